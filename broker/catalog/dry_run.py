@@ -269,9 +269,14 @@ class _ScriptRunner(Struct):
         if isinstance(statement, UseDatabase | AlterDatabase) and statement.name not in {None, home}:
             self._refuse_mirrored(statement)
         database = self.run.databases[self.script.current]
-        if isinstance(statement, DropRoute) and not metadata.find_route(self.stores[database.name], statement.name):
+        if (
+            isinstance(statement, DropRoute)
+            and statement.guard is None
+            and not metadata.find_route(self.stores[database.name], statement.name)
+        ):
             database.missed_drops.append(statement)
-        self.script.carry_out(statement)
+        if not self.script.carry_out(statement):
+            return
         match statement:
             case CreateRoute() | AlterRoute():
                 database.statements[statement.name] = statement

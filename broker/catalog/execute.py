@@ -38,7 +38,7 @@ from broker.catalog.catalog import (
     read_rows,
     read_table,
 )
-from broker.catalog.handlers import RouteChanges, Session, carry_out, refuse_option
+from broker.catalog.handlers import RouteChanges, Session, carry_out, holds, refuse_option
 from broker.ddl.statements import (
     AlterDatabase,
     AlterRoute,
@@ -213,41 +213,44 @@ class Script:
                 progress.position = statement.origin.end
         progress.stage = ScriptStage.FINISHING
 
-    def carry_out(self, statement: Statement) -> None:
+    def carry_out(self, statement: Statement) -> bool:
         """
-        Carry out one statement, in the transaction of its database.
+        Carry out one statement, in the transaction of its database; False when its guard does not hold.
 
         Raises:
             StatementError: it cannot be done, with the place; this statement has changed nothing.
             StoreUnavailableError: as `execute`.
         """
         try:
-            self._carry_out(statement)
+            return self._carry_out(statement)
         except StatementError as error:
             blame(statement, error)
             raise
 
-    def _carry_out(self, statement: Statement) -> None:
+    def _carry_out(self, statement: Statement) -> bool:
         if self.fails_over is not None:
             raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
         if isinstance(statement, UseDatabase):
             self.current = self._database(statement.name).name
-            return
+            return True
         name = self.current
         if isinstance(statement, AlterDatabase):
             name = statement.name or name
             if statement.option is DatabaseOption.PARTNER_FAILOVER:
                 self._fail_over(statement, name)
-                return
+                return True
         session = self._sessions.get(name) or self._begin(name)
         if name == MSDB and not isinstance(statement, _IN_MSDB):
             raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
         try:
+            if statement.guard is not None and not holds(statement.guard, session):
+                return False
             carry_out(statement, session)
         except sqlite3.Error as error:
             raise _unavailable(self._databases[name], error) from error
         self._audit(name, statement)
         self.progress.statements += 1
+        return True
 
     def states(self) -> dict[str, ScriptPreview]:
         """Return the present contents of the databases that it has named."""

@@ -17,7 +17,7 @@ Permissions".
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
@@ -94,6 +94,27 @@ class Session(Struct):
     database: str = ""
     endpoint: str = ENDPOINT_NAME
     changes: RouteChanges = field(default_factory=RouteChanges)
+
+
+_FINDERS: Mapping[str, Callable[[sqlite3.Connection, str], object]] = {
+    "routes": metadata.find_route,
+    "services": metadata.find_service,
+    "service_queues": metadata.find_queue,
+    "service_contracts": metadata.find_contract,
+    "service_message_types": metadata.find_message_type,
+    "conversation_priorities": metadata.find_priority,
+    "remote_service_bindings": metadata.find_binding,
+}
+
+
+def holds(guard: ddl.ExistsGuard, session: Session) -> bool:
+    """Whether a statement under this guard is executed; if not, a message says so."""
+    is_there = _FINDERS[guard.view](session.db, guard.name) is not None
+    if is_there is guard.is_negated:
+        session.messages.add(
+            "statement about", guard.name, "skipped: it exists" if is_there else "skipped: it is not there"
+        )
+    return is_there is not guard.is_negated
 
 
 @singledispatch

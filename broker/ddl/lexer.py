@@ -2,7 +2,8 @@
 Lexer: from the bytes of a script to its text, and from the text to one list of tokens for each statement.
 
 Everything about T-SQL's surface is here: blanks, `--` and nested `/* */` comments, `[names]` and "names" with their
-doubled closing mark, 'texts' and N'texts', signed whole numbers, `;`, and `GO` alone on its line.
+doubled closing mark, 'texts' and N'texts', signed whole numbers, `;`, and `GO`, with or without a count, alone on its
+line.
 
 A statement ends at `;`, at `GO`, at the end of the text, and before a word that opens a statement (outside
 parentheses), because T-SQL does not ask for the `;`. So memory is bounded by the longest statement, whose length is
@@ -75,7 +76,7 @@ _TOKENS = re.compile(
 ).finditer
 _new = tuple.__new__  # makes a named tuple in half the time; there are 17 in a usual route
 _COMMENT_MARK = re.compile(r"/\*|\*/")
-_REST_OF_GO = re.compile(r"[ \t\r]*(?:--[^\n]*)?(?:\n|\Z)")
+_REST_OF_GO = re.compile(r"(?:[ \t]+[0-9]{1,9})?[ \t\r]*(?:--[^\n]*)?(?:\n|\Z)")
 
 
 def read_tokens(text: str, at: int, openers: Collection[str]) -> tuple[list[Token], int]:
@@ -104,8 +105,8 @@ def read_tokens(text: str, at: int, openers: Collection[str]) -> tuple[list[Toke
                 kind = value.upper()
                 if kind in openers and tokens and depth <= 0:
                     return tokens, start
-                if kind == "GO" and _is_separator(text, at, start, end):
-                    return tokens, end
+                if kind == "GO" and (separator_end := _separator_end(text, at, start, end)):
+                    return tokens, separator_end
             elif kind == "MARK":
                 kind = value
                 if kind == "(":
@@ -141,9 +142,14 @@ def _end_of_comment(text: str, start: int) -> int:
     raise UnclosedError("/", start)
 
 
-def _is_separator(text: str, at: int, start: int, end: int) -> bool:
-    """Whether a GO is alone on its line but for a comment; `at` is the end of the token before."""
-    return (at == 0 or text.find("\n", at, start) >= 0) and _REST_OF_GO.match(text, end) is not None
+def _separator_end(text: str, at: int, start: int, end: int) -> int:
+    """
+    The end of a GO that is alone on its line but for a count and a comment; 0 when it is not alone.
+
+    `at` is the end of the token before.
+    """
+    rest = _REST_OF_GO.match(text, end) if at == 0 or text.find("\n", at, start) >= 0 else None
+    return 0 if rest is None else rest.end()
 
 
 _UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -22,6 +22,8 @@ from itertools import product
 from typing import Any, NoReturn, TypeAlias, cast
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from broker.ddl import statements as ddl
 from broker.ddl.lexer import END, NAME, NUMBER, TEXT, Token, UnclosedError, read_tokens
 from broker.errors import DdlSyntaxError
@@ -45,8 +47,8 @@ _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.I
 _DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
 # Options of the original that this system leaves out, by the first two words: the option, and what to do instead.
+_RETENTION = "an application keeps what it needs in its own table, in the transaction that sends or receives"
 _QUEUE = {
-    "RETENTION": "an application keeps what it needs in its own table, in the transaction that sends or receives",
     "ACTIVATION": "write the reader as a function, @broker.reader('queue'), and start it with broker run",
     **dict.fromkeys(("ON", "REBUILD", "REORGANIZE"), "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"),
 }
@@ -58,7 +60,45 @@ _NOT_SUPPORTED = {
     **dict.fromkeys(
         product(("GRANT", "DENY", "REVOKE"), ("CONNECT", "SEND")), dict.fromkeys(("WITH", "AS"), _PASSED_ON)
     ),
+    ("ALTER", "DATABASE"): {
+        "HONOR_BROKER_PRIORITY": "priorities are always honored: leave the statement out",
+        "TRUSTWORTHY": "databases trust each other by certificates: see GRANT SEND and CREATE REMOTE SERVICE BINDING",
+    },
 }
+
+# Statements of the original that are not statements here, by their first words, and what to do instead.
+_BY_CODE = "an application does it in its own transaction"
+_LEAVE_OUT = "leave it out: a script is one change, and is undone as a whole when one of its statements fails"
+_NO_PROGRAM = "a script has statements of the broker only: write those that it should execute one after the other"
+_ENDPOINT = "set listen, encryption and certificate of [endpoint] in the configuration"
+_CERTIFICATE = "certificates are PEM files: make them with broker certs, and name them in the configuration"
+_FILE_RIGHTS = "the rights of the database file decide who may receive: use chown and chmod"
+_READER = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
+_INSTEAD = {
+    "SEND": f"{_BY_CODE}: dialog.send(body, type=...); or broker send",
+    "RECEIVE": f"{_BY_CODE}: broker.receive(db, queue=...); or broker receive",
+    "WAITFOR": f"{_BY_CODE}: broker.receive(db, queue=..., wait=SECONDS); or broker receive --wait",
+    "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
+    "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
+    **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),
+    **dict.fromkeys(("DECLARE", "EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "ELSE", "RAISERROR"), _NO_PROGRAM),
+    **{f"{verb} ENDPOINT": _ENDPOINT for verb in ("CREATE", "ALTER", "DROP")},
+    **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in ("CREATE", "ALTER", "DROP", "BACKUP")},
+    **{f"{verb} MASTER": "private keys are files: databases.NAME.private_key" for verb in ("CREATE", "ALTER", "OPEN")},
+    **{f"{verb} PROCEDURE": _READER for verb in ("CREATE", "ALTER", "DROP")},
+    **{f"{verb} EVENT": _READER for verb in ("CREATE", "DROP")},
+    **{f"CREATE {what}": "name the subject of its certificate: GRANT ... TO [CN=...]" for what in ("LOGIN", "USER")},
+    "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
+    **{f"{verb} {what}": _FILE_RIGHTS for verb in ("GRANT", "DENY", "REVOKE") for what in ("RECEIVE", "CONTROL")},
+    **{
+        f"{verb} REFERENCES": "every application may use every message type and contract"
+        for verb in ("GRANT", "DENY", "REVOKE")
+    },
+}
+GUARDED_VIEWS = (
+    *("routes", "services", "service_queues", "service_contracts", "service_message_types"),
+    *("conversation_priorities", "remote_service_bindings"),
+)
 _CHANGING_ROWS = frozenset({"DELETE", "INSERT", "MERGE", "TRUNCATE", "UPDATE"})
 _READ_ONLY = "is not supported: the views are read only; ALTER, CREATE and DROP change what they show"
 _SELECT = "SELECT"
@@ -84,9 +124,11 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
     """The statements of a script and, in their order, the mistakes. After an unclosed quote or comment it ends."""
     at = counted = 0
     line = 1
+    guard: ddl.ExistsGuard | None = None
+    is_block = False
     while at < len(text):
         try:
-            tokens, at = read_tokens(text, at, _FORMS)
+            tokens, at = read_tokens(text, at, _OPENERS)
         except UnclosedError as error:
             whole = ddl.StatementOrigin(source, text, 1, 0, len(text))
             yield _mistake(whole, error.start, error.end, error.problem, error.number)
@@ -95,13 +137,27 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
             start, end = tokens[0].start, tokens[-1].end
             line += text.count("\n", counted, start)
             counted = start
+            places: dict[str, tuple[int, int]] = {}
+            parser = _StatementParser(tokens, ddl.StatementOrigin(source, text, line, start, end, places), places)
             try:
-                places: dict[str, tuple[int, int]] = {}
-                yield _StatementParser(
-                    tokens, ddl.StatementOrigin(source, text, line, start, end, places), places
-                ).statement()
+                match [token.kind for token in tokens[:-1]]:
+                    case ["IF", *_]:
+                        guard, is_block = parser.guard(), False
+                        continue
+                    case ["BEGIN"] if guard is not None and not is_block:
+                        is_block = True
+                        continue
+                    case ["END"] if is_block:
+                        guard, is_block = None, False
+                        continue
+                    case ["SET", *_]:
+                        parser.session_option()
+                        continue
+                yield parser.statement(guard)
             except DdlSyntaxError as error:
                 yield error
+            if not is_block:
+                guard = None
 
 
 class _StatementParser:
@@ -119,14 +175,51 @@ class _StatementParser:
         self._places = places  # those of the origin
         tokens.append(Token(END, "", origin.end, origin.end))
 
-    def statement(self) -> ddl.Statement:
-        """The whole statement."""
+    def statement(self, guard: ddl.ExistsGuard | None = None) -> ddl.Statement:
+        """The whole statement, executed only where `guard` holds."""
         form: _Forms | Callable[[_StatementParser], ddl.Statement] = _FORMS
         while isinstance(form, dict):
             form = form[self.expect(*form).kind]
         statement = form(self)
         self.end()
-        return statement
+        if guard is None:
+            return statement
+        if isinstance(statement, ddl.UseDatabase | ddl.AlterDatabase):
+            self._refuse(self._tokens[0], 102, f"{self._tokens[0].kind} cannot be under IF: write it before")
+        return replace(statement, guard=guard)
+
+    def guard(self) -> ddl.ExistsGuard:
+        """IF [NOT] EXISTS (SELECT ... FROM view WHERE name = 'name')."""
+        self.expect("IF")
+        is_negated = self.accept("NOT") is not None
+        self.words("EXISTS", "(", "SELECT")
+        while not self.accept("FROM"):  # what it selects does not matter
+            if self._tokens[self._next].kind is END:
+                self._fail()
+            self._next += 1
+        view = self.name_token()
+        while self.accept("."):
+            view = self.name_token()
+        if view.value.lower() not in GUARDED_VIEWS:
+            self._refuse(view, 102, f"IF EXISTS can ask for {', '.join(f'sys.{one}' for one in GUARDED_VIEWS)}")
+        self.expect("WHERE")
+        column = self.name_token()
+        if column.value.lower() != "name":
+            self._refuse(column, 102, "IF EXISTS can ask for a name only: WHERE name = 'text'")
+        self.expect("=")
+        name = self.expect(TEXT)
+        self.expect(")")
+        self.end()
+        return ddl.ExistsGuard(view.value.lower(), name.value, is_negated)
+
+    def session_option(self) -> None:
+        """SET ... of a session, as tools write it into scripts: it means nothing here."""
+        self.expect("SET")
+        while not self.accept(END):
+            token = self._tokens[self._next]
+            if not (token.kind.isupper() or token.kind in {",", NAME, NUMBER}):
+                self._fail()
+            self._next += 1
 
     # --- tokens ---
 
@@ -323,16 +416,31 @@ class _StatementParser:
         return ddl.AlterRoute(name, RouteProperties(**self.options(_ROUTE_PROPERTIES)), origin=self._origin)
 
     def create_queue(self) -> ddl.Statement:
-        """CREATE QUEUE queue [WITH ...]."""
+        """CREATE QUEUE queue [WITH ...] [ON filegroup]; the filegroup means nothing here."""
         queue = self.queue()
-        options = self.options(_QUEUE_OPTIONS) if self.accept("WITH") else {}
+        options = self._queue_options() if self.accept("WITH") else {}
+        if self.accept("ON"):
+            self.name()
         return ddl.CreateQueue(queue, **options, origin=self._origin)
 
     def alter_queue(self) -> ddl.Statement:
         """ALTER QUEUE queue WITH ..."""
         queue = self.queue()
         self.expect("WITH")
-        return ddl.AlterQueue(queue, **self.options(_QUEUE_OPTIONS), origin=self._origin)
+        return ddl.AlterQueue(queue, **self._queue_options(), origin=self._origin)
+
+    def _queue_options(self) -> dict[str, Any]:
+        options = self.options(_QUEUE_OPTIONS)
+        options.pop("retention", None)
+        return options
+
+    def retention_value(self, key: str) -> bool:
+        """`= OFF`, which tools write into scripts."""
+        is_on = self.status_value(key)
+        if is_on:
+            token = self._tokens[self._next - 1]
+            self._refuse(token, 102, f"RETENTION = ON is not supported; {_RETENTION}")
+        return is_on
 
     def drop_queue(self) -> ddl.Statement:
         """DROP QUEUE queue."""
@@ -530,7 +638,12 @@ class _StatementParser:
         raise _mistake(origin, token.start, token.end, problem)
 
     def _unsupported(self, token: Token) -> str | None:
-        """The sentence for an option that the original documents and this system leaves out."""
+        """The sentence for a statement or option that the original documents and this system leaves out."""
+        for at in {0, max(0, self._next - 1), self._next}:  # it may follow another statement without a mark between
+            words = [one.kind for one in self._tokens[at : at + 2]]
+            for name in (" ".join(words), words[0]):
+                if name in _INSTEAD and (at or self._next < 2):
+                    return f"{name} is not a statement here: {_INSTEAD[name]}"
         verb, kind, option = self._tokens[0].value.upper(), self._tokens[1].value.upper(), token.value.upper()
         instead = _NOT_SUPPORTED.get((verb, kind), {}).get(option)
         if token.kind is TEXT or instead is None:
@@ -582,6 +695,7 @@ _ROUTE_PROPERTIES: dict[str, _Reader] = {
 _QUEUE_OPTIONS: dict[str, _Reader] = {
     "STATUS": _StatementParser.status_value,
     "POISON_MESSAGE_HANDLING": _StatementParser.poison_value,
+    "RETENTION": _StatementParser.retention_value,
 }
 _PRIORITY_PROPERTIES: dict[str, _Reader] = {
     "CONTRACT_NAME": _StatementParser.name_or_any,
@@ -639,3 +753,4 @@ def _by_word(statements: dict[str, Callable[[_StatementParser], ddl.Statement]])
 
 
 _FORMS = _by_word(STATEMENTS)
+_OPENERS = {*_FORMS, "IF"}  # not SET, which is a word of other statements

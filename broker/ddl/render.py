@@ -23,7 +23,13 @@ def render_statement(statement: ddl.Statement) -> str:
     Raises:
         TypeError: a kind of statement that has no rendering.
     """
-    return _render(statement) + ";"
+    guard = "" if statement.guard is None else _guard(statement.guard)
+    return f"{guard}{_render(statement)};"
+
+
+def _guard(guard: ddl.ExistsGuard) -> str:
+    word = "IF NOT EXISTS" if guard.is_negated else "IF EXISTS"
+    return f"{word} (SELECT * FROM sys.{guard.view} WHERE name = {render_text(guard.name)}) "  # noqa: S608 - a script
 
 
 def render_name(name: str) -> str:

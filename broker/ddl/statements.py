@@ -73,10 +73,25 @@ class StatementOrigin(Struct, frozen=True):
         return end - 1 if end > at and self.text[end - 1] == "\r" else end
 
 
+class ExistsGuard(Struct, frozen=True):
+    """`IF [NOT] EXISTS (SELECT ... FROM sys.view WHERE name = 'name')`: when the statement after it is executed."""
+
+    view: str  # in small letters, without `sys.`
+    name: str
+    is_negated: bool = False
+
+
 class Statement(Struct, frozen=True, eq=False, kw_only=True):
-    """Base class of all statements. `origin` is None for a statement that was made, not read."""
+    """
+    Base class of all statements.
+
+    Attributes:
+        origin: None for a statement that was made, not read.
+        guard: Executed only where this holds.
+    """
 
     origin: StatementOrigin | None = None
+    guard: ExistsGuard | None = None
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._asked() == other._asked()
@@ -85,7 +100,7 @@ class Statement(Struct, frozen=True, eq=False, kw_only=True):
         return hash((type(self), self._asked()))
 
     def __repr__(self) -> str:
-        names = [name for name in self.__struct_fields__ if name != "origin"]
+        names = [name for name in self.__struct_fields__ if name != "origin" and (name != "guard" or self.guard)]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def _asked(self) -> tuple[object, ...]:

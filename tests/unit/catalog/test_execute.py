@@ -52,6 +52,24 @@ async def test_route_is_created_altered_and_dropped(world: World) -> None:
     assert world.changes == 3
 
 
+async def test_what_is_under_if_exists_is_executed_where_that_holds(world: World) -> None:
+    create = f"CREATE ROUTE r WITH ADDRESS = '{FAR}'"
+    unless = "IF NOT EXISTS (SELECT * FROM sys.routes WHERE name = 'r')"
+    only = "IF EXISTS (SELECT * FROM sys.routes WHERE name = 'r')"
+
+    assert ["route r created"] == await world.run(f"{unless} {create}")
+    assert ["statement about r skipped: it exists"] == await world.run(f"{unless} {create}")
+    assert ["route r dropped", "statement about r skipped: it is not there"] == await world.run(
+        f"{only} DROP ROUTE r; {only} DROP ROUTE r"
+    )
+    names = ("services", "service_queues", "service_contracts", "service_message_types", "conversation_priorities")
+    for view in (*names, "remote_service_bindings"):
+        assert ["statement about nix skipped: it is not there"] == await world.run(
+            f"IF EXISTS (SELECT * FROM sys.{view} WHERE name = 'nix') {create}"
+        )
+    assert [] == world.routes()
+
+
 async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_back(world: World) -> None:
     await world.run(f"CREATE ROUTE r WITH ADDRESS = '{FAR}', LIFETIME = 60")
     world.catalog.tables()

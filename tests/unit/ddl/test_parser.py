@@ -263,7 +263,7 @@ EXPECTED = [
     ),
     ("CREATE QUEUE «'on'»", "expected a name"),
     ("GRANT SEND ON «ENDPOINT»::s TO a", "expected SERVICE"),
-    ("GRANT «CONTROL» ON SERVICE::s TO a", "expected CONNECT or SEND"),
+    ("GRANT «OWNERSHIP» ON SERVICE::s TO a", "expected CONNECT or SEND"),
     ("GRANT SEND ON SERVICE::s «FROM» a", "expected TO"),
 ]
 REFUSED = [
@@ -313,8 +313,8 @@ REFUSED = [
     ),
     (
         102,
-        "CREATE QUEUE q WITH STATUS = ON, «RETENTION» = ON",
-        f"the option RETENTION of CREATE QUEUE is not supported; {RETENTION}",
+        "CREATE QUEUE q WITH STATUS = ON, RETENTION = «ON»",
+        f"RETENTION = ON is not supported; {RETENTION}",
     ),
     (
         102,
@@ -331,7 +331,7 @@ REFUSED = [
         "ALTER MESSAGE TYPE t VALIDATION = «valid_xml» WITH SCHEMA COLLECTION c",
         f"the option VALID_XML of ALTER MESSAGE TYPE is not supported; {VALID_XML}",
     ),
-    (102, "CREATE QUEUE q «ON» files", f"the option ON of CREATE QUEUE {QUEUE}"),
+    (102, "ALTER QUEUE q «ON» files", f"the option ON of ALTER QUEUE {QUEUE}"),
     (102, "ALTER QUEUE q «REBUILD»", f"the option REBUILD of ALTER QUEUE {QUEUE}"),
     (105, "END CONVERSATION «'»abc", "this text is not closed: its ' is missing"),
     (105, "DROP ROUTE «[»abc", "this name is not closed: its ] is missing"),
@@ -410,7 +410,7 @@ def test_what_is_refused_has_its_number_and_its_caret(number: int, marked: str, 
         ("DROP ROUTE a\nGO\nDROP ROUTE\n\n", 3, 11),
         ("CREATE ROUTE r WITH ADDRESS = 'x';\r\nDROP\r\n  ROUTE\r\n  'x'\r\n", 4, 3),
         ("/* one\ntwo */ DROP QUEUE q x", 2, 21),
-        ("DROP ROUTE a\nGO 5", 2, 1),
+        ("DROP ROUTE a\nGO now", 2, 1),
         ("'a\nb", 1, 1),
         ("DROP ROUTE a;\nDROP ROUTE [b", 2, 12),
     ],

@@ -1,0 +1,100 @@
+"""What tools for SQL Server write into scripts runs; what cannot is refused with what to do instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.ddl.parser import parse_script, read_script
+from broker.ddl.render import render_statement
+from broker.ddl.statements import (
+    AlterQueue,
+    CreateQueue,
+    CreateRoute,
+    DropRoute,
+    ExistsGuard,
+    QueueName,
+    Statement,
+    UseDatabase,
+)
+from broker.errors import DdlSyntaxError
+from broker.routing.route import RouteProperties
+
+IS_THERE, IS_MISSING = ExistsGuard("routes", "a"), ExistsGuard("routes", "a", is_negated=True)
+UNLESS = "IF NOT EXISTS (SELECT TOP (1) name FROM [msdb].[sys].[ROUTES] WHERE [name] = 'a')"
+LOCAL = RouteProperties(address="LOCAL")
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        ("SET ANSI_NULLS ON\nGO\nSET ANSI_NULLS, QUOTED_IDENTIFIER ON\nUSE a", [UseDatabase("a")]),
+        ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET DATEFIRST 7;", []),
+        ("USE a\nGO 5 -- times\n", [UseDatabase("a")]),
+        (
+            "CREATE QUEUE [dbo].[q] WITH RETENTION = OFF , POISON_MESSAGE_HANDLING (STATUS = ON)  ON [PRIMARY]",
+            [CreateQueue(QueueName("q", "dbo"), poison_message_handling=True)],
+        ),
+        ('CREATE QUEUE q ON "default"', [CreateQueue(QueueName("q"))]),
+        ("ALTER QUEUE q WITH RETENTION = OFF", [AlterQueue(QueueName("q"))]),
+        ("IF EXISTS (SELECT * FROM sys.routes WHERE name = N'a') DROP ROUTE a", [DropRoute("a", guard=IS_THERE)]),
+        (
+            f"{UNLESS} BEGIN CREATE ROUTE a WITH ADDRESS='LOCAL' CREATE ROUTE b WITH ADDRESS='LOCAL'; END DROP ROUTE c",
+            [
+                CreateRoute("a", LOCAL, guard=IS_MISSING),
+                CreateRoute("b", LOCAL, guard=IS_MISSING),
+                DropRoute("c"),
+            ],
+        ),
+        (
+            "IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'a')\nDROP ROUTE a\nDROP ROUTE b",
+            [DropRoute("a", guard=IS_THERE), DropRoute("b")],
+        ),
+    ],
+)
+def test_it_is_read_and_written_and_read_again(text: str, statements: list[Statement]) -> None:
+    assert statements == parse_script(text)
+    if all(not isinstance(one, AlterQueue) for one in statements):
+        assert statements == parse_script("\n".join(map(render_statement, statements)))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("SEND ON CONVERSATION @h MESSAGE TYPE [t] (N'x')", "SEND is not a statement here: an application does it"),
+        ("DROP ROUTE a\nSEND ON CONVERSATION @h", "dialog.send(body, type=...); or broker send"),
+        ("BEGIN DIALOG CONVERSATION @h FROM SERVICE [s] TO SERVICE 't'", "broker.begin_dialog(db, from_service="),
+        ("WAITFOR (RECEIVE * FROM q), TIMEOUT 5000", "broker.receive(db, queue=..., wait=SECONDS)"),
+        ("RECEIVE TOP (1) * FROM q", "or broker receive"),
+        ("GET CONVERSATION GROUP @g FROM q", "messages of one conversation group"),
+        ("CREATE ENDPOINT e STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ()", "[endpoint]"),
+        ("ALTER ENDPOINT e STATE = STOPPED", "[endpoint]"),
+        ("GRANT RECEIVE ON q TO [CN=a]", "chown and chmod"),
+        ("GRANT CONTROL ON SERVICE::s TO [CN=a]", "chown and chmod"),
+        ("DENY REFERENCES ON CONTRACT::c TO [CN=a]", "may use every message type"),
+        ("ALTER DATABASE d SET HONOR_BROKER_PRIORITY ON", "priorities are always honored"),
+        ("ALTER DATABASE d SET TRUSTWORTHY ON", "CREATE REMOTE SERVICE BINDING"),
+        ("CREATE QUEUE q WITH ACTIVATION (STATUS = ON)", "@broker.reader('queue')"),
+        ("CREATE QUEUE q WITH RETENTION = ON", "an application keeps what it needs"),
+        ("CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'x'", "databases.NAME.private_key"),
+        ("CREATE CERTIFICATE c", "broker certs"),
+        ("CREATE LOGIN l", "GRANT ... TO [CN=...]"),
+        ("BEGIN TRANSACTION", "a script is one change"),
+        ("COMMIT", "a script is one change"),
+        ("DECLARE @h uniqueidentifier", "statements of the broker only"),
+        ("EXEC sp_executesql N'x'", "statements of the broker only"),
+        ("CREATE EVENT NOTIFICATION n ON QUEUE q FOR QUEUE_ACTIVATION TO SERVICE 's'", "@broker.reader('queue')"),
+        ("IF 1 = 1 DROP ROUTE a", "expected EXISTS or NOT"),
+        ("IF EXISTS (SELECT * FROM sys.tables WHERE name = 'a') DROP ROUTE a", "IF EXISTS can ask for sys.routes,"),
+        ("IF EXISTS (SELECT * FROM sys.routes WHERE route_id = 'a') DROP ROUTE a", "WHERE name = 'text'"),
+        ("IF EXISTS (SELECT *", "expected FROM"),
+        ("IF EXISTS (SELECT * FROM sys.routes WHERE name = 'a') USE b", "USE cannot be under IF"),
+        ("SET @x = 5", "incorrect syntax near '@x'"),
+        ("END", "expected CONVERSATION"),
+        ("BEGIN", "expected CONVERSATION"),
+    ],
+)
+def test_what_cannot_run_says_what_to_do(text: str, problem: str) -> None:
+    mistakes = [one for one in read_script(text) if isinstance(one, DdlSyntaxError)]
+
+    assert problem in mistakes[0].problem
+    assert "did you mean" not in mistakes[0].problem
