@@ -91,11 +91,9 @@ class TransmissionStatus:
             if not outbound.loaded and used * 2 > LOADED_MAX_BYTES:
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
         attempt = outbound.round_trip.attempts + 1
-        if attempt > 1:
-            status += f", attempt {attempt}"
-        if not sender.last_rejection:
-            return status
-        return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {REFUSED}{sender.last_rejection}"
+        if sender.last_rejection:
+            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {REFUSED}{sender.last_rejection}"
+        return f"{status}, attempt {attempt}" if attempt > 1 else status
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:
         """Return why a frame with this decision cannot be sent now, as a sentence; None when it can."""

@@ -187,10 +187,7 @@ def test_a_refusal_is_reported_with_its_attempt_and_instant() -> None:
 
     status = Here().connect().render(dialog, forwarded())
 
-    assert (
-        ", attempt 3; attempt 3, at 2025-06-15 15:07:40 UTC, refused by the next hop: pool limit exceeded (11289)"
-        in status
-    )
+    assert "; attempt 3, at 2025-06-15 15:07:40 UTC, refused by the next hop: pool limit exceeded (11289)" in status
 
 
 # --- telling ---
