@@ -189,7 +189,7 @@ def reconcile(**options: Any) -> None:
 
 @pipeline.command()
 @_common
-@_window_option
+@click.option("--window", type=Duration(), help="Length of a window; by default what fits the length of the history.")
 @_pool_option
 def report(**options: Any) -> None:
     """
@@ -236,7 +236,7 @@ def _run_jobs(
     end: datetime | None,
     is_explain: bool,
     grace: timedelta | None = None,
-    window: timedelta = timedelta(minutes=5),
+    window: timedelta | None = timedelta(minutes=5),
     pool: int | None = None,
     is_report: bool = False,
     **spark_options: Any,
@@ -247,8 +247,8 @@ def _run_jobs(
     Raises:
         BrokerError, OSError: See `broker.pipeline.jobs.run`.
     """
-    seconds = int(window.total_seconds())
-    if seconds < 1 or seconds != window.total_seconds():
+    seconds = None if window is None else int(window.total_seconds())
+    if window is not None and (seconds == 0 or seconds != window.total_seconds()):
         raise click.UsageError("--window is whole seconds, one at least")
     if not flows and not is_report:
         raise click.UsageError("--flows is missing: name a journal")

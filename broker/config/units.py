@@ -103,6 +103,8 @@ def duration(microseconds: float | None) -> Quantity:
     if microseconds is None:
         return Quantity(UNKNOWN)
     size = abs(microseconds)
+    if size < 1:
+        return Quantity("< 1 µs")
     units = [unit for unit in _DURATIONS if size >= unit[0] * (2 if unit[1] in {"min", "h"} else 1)]
     return _scaled(microseconds, units[-1] if units else _DURATIONS[0], "µs")
 

@@ -42,13 +42,13 @@ from broker.pipeline.routes import routes
 @dataclass(frozen=True, slots=True)
 class Options:
     """
-    The options of the jobs; None is the default of the job.
+    The options of the jobs. None is the default of the job, or for `window_seconds` what fits the history.
 
     `sampled` has the instances that recorded only a share of their dialogs, as the files say.
     """
 
     grace_seconds: int | None = None
-    window_seconds: int = 300
+    window_seconds: int | None = 300
     pool_bytes: int | None = None
     sampled: frozenset[str] = frozenset()
 
@@ -57,6 +57,12 @@ class Options:
         plain = asdict(self)
         del plain["sampled"]
         return plain
+
+    @property
+    def window(self) -> int:
+        """The length of the windows in seconds, once the files are known."""
+        assert self.window_seconds is not None, "the files are not known yet"
+        return self.window_seconds
 
     def grace(self) -> dict[str, int]:
         """Return the keyword argument of a transform."""
@@ -78,9 +84,7 @@ class Job:
 
 
 def _capacity(visits: DataFrame, _: datetime | None, options: Options) -> DataFrame:
-    return capacity(
-        visits, window_seconds=options.window_seconds, pool_bytes=options.pool_bytes, sampled=options.sampled
-    )
+    return capacity(visits, window_seconds=options.window, pool_bytes=options.pool_bytes, sampled=options.sampled)
 
 
 JOBS = {
@@ -88,7 +92,7 @@ JOBS = {
     for one in (
         Job("paths", lambda visits, end, options: paths(visits, until=end, **options.grace()), "started_at"),
         Job("dialogs", lambda visits, _end, _options: dialogs(visits)),
-        Job("routes", lambda visits, _, options: routes(visits, window_seconds=options.window_seconds), "window_start"),
+        Job("routes", lambda visits, _, options: routes(visits, window_seconds=options.window), "window_start"),
         Job("capacity", _capacity, "window_start"),
         Job("reconcile", lambda visits, end, options: reconcile(visits, until=end, **options.grace())),
     )
@@ -199,6 +203,7 @@ def result_of(result: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
 # --- runs ---
 
 FILES_MAX = 3  # files in a sentence
+WINDOWS, WINDOWS_MAX = (1, 2, 5, 10, 30, 60, 300), 90  # seconds; how many are drawn well
 Report = Callable[[str], None]
 
 
@@ -338,11 +343,18 @@ def _found(request: RunRequest) -> tuple[RunRequest, inventory.Inventory, dateti
         raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
     end = request.bounds.wider().end
     sampled = frozenset(name for name, shares in found.samples.items() if min(shares) < 1)
+    instants = [at for state in found.readable for at in (state.first_us, state.last_us) if at is not None]
+    window = request.options.window_seconds or fitting_window((max(instants) - min(instants)) / 1e6 if instants else 0)
     return (
-        replace(request, options=replace(request.options, sampled=sampled)),
+        replace(request, options=replace(request.options, sampled=sampled, window_seconds=window)),
         found,
         horizon if horizon is None or end is None else min(horizon, end),
     )
+
+
+def fitting_window(seconds: float) -> int:
+    """The shortest of WINDOWS with which a history of this length has at most WINDOWS_MAX windows, or the longest."""
+    return next((window for window in WINDOWS if seconds <= window * WINDOWS_MAX), WINDOWS[-1])
 
 
 def _unread(found: inventory.Inventory) -> list[str]:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from broker.errors import NoJournalError, PipelineError
 from broker.journal.schema import FileState, Fitness
 from broker.pipeline import jobs
-from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, micros, result_of, visits_of
+from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, fitting_window, micros, result_of, visits_of
 from broker.pipeline.results import RESULTS
 from tests.spark import journalling
 from tests.spark.visiting import START, visits
@@ -39,6 +39,11 @@ def record(request: RunRequest, name: str) -> Any:
 
 
 # --- runs ---
+
+
+@pytest.mark.parametrize(("seconds", "window"), [(0, 1), (34, 1), (91, 2), (3_600, 60), (8_000, 300), (1e9, 300)])
+def test_windows_fit_the_length_of_the_history(seconds: float, window: int) -> None:
+    assert window == fitting_window(seconds)
 
 
 def test_results_are_written_with_what_was_read(request_: RunRequest, spark: SparkSession) -> None:

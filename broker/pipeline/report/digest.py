@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 LISTED_MAX = 200  # rows of a table
+UNJOURNALED = "no journal: "  # before the address at which an instance was reached of which there are no records
 BUCKETS_MAX = 96  # points of a line
 INCIDENT_GAP = timedelta(minutes=10)  # without a frame that loops: the next one is of another incident
 
@@ -103,6 +104,11 @@ class StationRow:
     dropped: int
     residence: Spread
     lost: int = 0
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it stands for instances that keep no journal, or whose journal is not here."""
+        return self.instance.startswith(UNJOURNALED)
 
 
 @dataclass(frozen=True, slots=True)

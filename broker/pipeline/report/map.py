@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.config.units import count, duration, share, size
-from broker.pipeline.report.digest import LinkRow, StationRow
+from broker.pipeline.report.digest import UNJOURNALED, LinkRow, StationRow
 from broker.pipeline.report.markup import Html, element
 
 MAP_MAX = 60  # instances that are drawn
@@ -83,6 +83,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
     within = [(boxes[one.from_instance], boxes[one.to_instance]) for one in links]
     whole = max([width, *(a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column)])
     most = max((one.frames for one in links), default=1) or 1
+    sent = max(1, sum(one.ends for one in stations) // 2)  # frames from end to end
     lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
     words = f"Traffic map: {len(stations)} instances, {len(links)} links; the tables below have the same figures"
     return element(
@@ -91,7 +92,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
         element("desc", words),
         element("g", *lanes, class_="lanes"),
         *(_loss(link, boxes, ports) for link in (_worst(links) if form.has_figures else ())),
-        *(_station(known[instance], box, form) for instance, box in boxes.items()),
+        *(_station(known[instance], box, sent, form) for instance, box in boxes.items()),
         viewBox=f"0 0 {whole:.0f} {height:.0f}",
         style=f"min-width:{width * form.least_scale:.0f}px",
         role="img",
@@ -213,17 +214,24 @@ def _loss(link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, st
     return element("text", share(link.lost, link.frames + link.lost).text, x=x, y=y + 4, class_=f"loss {health(link)}")
 
 
-def _station(station: StationRow, box: _Box, form: Format) -> Html:
+def _station(station: StationRow, box: _Box, most: int, form: Format) -> Html:
     here, gone = station.residence, station.dropped + station.lost
     words = (
         f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"
         f" residence p50 {duration(here.p50).text}, p95 {duration(here.p95).text}, p99 {duration(here.p99).text},"
         f" {count(station.dropped).text} dropped here, {count(station.lost).text} lost on their way from here"
     )
+    if station.is_unknown:
+        words = (
+            f"{count(station.frames).text} frames, {share(station.frames, most).text} of all, passed an instance of"
+            f" which there are no records, reached at {station.instance.removeprefix(UNJOURNALED)}"
+        )
     how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
     dropped = f"{count(gone).text} {how}"
     state = ("sick" if gone > _SICK * station.frames else "ailing") if gone else ""
-    second = (dropped if gone else f"p95 {duration(station.residence.p95).text}") if form.has_figures else ""
+    usual = share(station.frames, most).text if station.is_unknown else f"p95 {duration(station.residence.p95).text}"
+    second = (dropped if gone else usual) if form.has_figures else ""
+    state = f"{state} unknown".strip() if station.is_unknown else state
     middle, line = box.width / 2, form.box_height / 2
     lines = [
         element("text", _cut(station.instance, box.width, form), x=middle, y=line - 4, class_="title"),

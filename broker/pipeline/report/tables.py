@@ -20,6 +20,7 @@ from broker.pipeline.report.digest import (
     BUCKETS_MAX,
     INCIDENT_GAP,
     LISTED_MAX,
+    UNJOURNALED,
     Extent,
     Hold,
     Imbalance,
@@ -140,18 +141,47 @@ class PathTables(NamedTuple):
 
 def ways(paths: DataFrame) -> PathTables:
     """Gather the contents of `paths`."""
-    lost = paths.transform(losses).persist()
+    whole = paths.transform(_with_unjournaled)
+    lost = whole.transform(losses).persist()
     try:
         return PathTables(
-            stations=_listing(StationRow, paths.transform(stations)),
-            links=_listing(LinkRow, lossy_links(paths, lost)),
-            losses=_listing(Loss, losses_of(paths, lost)),
+            stations=_listing(StationRow, whole.transform(stations)),
+            links=_listing(LinkRow, lossy_links(whole, lost)),
+            losses=_listing(Loss, losses_of(whole, lost)),
             loops=_listing(LoopRow, paths.transform(loops)),
             journeys=_listing(Journey, paths.transform(journeys)),
             extent=_extent(paths, lost),
         )
     finally:
         lost.unpersist()
+
+
+def _with_unjournaled(paths: DataFrame) -> DataFrame:
+    """
+    Put an instance into each path in which a hop is missing, named by the address at which the one before reached it.
+
+    Where several hops of a path are missing, only the first is known by its address.
+    """
+    places = "filter(sequence(0, size(path) - 2), i -> link_us[i] IS NULL)"
+    gap = F.when((F.col("missing_hops") > 0) & (F.size("path") > 1), F.expr(f"get({places}, 0)"))
+
+    def with_gap(column: str, new: Column) -> Column:
+        head, tail = F.slice(column, 1, F.col("gap") + 1), F.slice(column, F.col("gap") + 2, F.size(column))
+        return F.when(F.col("gap").isNull(), F.col(column)).otherwise(F.concat(head, F.array(new), tail))
+
+    name = F.concat(F.lit(UNJOURNALED), F.coalesce(F.get("next_hops", F.col("gap")), F.lit("?")))
+    return (
+        paths.withColumn("gap", gap)
+        .withColumns(
+            {
+                "path": with_gap("path", name),
+                "residence_us": with_gap("residence_us", F.lit(None)),
+                "next_hops": with_gap("next_hops", F.lit(None)),
+                "link_us": with_gap("link_us", F.lit(None)),
+            }
+        )
+        .drop("gap")
+    )
 
 
 def stations(paths: DataFrame) -> DataFrame:
@@ -178,11 +208,7 @@ def stations(paths: DataFrame) -> DataFrame:
 
 
 def links(paths: DataFrame) -> DataFrame:
-    """
-    One row per pair of neighbours on a way: what arrived, and how long it took.
-
-    A way with missing hops has neighbours that are none. Their time is unknown, and such a step is left out.
-    """
+    """One row per pair of neighbours on a way: what arrived, and how long it took."""
     return (
         paths.transform(_steps)
         .groupBy("from_instance", "to_instance")
@@ -196,20 +222,17 @@ def links(paths: DataFrame) -> DataFrame:
 
 def _steps(paths: DataFrame) -> DataFrame:
     """One row per step from neighbour to neighbour: instances, `next_hop` it was given to, `link_us`, `bytes`."""
-    is_gap = (F.col("missing_hops") > 0) & F.col("link_us").isNull()
     place = F.explode(F.sequence(F.lit(0), F.size("path") - 2)).alias("place")
     return (
         paths.where(F.size("path") > 1)
-        .select("path", "next_hops", "link_us", "bytes", "missing_hops", place)
+        .select("path", "next_hops", "link_us", "bytes", place)
         .select(
             F.get("path", F.col("place")).alias("from_instance"),
             F.get("path", F.col("place") + 1).alias("to_instance"),
             F.get("next_hops", F.col("place")).alias("next_hop"),
             F.get("link_us", F.col("place")).alias("link_us"),
             "bytes",
-            "missing_hops",
         )
-        .where(~F.coalesce(is_gap, F.lit(False)))
     )
 
 

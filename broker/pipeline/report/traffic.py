@@ -51,6 +51,8 @@ def map_section(digest: Digest) -> Html:
         for kind, form in (("wide", WIDE), ("narrow", NARROW))
     ]
     key = legend(("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %"))
+    if any(station.is_unknown for station in stations.rows):
+        lead += " A grey box is an instance of which there are no records, at the address where it was reached."
     return section(
         "map",
         "Traffic map",

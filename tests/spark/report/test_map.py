@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.pipeline.report.digest import LinkRow, Spread, StationRow
+from broker.pipeline.report.digest import UNJOURNALED, LinkRow, Spread, StationRow
 from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
 
 SPREAD = Spread(1, 2, 3)
@@ -66,6 +66,16 @@ def test_the_map_has_names_figures_and_losses() -> None:
     for words in ("&lt;b&gt;: 100 frames", "3 dropped", "&lt;b&gt; to b: 97 frames", ">3 %</text>"):
         assert words in svg
     assert "<b>" not in svg
+
+
+def test_an_instance_without_records_has_its_share_and_a_look_of_its_own() -> None:
+    gone = f"{UNJOURNALED}tcp://gone:1"
+    stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]
+
+    svg = traffic_map(stations, [link("a", gone), link(gone, "b")], WIDE)
+
+    assert 1 == svg.count('class="station unknown"')
+    assert "of which there are no records, reached at tcp://gone:1" in svg
 
 
 def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:

@@ -102,14 +102,21 @@ def test_link_times_are_percentiles_of_what_is_known(spark: SparkSession) -> Non
     assert (LinkRow("a", "b", 4, 4, 0, Spread(20, 29, 30)),) == found.links.rows
 
 
-def test_a_step_over_a_missing_hop_is_not_a_link(spark: SparkSession) -> None:
-    way = {"path": ["shop", "edge", "bill"], "link_us": [7, None], "bytes": 1}
+def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSession) -> None:
+    way = {"path": ["shop", "edge", "bill"], "link_us": [7, None], "residence_us": [1, 2, 3], "bytes": 1}
+    hops = {"next_hops": ["tcp://edge:1", "tcp://gone:1", None]}
 
-    found = tables(spark, {**way, "missing_hops": 1}, {**way, "missing_hops": 0})
+    found = tables(spark, {**way, **hops, "missing_hops": 1}, {**way, **hops, "missing_hops": 0})
 
-    assert {("shop", "edge"): 2, ("edge", "bill"): 1} == {
+    gone = "no journal: tcp://gone:1"
+    assert {("shop", "edge"): 2, ("edge", gone): 1, (gone, "bill"): 1, ("edge", "bill"): 1} == {
         (one.from_instance, one.to_instance): one.frames for one in found.links.rows
     }
+    assert {"shop": (2, False), "edge": (2, False), "bill": (2, False), gone: (1, True)} == {
+        one.instance: (one.frames, one.is_unknown) for one in found.stations.rows
+    }
+    assert [Spread(3, 3, 3)] == [one.residence for one in found.stations.rows if one.instance == "bill"]
+    assert 1 == found.extent.missing_hops
 
 
 def test_an_instance_has_its_average_position_in_both_directions(spark: SparkSession) -> None:
