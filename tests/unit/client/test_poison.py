@@ -156,6 +156,16 @@ def again(
     return answer
 
 
+def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
+    db = arrived(shop, b"one", b"two", b"three")
+
+    for order in (1, 2, 3):
+        again(db, order)
+
+    assert [2, 3] == [order for _, order in rollback._handed_out]
+
+
 def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
     """In company its failures are not counted; another message of the same number is another message."""
     db = arrived(shop, b"one", b"two")

@@ -302,6 +302,30 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     assert (0, 0) == (count(shop, "orders"), count(shop, "broker_failure"))
 
 
+def test_a_claim_whose_messages_are_gone_is_given_back(shop: Shop, worker: ReaderWorker) -> None:
+    dialog = arrived(shop, b"one")
+    claim, _ = worker.database.claim(worker._db, handle)
+    assert claim is not None
+    dialog.end()
+
+    assert not Work(worker, worker._db, claim).load()
+    assert 0 == count(shop, "broker_group_lock")
+
+
+def test_a_failure_that_turns_its_queue_off_is_logged(shop: Shop, worker: ReaderWorker) -> None:
+    arrived(shop, b"one")
+    poison = "UPDATE broker_queue SET is_poison_message_handling_enabled = 1, rollbacks = 4 WHERE name = 'OrdersQueue'"
+    shop.connect(isolation_level=None).execute(poison)
+    work = next_work(worker)
+    work.argument()
+
+    with structlog.testing.capture_logs() as logs:
+        work.fail(RuntimeError("no such order"))
+
+    assert ("queue disabled", "OrdersQueue") == (logs[-1]["event"], logs[-1]["queue"])
+    assert 1 == count(shop, "broker_queue", "is_receive_enabled = 0")
+
+
 def test_a_failure_that_cannot_be_noted_is_noted_later(
     shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
