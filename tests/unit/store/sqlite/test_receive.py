@@ -713,6 +713,30 @@ def test_messages_after_our_end_are_acknowledged_and_discarded(desk: Desk, dialo
     assert [] == desk.bodies
 
 
+def test_our_end_closes_the_side_when_it_is_acknowledged_itself(desk: Desk, dialog: Dialog, target: FarSide) -> None:
+    """And what it held too early will never be a message."""
+    desk.take(target.message(2))
+    dialog.end()
+
+    desk.take(target.ack(4, 0))
+    assert ["DO"] == desk.states
+    desk.take(target.ack(5, 0))
+
+    assert ([], {"sent": 5, "acknowledged": 5}) == (desk.states, desk.ledger)
+    assert [(1, 2)] == desk.rows("SELECT * FROM broker_received")
+
+
+def test_whole_message_leaves_nothing_of_the_fragments_that_a_broken_sender_made_after_it(
+    desk: Desk, far: FarSide
+) -> None:
+    desk.take(far.message(0, b"0"), far.fragment((1, 3), b"stray"))
+
+    result = desk.take(far.message(1, b"1"))
+
+    assert ([b"0", b"1"], []) == (desk.bodies, desk.kept)
+    assert () == ack_state(result).held
+
+
 def test_fault_becomes_an_error_message_and_what_waits_is_dropped(desk: Desk, target: FarSide) -> None:
     result = desk.take(target.fault(-8408, "no such <contract>"))
 
@@ -735,14 +759,17 @@ def test_fault_with_a_code_that_brokers_do_not_send_is_an_error_of_validation(
     assert b"why" in body
 
 
-def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(desk: Desk, target: FarSide) -> None:
+def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(
+    desk: Desk, far: FarSide, target: FarSide
+) -> None:
+    """An initiator far away has made the dialog, so it has known it."""
     early = desk.take(target.fault(-8462))
     assert (["CO"], dropped(Disposition.OUT_OF_SEQUENCE)) == (desk.states, early.dropped)
 
-    desk.take(target.ack(1, 0))
-    desk.take(target.fault(-8462))
+    desk.take(target.ack(1, 0), far.message(0))
+    desk.take(target.fault(-8462), far.fault(-8462))
 
-    assert ["ER"] == desk.states
+    assert ["ER", "ER"] == desk.states
 
 
 def test_fault_after_our_end_closes_the_side_and_delivers_nothing(desk: Desk, dialog: Dialog, target: FarSide) -> None:

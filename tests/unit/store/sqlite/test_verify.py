@@ -157,14 +157,19 @@ def test_who_may_not_send_is_told_under_seal(billing: Database) -> None:
     assert fault.text.endswith(receipt.refusals[Disposition.NOT_PERMITTED])
 
 
-def test_what_cannot_be_resolved_is_dropped_in_silence(billing: Database) -> None:
-    billing.verifier.credentials.peers = credentials("billing").peers
+def test_what_cannot_be_resolved_is_dropped_in_silence(billing: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No seal is broken, so what its sender brings later is opened."""
+    monkeypatch.setattr(module, "FAILURES_MAX", 1)
+    known, billing.verifier.credentials.peers = billing.verifier.credentials.peers, credentials("billing").peers
 
     receipt = billing.take(Far().message(0))
+    billing.verifier.credentials.peers = known
+    later = billing.take(Far().message(0))
 
     assert Counter({Disposition.SECURITY_UNRESOLVED: 1}) == receipt.dropped
     assert ([], {}, []) == (receipt.faults, receipt.stored, receipt.unknown_dialogs)
     assert "sha256:" in receipt.refusals[Disposition.SECURITY_UNRESOLVED]
+    assert Counter() == later.dropped
 
 
 def test_a_packet_that_is_not_fresh_begins_nothing(billing: Database) -> None:
