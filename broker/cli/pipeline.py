@@ -189,7 +189,7 @@ def reconcile(**options: Any) -> None:
 
 @pipeline.command()
 @_common
-@click.option("--window", type=Duration(), help="Length of a window; by default what fits the length of the history.")
+@click.option("--window", type=Duration(), help="Length of a window; chosen by the length of the history if not given.")
 @_pool_option
 def report(**options: Any) -> None:
     """

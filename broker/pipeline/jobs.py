@@ -42,7 +42,7 @@ from broker.pipeline.routes import routes
 @dataclass(frozen=True, slots=True)
 class Options:
     """
-    The options of the jobs. None is the default of the job, or for `window_seconds` what fits the history.
+    The options of the jobs. None is the default of the job; for `window_seconds`, the history decides.
 
     `sampled` has the instances that recorded only a share of their dialogs, as the files say.
     """

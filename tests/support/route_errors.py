@@ -464,7 +464,7 @@ _GRAMMAR = (
     Case(102, "DROP «ROUTES» ByName"),
     Case(102, "USE«»"),
     Case(102, "USE msdb«.»sys"),
-    Case(102, "«GO» 2"),
+    Case(102, "«GO» now"),
     Case(102, "«)»"),
     Case(102, "«=»"),
     Case(102, "«'a text'»"),

@@ -107,7 +107,7 @@ class StationRow:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it stands for instances that keep no journal, or whose journal is not here."""
+        """Whether no journal of it is here, so that only its address is known."""
         return self.instance.startswith(UNJOURNALED)
 
 

@@ -334,7 +334,7 @@ def test_what_is_unwise_on_this_machine_is_warned_of(load: Any, tmp_path: Path) 
     assert ([], sorted(keys)) == (report.errors, sorted(one.key for one in report.warnings))
 
 
-def test_database_that_is_lost_is_warned_of(load: Any, tmp_path: Path) -> None:
+def test_database_that_is_lost_is_an_error(load: Any, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     seen = {"one": {"starts": 4, "epoch": 0, "path": str(tmp_path / "state" / "a.db")}}
     (tmp_path / "state" / "databases.json").write_text(json.dumps(seen))
@@ -342,8 +342,7 @@ def test_database_that_is_lost_is_warned_of(load: Any, tmp_path: Path) -> None:
 
     report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
 
-    assert [] == report.errors
-    assert ["databases.a.path"] == [one.key for one in report.warnings if "the file is missing" in one.problem]
+    assert ["databases.a.path"] == [one.key for one in report.errors if "the file is missing" in one.problem]
 
 
 def test_disk_that_is_not_mounted_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
