@@ -45,14 +45,10 @@ def sources(part: Any) -> list[Any]:
     return [one for value in part for one in sources(value)] if isinstance(part, list) else []
 
 
-def test_ids_are_unique() -> None:
-    assert [] == [number for number, count in Counter(panel["id"] for panel in ALL).items() if count > 1]
+def test_ids_and_titles_within_a_kind_of_panel_are_unique() -> None:
+    keys = Counter(key for panel in ALL for key in (panel["id"], (panel["title"], panel["type"])))
 
-
-def test_titles_are_unique_within_a_kind_of_panel() -> None:
-    titles = Counter((panel["title"], panel["type"]) for panel in ALL)
-
-    assert [] == [title for title, count in titles.items() if count > 1]
+    assert [] == [key for key, count in keys.items() if count > 1]
 
 
 def test_the_source_of_data_is_a_variable() -> None:

@@ -39,18 +39,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
 
-def test_promtool_takes_the_rules() -> None:
-    done = promtool("check", "rules", str(RULES))
+@pytest.mark.parametrize(
+    ("kind", "file", "words"),
+    [
+        ("rules", RULES, f"{len(ALERTS) + len(RECORDED)} rules found"),
+        ("config", PROMETHEUS / "prometheus.yml", "1 rule files found"),
+    ],
+)
+def test_promtool_takes_the_files(kind: str, file: Path, words: str) -> None:
+    done = promtool("check", kind, str(file))
 
     assert 0 == done.returncode, done.stdout
-    assert f"{len(ALERTS) + len(RECORDED)} rules found" in done.stdout
-
-
-def test_promtool_takes_the_configuration_and_finds_the_rules_beside_it() -> None:
-    done = promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
-
-    assert 0 == done.returncode, done.stdout
-    assert "1 rule files found" in done.stdout
+    assert words in done.stdout
 
 
 def test_each_alert_fires_when_it_should_and_only_then() -> None:

@@ -95,7 +95,9 @@ async def busy(start: Callable[..., Any], send: Any, take: Any, until: Any) -> I
     await execute(gateway.catalog, parse_script(dead), database="gateway")
     send(gateway, "//dead")
     await until(lambda: gateway.forwarder.pool.frames == 1 and transmitter.senders)
-    await until(lambda: "refused" in gateway.peers.table.problem_of(NetworkAddress("127.0.0.1", 1)))
+    unreached = NetworkAddress("127.0.0.1", 1)
+    await until(lambda: "refused" in gateway.peers.table.problem_of(unreached))
+    gateway.peers.table.histories[unreached].suppressed_until += 1000.0
     return gateway
 
 
