@@ -154,6 +154,7 @@ def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
         side.sent_error_text,
         side.transmission_status,
     )
+    assert side.held_since is not None
     assert other.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
     poison = one.sides[0].poison
     assert poison is not None
@@ -381,3 +382,7 @@ def test_what_has_come_for_one_side(
 
 def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
     assert [] == found(side(is_initiator=False), NO_ROUTE)
+
+
+def test_an_end_of_the_far_side_is_no_finding_while_messages_are_held() -> None:
+    assert ["not acknowledged"] == [one.cause for one in found(holding(state="DI"))]
