@@ -390,8 +390,11 @@ async def test_hello_and_all_behind_it_may_come_in_any_pieces(piece: int, ends: 
         (PING, 28043),
         (encode_link(Hello(protocol="other")), 28034),
         (b"\x00\x00\x00\x0c\x01\x00\x00\x00abcd", 28041),
+        (b"\xff\xff\xff\xff", 28042),
+        (b"\x00\x00\x00\x07", 28041),
+        (b"\x00\x00\x00\x10\x09", 28041),
     ],
-    ids=["http", "tls", "unknown kind", "dialog frame", "ping", "other protocol", "no map"],
+    ids=["http", "tls", "kind", "dialog", "ping", "protocol", "no map", "long", "short", "first bytes of a kind"],
 )
 async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: int, ends: LinkEnds) -> None:
     ends.start()
@@ -403,22 +406,6 @@ async def test_stranger_is_told_what_is_wrong_and_closed(first: bytes, number: i
     assert (number, ["lost"], True) == (last.code, ends.told, ends.sock.shut)
     await asyncio.sleep(LINGER_SECONDS)
     assert (LinkState.CLOSED, ["lost", "closed"], True) == (ends.link.state, ends.told, ends.sock.is_closed)
-
-
-@pytest.mark.parametrize(
-    ("first", "number"),
-    [(b"\xff\xff\xff\xff", 28042), (b"\x00\x00\x00\x07", 28041), (b"\x00\x00\x00\x10\x09", 28041)],
-    ids=["too long", "too short", "unknown kind"],
-)
-@pytest.mark.parametrize("hello", [HELLO, b""], ids=["online", "stranger"])
-async def test_frame_is_refused_on_the_fewest_bytes(first: bytes, number: int, hello: bytes, ends: LinkEnds) -> None:
-    ends.start()
-
-    ends.sock.feed(hello + first, piece=1)
-
-    last = ends.said()[-1]
-    assert isinstance(last, Fatal)
-    assert number == last.code
 
 
 async def test_kind_before_hello_is_not_judged_before_it_is_there(ends: LinkEnds) -> None:
@@ -729,14 +716,6 @@ async def test_close_is_told_once(ends: LinkEnds) -> None:
     ends.link.fail(FrameMalformedError("third"))
 
     assert ("first", ["lost", "closed"], {}) == (ends.link.reason, ends.told, ends.loop.readers)
-
-
-async def test_peer_that_closes_ends_the_link(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.end()
-
-    assert ("closed by the peer", ["lost", "closed"]) == (ends.link.reason, ends.told)
 
 
 async def test_peer_that_shuts_its_direction_gets_the_rest_of_a_cut_frame(ends: LinkEnds) -> None:

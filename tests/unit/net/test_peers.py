@@ -530,19 +530,6 @@ async def test_link_that_goes_leaves_nothing_behind(near: Neighbourhood) -> None
     assert before < near.forwarder.generation
 
 
-async def test_peer_that_announces_what_nobody_asks_for_costs_nobody_a_remembered_way(near: Neighbourhood) -> None:
-    near.send(SOUTH)
-    near.accept(addresses=[str(SOUTH)], arbitration=LOWER)
-    before = near.forwarder.generation
-
-    near.accept(addresses=[str(NORTH), str(SOUTH)], arbitration=HIGHER).end()
-    near.accept(addresses=[str(NORTH)], arbitration=HIGHER).feed(encode_link(GoAway()))
-
-    assert before == near.forwarder.generation
-    near.socks[0].end()
-    assert before < near.forwarder.generation
-
-
 async def test_goaway_said_again_moves_the_deadline_and_is_logged_once(near: Neighbourhood) -> None:
     sock = near.accept()
 
