@@ -23,6 +23,7 @@ from broker.forwarding.entry import (
 )
 from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import READ_BYTES, Limits
 from broker.forwarding.reroute import Rerouter, RerouteReason
@@ -282,6 +283,8 @@ def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes
     assert [(n, 250) for n in range(6)] == [(header.sequence_number, header.time_consumed) for header in aged]
     assert hopped(late) == east.written[len(sent) :]
     assert (station.forwarder.pool.used_bytes, station.forwarder.forwarded) == (0, 7)
+    station.forwarder.hop.count_pending()
+    assert (6, 7) == (station.forwarder.hop.counts[bucket(0.25)], sum(station.forwarder.hop.counts))
 
 
 def test_held_frames_do_not_go_to_and_fro_between_dead_addresses(make_frame: MakeFrame) -> None:
