@@ -101,27 +101,6 @@ def test_nothing_that_is_there_is_replaced_unless_asked_for(tmp_path: Path, agai
     assert before != all_bytes(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("issue", "give either the NAME of an endpoint or --database NAME"),
-        ("issue a --database b", "give either the NAME of an endpoint or --database NAME"),
-        ("issue a", "give --ca DIRECTORY, or make it on its own with broker certs init --self-signed"),
-        ("issue --database a --host b", "a database is on no host"),
-        ("issue --database a --days 826", "--days 826 is above 825"),
-        ("issue --database a --spiffe http://a", "SPIFFE id"),
-        ("init ca --host a", "an authority has neither hosts nor a SPIFFE id"),
-        ("init ca --days 99999999", "is beyond the last day there is"),
-        ("show", "name files, or a configuration with -c FILE"),
-    ],
-)
-def test_wrong_usage_makes_nothing(tmp_path: Path, arguments: str, problem: str) -> None:
-    result = run("certs", *arguments.split())
-
-    assert (2, {}) == (result.exit_code, all_bytes(tmp_path))
-    assert problem in " ".join(result.stderr.split())
-
-
 def test_no_authority_or_one_that_is_over_signs_nothing() -> None:
     Path("ca").mkdir()
 

@@ -160,27 +160,6 @@ def test_through_ends_well_where_knowledge_ends_and_badly_in_a_loop(fake_admin: 
     assert (3, True) == (loop.exit_code, json.loads(loop.stdout)["sentence"].startswith("one -> one: a loop"))
 
 
-# --- usage ---
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "",
-        "--to S -d orders --incoming",
-        "--to S -c broker.toml --offline --socket admin.sock",
-        "--to S -c broker.toml --offline --through",
-        "--to S --admin tcp://far=admin.sock",
-        "--to S --conversation x",
-        "--to S --broker-instance x",
-    ],
-)
-def test_a_question_that_makes_no_sense_is_wrong_usage(arguments: str) -> None:
-    result = run("explain", *arguments.split())
-
-    assert (2, "") == (result.exit_code, result.stdout)
-
-
 # --- in a terminal ---
 
 

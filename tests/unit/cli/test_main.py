@@ -86,19 +86,45 @@ def test_the_help_of_the_program_lists_every_command_and_exit_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "problem"),
     [
-        "bogus",
-        "completion tcsh",
-        "status --bogus",
-        "status -o yaml",
-        "send -d x",
-        "receive -d x --queue q --top 0",
-        "receive -d x --queue q --wait -1",
+        ("bogus", "No such command 'bogus'"),
+        ("completion tcsh", "'tcsh' is not one of"),
+        ("status --bogus", "No such option"),
+        ("status -o yaml", "'yaml' is not one of"),
+        ("send -d x", "Missing option '--from'"),
+        ("receive -d x --queue q --top 0", "0 is not in the range"),
+        ("receive -d x --queue q --wait -1", "-1.0 is not in the range"),
+        ("explain", "name a service with --to"),
+        ("explain --to S -d orders --incoming", "leave out one"),
+        ("explain --to S -c broker.toml --offline --socket admin.sock", "--offline asks no running instance"),
+        ("explain --to S -c broker.toml --offline --through", "--offline asks no running instance"),
+        ("explain --to S --admin tcp://far=admin.sock", "--admin says where --through asks"),
+        ("explain --to S --conversation x", "'x' is not a valid UUID"),
+        ("routes plan", "Missing argument 'SCRIPT'"),
+        ("routes plan nix.sql", "'nix.sql' does not exist"),
+        ("routes plan - --admin tcp://far=admin.sock", "--admin says where --through asks"),
+        ("certs issue", "give either the NAME of an endpoint or --database NAME"),
+        ("certs issue a --database b", "give either the NAME of an endpoint or --database NAME"),
+        ("certs issue a", "give --ca DIRECTORY, or make it on its own with broker certs init --self-signed"),
+        ("certs issue --database a --host b", "a database is on no host"),
+        ("certs issue --database a --days 826", "--days 826 is above 825"),
+        ("certs issue --database a --spiffe http://a", "SPIFFE id"),
+        ("certs init ca --host a", "an authority has neither hosts nor a SPIFFE id"),
+        ("certs init ca --days 99999999", "is beyond the last day there is"),
+        ("certs show", "name files, or a configuration with -c FILE"),
+        ("quarantine resume -d x", "name the conversations, or say --all"),
+        ("quarantine resume -d x --all x", "name the conversations, or say --all"),
+        ("quarantine answer -d x --code 0 --text x --all", "0 is not in the range"),
     ],
 )
-def test_wrong_usage_is_2_and_points_at_the_help(arguments: str) -> None:
+def test_wrong_usage_is_2_does_nothing_and_points_at_the_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
     result = run(*arguments.split())
 
-    assert (2, "") == (result.exit_code, result.stdout)
+    assert (2, "", []) == (result.exit_code, result.stdout, list(tmp_path.iterdir()))
     assert "--help' for help." in result.stderr
+    assert problem in " ".join(result.stderr.replace("│", " ").split())

@@ -124,16 +124,6 @@ def test_a_loop_that_appears_is_harm(
     assert (1, True) == (told["followed"]["count"], told["followed"]["is_all"])
 
 
-# --- usage ---
-
-
-@pytest.mark.parametrize("arguments", [[], ["nix.sql"], ["."], ["-", "--admin", "tcp://far=admin.sock"]], ids=" ".join)
-def test_a_question_that_makes_no_sense_is_wrong_usage(arguments: list[str]) -> None:
-    result = run("routes", "plan", *arguments, stdin=SCRIPT)
-
-    assert (2, "") == (result.exit_code, result.stdout)
-
-
 # --- in a terminal ---
 
 
