@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import (
-    NOBODY,
+    NOT_RUNNING,
     UNASKED,
     RunningInstance,
     clock_problem,
@@ -91,7 +91,7 @@ def check_files(
     environ: Mapping[str, str],
     offline: bool = False,
     overrides: Mapping[str, object] | None = None,
-    owner_of: OwnerOf = lambda _: NOBODY,
+    owner_of: OwnerOf = lambda _: NOT_RUNNING,
 ) -> CheckReport:
     """
     Check configurations, each by itself and, as far as they are sound, all together.
@@ -139,7 +139,7 @@ def check_running(settings: Settings) -> CheckReport:
 
 
 def check_settings(
-    settings: Settings, run: DryRun, *, offline: bool = False, owner: RunningInstance = NOBODY
+    settings: Settings, run: DryRun, *, offline: bool = False, owner: RunningInstance = NOT_RUNNING
 ) -> list[SettingError]:
     """
     Check everything outside the configuration that these settings need.

@@ -247,7 +247,7 @@ class RunningInstance(Struct, frozen=True):
         return self.is_unknown or real(path) in self.files
 
 
-NOBODY = RunningInstance()
+NOT_RUNNING = RunningInstance()
 UNASKED = RunningInstance(is_unknown=True)
 
 
@@ -257,9 +257,9 @@ def real(path: str | Path) -> str:
 
 
 def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInstance:
-    """The instance whose settings these are, by key as `in_force` returns them; NOBODY with another state directory."""
+    """The instance with these settings, by key as `in_force` returns them; NOT_RUNNING for another state directory."""
     if real(str(values.get("instance.state_dir"))) != real(state_dir):
-        return NOBODY
+        return NOT_RUNNING
     ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
     ports += _texts(values.get("observe.listen"))
     files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
@@ -275,7 +275,7 @@ def _texts(value: object) -> list[str]:
 
 
 def file_errors(
-    settings: Settings, owner: RunningInstance = NOBODY, *, but: Collection[str] = frozenset()
+    settings: Settings, owner: RunningInstance = NOT_RUNNING, *, but: Collection[str] = frozenset()
 ) -> list[SettingError]:
     """
     Return the errors in the contents of the configured files that keep them from being taken. A check takes none.

@@ -12,7 +12,7 @@ import click
 
 from broker.admin.client import AdminClient
 from broker.catalog.check import CheckReport, check_files
-from broker.catalog.database_files import NOBODY, RunningInstance, owner_from
+from broker.catalog.database_files import NOT_RUNNING, RunningInstance, owner_from
 from broker.catalog.diagnostics import SHOWN_MAX, Diagnostic, Kind, first_of_each
 from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
 from broker.cli.exit_codes import fail
@@ -78,7 +78,7 @@ def _owner(settings: Settings) -> RunningInstance:
         values = {row["key"]: row["value"] for row in answer["settings"]}
         return owner_from(values, state_dir=settings.instance.state_dir)
     except (BrokerError, LookupError, TypeError, ValueError):  # none, or one of another release
-        return NOBODY
+        return NOT_RUNNING
 
 
 def _rows(report: CheckReport) -> list[dict[str, Any]]:

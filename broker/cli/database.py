@@ -220,9 +220,9 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
         if sighting.is_known:
             break
         with suppress(StoreUnavailableError):  # any directory may have a file of this name
-            beside = file_identity.compare_file(db, path, place)
-            if beside.is_known:
-                return place, beside
+            other = file_identity.compare_file(db, path, place)
+            if other.is_known:
+                return place, other
     return configured, sighting
 
 

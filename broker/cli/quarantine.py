@@ -225,7 +225,11 @@ def _settle(
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
             confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
         if not dry_run and chosen:
-            with _recording(config, action, database) as record:
+            # Without a configuration, nothing is recorded, as for an application.
+            entry: AbstractContextManager[AuditEntry | None] = nullcontext()
+            if config is not None:
+                entry = recording(read_settings(config), f"broker quarantine {action}", database)
+            with entry as record:
                 db.execute("BEGIN IMMEDIATE")
                 with db:
                     for failure in chosen:
@@ -240,13 +244,6 @@ def _settle(
             click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
         if not plans:
             click.echo("no dialog is in quarantine")
-
-
-def _recording(config: Path | None, action: str, database: str) -> AbstractContextManager[AuditEntry | None]:
-    """An entry in the audit of the configuration; None without a configuration, as for an application."""
-    return (
-        nullcontext() if config is None else recording(read_settings(config), f"broker quarantine {action}", database)
-    )
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from broker.catalog.check import check_files
 from broker.catalog.database_files import (
-    NOBODY,
+    NOT_RUNNING,
     SLACK_SECONDS,
     UNASKED,
     RunningInstance,
@@ -655,10 +655,10 @@ def test_instance_is_known_by_whichever_way_its_directory_is_reached(values: dic
 
     found = [[owner.has_file(tmp_path / name) for name in ("link/a.db", "state/msdb.db", "b.db")] for owner in owners]
     assert [[True, True, False]] * 3 == found
-    assert NOBODY == owner_from(values, state_dir=tmp_path / "other")
+    assert NOT_RUNNING == owner_from(values, state_dir=tmp_path / "other")
 
 
-@pytest.mark.parametrize(("owner", "is_own"), [(NOBODY, False), (UNASKED, True)])
+@pytest.mark.parametrize(("owner", "is_own"), [(NOT_RUNNING, False), (UNASKED, True)])
 def test_an_instance_that_was_not_asked_has_everything_and_none_has_nothing(
     owner: RunningInstance, *, is_own: bool
 ) -> None:
