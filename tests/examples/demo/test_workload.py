@@ -61,18 +61,6 @@ def test_what_is_wrong_is_told_with_the_dialog(db: sqlite3.Connection, numbers: 
     assert [f"dialog {FIRST.hex}: {told}"] == faults(db, dialogs=1, messages=3)
 
 
-def test_what_is_noted_in_a_transaction_that_fails_was_never_seen(db: sqlite3.Connection) -> None:
-    def fail() -> None:
-        with db:
-            note(db, [message(FIRST, 0)])
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-
-    assert ["0 dialogs seen, 1 expected"] == faults(db, dialogs=1, messages=1)
-
-
 def test_a_dialog_that_two_databases_share_is_whole_in_one_of_them_only(db: sqlite3.Connection, tmp_path: Path) -> None:
     seen(db, FIRST, 0, 1)
     with connection(tmp_path / "other.db") as other:
