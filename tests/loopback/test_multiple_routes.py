@@ -18,7 +18,7 @@ import pytest
 from broker.conversation.message_types import error_body
 from broker.routing.decide import pick_instance
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.multiple_routes import (
+from tests.loopback.multiple_routes import (
     DATABASES,
     FORWARDING,
     HIGH_AVAILABILITY,

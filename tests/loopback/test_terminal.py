@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.terminal import CONTROL_C, CONTROL_D, TAB, UP, terminal
+from tests.loopback.terminal import CONTROL_C, CONTROL_D, TAB, UP, terminal
 
 SECONDS = 30.0
 LOOKS = 20  # at the state of a thread

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 import broker
 from broker.journal.spans import trace_id
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.collector import Collector, attributes
+from tests.loopback.collector import Collector, attributes
 from tests.support.identities import identity_files
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, get, long_shop
 
