@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.fuzz.stage import Stage
 
-BATCH = 500  # conversations between two looks at the neighbour
+BATCH = 100  # conversations between two looks at the neighbour
 WARM = 1000  # conversations after which the daemon is as large as it gets
 GROWTH_MAX = 32 * 1024 * 1024
 
