@@ -55,7 +55,13 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (DuplicateNameError(2714, "taken"), StatementError, "Msg 2714, Level 16\ntaken"),
     (SettingError("a.b", "is wrong"), RequestError, "a.b: is wrong"),
     (SettingError("a.b", "is wrong", PLACE, "say x"), RequestError, "a.toml:3:7: a.b: is wrong; say x"),
-    (SettingsError([SettingError("a", "1"), SettingError("b", "2")]), RequestError, "a: 1\nb: 2"),
+    (
+        SettingsError(
+            [SettingError("a.b", "is wrong", PLACE, "x", caret("limit = 12", PLACE)), SettingError("c", "2")]
+        ),
+        RequestError,
+        "a.toml:3:7: a.b: is wrong; x\nlimit = 12\n      ^\nc: 2",
+    ),
     (StoreUnavailableError("a.db", "locked"), ResourceError, "store a.db: locked"),
     (StoreBusyError("a.db", "others write", 60.0, 7), StoreUnavailableError, "store a.db: others write"),
     (DemotedError("a.db", "its epoch is 2"), StoreUnavailableError, "store a.db: its epoch is 2"),
@@ -83,6 +89,12 @@ def test_an_error_says_its_sentence_and_whose_turn_it_is(
     assert isinstance(error, kind)
 
 
+def test_codes_that_a_peer_is_told() -> None:
+    kinds = (FrameMalformedError, FrameTooLargeError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError)
+
+    assert [28041, 28042, 28034, 28043, 9760] == [kind.code for kind in kinds]
+
+
 def test_every_error_of_the_page_is_tried_here() -> None:
     told = {type(error) for error, _, _ in SENTENCES} | {DdlSyntaxError}
     groups = {BrokerError, PeerError, RequestError, ResourceError}
@@ -90,29 +102,6 @@ def test_every_error_of_the_page_is_tried_here() -> None:
     page = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BrokerError)}
 
     assert page - groups == told
-
-
-def test_a_report_of_settings_shows_each_place() -> None:
-    placed = SettingError("a.b", "is wrong", PLACE, "say x", caret("limit b = 12", PLACE))
-
-    report = str(SettingsError([placed, SettingError("c", "is missing")]))
-
-    assert "a.toml:3:7: a.b: is wrong; say x\nlimit b = 12\n      ^\nc: is missing" == report
-
-
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (BrokerError, 0),
-        (FrameMalformedError, 28041),
-        (FrameTooLargeError, 28042),
-        (HandshakeRefusedError, 28034),
-        (OutOfSequenceError, 28043),
-        (PeerSilentError, 9760),
-    ],
-)
-def test_codes_that_a_peer_is_told(kind: type[BrokerError], code: int) -> None:
-    assert code == kind.code
 
 
 @pytest.mark.parametrize(
@@ -148,37 +137,6 @@ def test_of_a_long_line_what_stands_around_the_mistake_is_shown(
     assert shown == caret(line, Span("a.sql", 1, column, length))
 
 
-def test_a_report_keeps_its_errors() -> None:
-    found = [SettingError("a", "1"), SettingError("b", "2")]
-
-    assert found == SettingsError(found).errors
-
-
-def test_two_errors_are_equal_when_their_fields_are() -> None:
-    one = FrameTooLargeError(3, 4)
-
-    assert one == FrameTooLargeError(3, 4)
-    assert one != FrameTooLargeError(3, 5)
-    assert one != FrameMalformedError("3")
-    assert {one} == {one, FrameTooLargeError(3, 4)}
-
-
-def test_an_error_is_shown_with_its_fields() -> None:
-    assert "FrameTooLargeError(length=3, max_frame=4, hint='')" == repr(FrameTooLargeError(3, 4))
-    assert "BrokerError('no fields')" == repr(BrokerError("no fields"))
-
-
-def test_an_error_with_other_values_is_another_one() -> None:
-    one = SettingError("a.b", "is wrong", PLACE, excerpt="a.b = 1")
-
-    assert SettingError("a.b", "is wrong", None, excerpt="a.b = 1") == one.but(span=None)
-    assert ("a.b = 1", PLACE) == (one.but(span=None).excerpt, one.span)
-
-
-def test_the_excerpt_is_not_compared() -> None:
-    assert SettingError("a", "b", PLACE, excerpt="c") == SettingError("a", "b", PLACE)
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
     [((1,), {}), ((1, 2, "", 4), {}), ((1, 2), {"length": 1}), ((1, 2), {"other": 1})],
@@ -191,18 +149,16 @@ def test_an_error_takes_its_fields_and_nothing_else(values: tuple[object, ...], 
         make(*values, **named)
 
 
-def test_an_error_has_the_fields_of_the_one_it_is_a_kind_of() -> None:
+def test_an_error_has_the_fields_of_the_one_it_is_a_kind_of_by_which_it_is_compared() -> None:
     class WorseError(StatementError):
         names: tuple[str, ...] = ()
 
     error = WorseError(102, "wrong", names=("a",))
+    setting = SettingError("a.b", "is wrong", PLACE, excerpt="a.b = 1")
 
-    assert (102, "wrong", None, None, ("a",)) == (
-        error.number,
-        error.problem,
-        error.span,
-        error.text_line,
-        error.names,
-    )
     assert error != WorseError(102, "wrong")
+    assert {error} == {error, WorseError(102, "wrong", names=("a",))}
     assert "WorseError(number=102, problem='wrong', span=None, text_line=None, names=('a',))" == repr(error)
+    assert "BrokerError('no fields')" == repr(BrokerError("no fields"))
+    assert SettingError("a.b", "is wrong") == setting.but(span=None), "the excerpt is not compared"
+    assert ("a.b = 1", PLACE) == (setting.but(span=None).excerpt, setting.span)

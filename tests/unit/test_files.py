@@ -49,41 +49,25 @@ def mountinfo(*points: Path) -> str:
     return "".join(f"36 35 98:0 / {point} rw,noatime - ext4 /dev/x rw\n" for point in escaped)
 
 
-@pytest.mark.parametrize("below", ["", "state", "deep/er/state"])
-def test_path_below_a_mount_point_that_is_empty_is_told(tmp_path: Path, disk: Path, below: str) -> None:
-    found = problem(tmp_path, disk / below, fstab=fstab(disk), mounted=mountinfo(Path("/")))
-
-    expected = f'"{disk}" is not mounted, as {tmp_path}/fstab says it should be, and "{disk / below}" is below it'
-    assert expected == found
-
-
-def test_symbolic_link_to_such_a_place_is_told(tmp_path: Path, disk: Path) -> None:
+def test_path_below_a_mount_point_that_is_empty_is_told(tmp_path: Path, disk: Path) -> None:
     (tmp_path / "link").symlink_to(disk)
+    root = mountinfo(Path("/"))
 
-    found = problem(tmp_path, tmp_path / "link" / "state", fstab=fstab(disk), mounted=mountinfo(Path("/")))
-
-    assert found is not None
-
-
-def test_mounted_disk_is_fine(tmp_path: Path, disk: Path) -> None:
-    mounted = mountinfo(Path("/"), disk)
-
-    assert problem(tmp_path, disk / "state", fstab=fstab(disk), mounted=mounted) is None
+    for below in ("", "state", "deep/er/state"):
+        found = problem(tmp_path, disk / below, fstab=fstab(disk), mounted=root)
+        place = f'"{disk}" is not mounted, as {tmp_path}/fstab says it should be, and "{disk / below}" is below it'
+        assert place == found
+    assert problem(tmp_path, tmp_path / "link" / "state", fstab=fstab(disk), mounted=root) is not None
 
 
-@pytest.mark.parametrize("text", ["", "garbage\n", "# /dev/sdb1 /\n"])
-def test_table_that_tells_nothing_is_no_reason_to_refuse(tmp_path: Path, disk: Path, text: str) -> None:
-    assert problem(tmp_path, disk, fstab=text, mounted=mountinfo(Path("/"))) is None
+def test_mounted_disk_another_place_and_tables_that_tell_nothing_are_fine(tmp_path: Path, disk: Path) -> None:
+    root = mountinfo(Path("/"))
+
+    assert problem(tmp_path, disk / "state", fstab=fstab(disk), mounted=mountinfo(Path("/"), disk)) is None
+    assert problem(tmp_path, disk.with_name("my disk 2"), fstab=fstab(disk), mounted=root) is None
+    for text in ("", "garbage\n", "# /dev/sdb1 /\n"):
+        assert problem(tmp_path, disk, fstab=text, mounted=root) is None
     assert problem(tmp_path, disk, fstab=fstab(disk), mounted="") is None
-
-
-def test_place_beside_the_mount_point_is_fine(tmp_path: Path, disk: Path) -> None:
-    beside = disk.with_name("my disk 2")
-
-    assert problem(tmp_path, beside, fstab=fstab(disk), mounted=mountinfo(Path("/"))) is None
-
-
-def test_system_without_the_tables_is_no_reason_to_refuse(tmp_path: Path) -> None:
     assert mount_problem(tmp_path, fstab=tmp_path / "none", mountinfo=tmp_path / "none") is None
 
 
@@ -98,35 +82,24 @@ def listening(path: Path) -> socket.socket:
     return sock
 
 
-def test_free_place_is_fine(tmp_path: Path) -> None:
-    assert socket_problem(tmp_path / "a.sock") is None
+def test_what_is_in_the_way_of_a_socket(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    listening(tmp_path / "dead.sock").close()
+    with closing(listening(tmp_path / "live.sock")):
+        problems = {
+            name: socket_problem(tmp_path / name)
+            for name in ("a.sock", "run/a.sock", "file/a.sock", "file", "live.sock", "dead.sock")
+        }
 
-
-def test_directory_has_to_be_there(tmp_path: Path) -> None:
-    assert f'the directory "{tmp_path}/run" does not exist' == socket_problem(tmp_path / "run" / "a.sock")
-
-
-def test_file_below_a_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run").touch()
-
-    assert "Not a directory" == socket_problem(tmp_path / "run" / "a.sock")
-
-
-def test_other_file_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "a.sock").touch()
-
-    assert "the file exists and is not a socket" == socket_problem(tmp_path / "a.sock")
-
-
-def test_socket_on_which_somebody_answers_is_taken(tmp_path: Path) -> None:
-    with closing(listening(tmp_path / "a.sock")):
-        assert "another instance answers there" == socket_problem(tmp_path / "a.sock")
-
-
-def test_socket_of_a_dead_process_is_fine_and_stays(tmp_path: Path) -> None:
-    listening(tmp_path / "a.sock").close()
-
-    assert (None, True) == (socket_problem(tmp_path / "a.sock"), (tmp_path / "a.sock").exists())
+    assert {
+        "a.sock": None,
+        "run/a.sock": f'the directory "{tmp_path}/run" does not exist',
+        "file/a.sock": "Not a directory",
+        "file": "the file exists and is not a socket",
+        "live.sock": "another instance answers there",
+        "dead.sock": None,
+    } == problems
+    assert (tmp_path / "dead.sock").exists()
 
 
 # --- test_writable ---
@@ -136,11 +109,7 @@ def test_socket_of_a_dead_process_is_fine_and_stays(tmp_path: Path) -> None:
 def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
     assert write_problem(tmp_path / "a" / "b") is None
     assert [] == list(tmp_path.iterdir())
-
-
-def test_file_in_the_way_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-
     assert f'"{tmp_path / "a"}" is not a directory' == write_problem(tmp_path / "a" / "b")
 
 
@@ -183,20 +152,20 @@ def test_disk_without_room_for_a_database_is_a_problem(
     assert (told if is_told else None) == room_problem(tmp_path / "a" / "b")
 
 
-def test_file_system_that_tells_nothing_is_not_full() -> None:
-    assert room_problem(Path("/proc")) is None
-
-
 # --- test_record ---
 # A record is replaced as a whole, or stays as it was.
 
 
-def test_what_is_written_is_there_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_what_is_written_is_there_whole_and_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
     for number in (1, 2):
-        write_record(tmp_path / "a.json", {"number": number})
+        write_record(file, {"number": number})
+    check_record(file)
+    with pytest.raises(TypeError):
+        write_record(file, {"number": object()})
 
-    assert {"number": 2} == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert [tmp_path / "a.json"] == list(tmp_path.iterdir())
+    assert {"number": 2} == json.loads(file.read_text(encoding="utf-8"))
+    assert [file] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("write", [lambda file: write_record(file, {}), check_record])
@@ -207,25 +176,8 @@ def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path: Path, write
         write(tmp_path / "a.json")
 
     assert str(tmp_path / "a.json") == caught.value.path
-    assert [tmp_path / "a.json"] == list(tmp_path.iterdir())
-
-
-def test_what_is_no_json_leaves_what_was_written_before_and_nothing_beside_it(tmp_path: Path) -> None:
-    write_record(tmp_path / "a.json", {"number": 1})
-
-    with pytest.raises(TypeError):
-        write_record(tmp_path / "a.json", {"number": object()})
-
-    assert {"number": 1} == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert [tmp_path / "a.json"] == list(tmp_path.iterdir())
-
-
-def test_seeing_that_it_can_be_written_changes_nothing(tmp_path: Path) -> None:
-    write_record(tmp_path / "a.json", {"number": 1})
-
-    check_record(tmp_path / "a.json")
-
-    assert {"number": 1} == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    with pytest.raises(StoreUnavailableError, match="No such file or directory"):
+        write(tmp_path / "gone" / "a.json")
     assert [tmp_path / "a.json"] == list(tmp_path.iterdir())
 
 
@@ -234,9 +186,3 @@ def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(StoreUnavailableError, match="Is a directory"), changing(tmp_path / "a.json"):
         pytest.fail("nobody may change it")
-
-
-def test_a_directory_that_is_gone_is_told(tmp_path: Path) -> None:
-    for write in (lambda file: write_record(file, {}), check_record):
-        with pytest.raises(StoreUnavailableError, match="No such file or directory"):
-            write(tmp_path / "gone" / "a.json")

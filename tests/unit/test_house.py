@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from broker.flow import Disposition
 from tests.support.imports import imports_of, rings
 
@@ -20,19 +18,13 @@ def names(module: Path) -> str:
     return str(module.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=names)
-def test_a_module_says_what_it_holds(module: Path) -> None:
-    text = module.read_text(encoding="utf-8")
+def test_modules_say_what_they_hold() -> None:
+    text = {module: module.read_text(encoding="utf-8") for module in (*MODULES, *COMPILED)}
 
-    assert ast.get_docstring(ast.parse(text)), "no docstring"
-
-
-@pytest.mark.parametrize("module", COMPILED, ids=names)
-def test_a_compiled_file_says_what_it_holds(module: Path) -> None:
-    text = module.read_text(encoding="utf-8")
-
-    assert re.match(r'(# cython: .*\n)?"""\n', text), "no docstring"
-    assert [] == [line for line in text.splitlines() if len(line) > LINE_CHARACTERS]
+    assert [] == [names(module) for module in MODULES if not ast.get_docstring(ast.parse(text[module]))]
+    assert [] == [names(module) for module in COMPILED if not re.match(r'(# cython: .*\n)?"""\n', text[module])]
+    lines = [line for module in COMPILED for line in text[module].splitlines()]
+    assert [] == [line for line in lines if len(line) > LINE_CHARACTERS]
 
 
 def test_modules_do_not_import_each_other_in_a_ring_not_even_inside_functions() -> None:

