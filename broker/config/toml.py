@@ -227,7 +227,7 @@ class _Walk:
             path = self._into((*path, name))
         path = (*path, names[-1])
         self.at += brackets
-        return path if brackets == 2 else self._into(path)
+        return path
 
     def _into(self, path: KeyPath) -> KeyPath:
         return (*path, self._tables[path] - 1) if path in self._tables else path
