@@ -24,7 +24,6 @@ _SIZE = re.compile(SIZE_PATTERN)
 
 # Largest unit first: rendering takes the first that divides.
 _MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
-_EXACT = 1 << 50  # milliseconds; a float holds all whole numbers below it
 _BYTES = {"GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "KiB": 1 << 10, "KB": 10**3, "": 1}
 
 
@@ -48,10 +47,6 @@ def parse_duration(text: str) -> float:
 
 def render_duration(seconds: float) -> str:
     """The shortest text for a duration that `parse_duration` may have read."""
-    whole = round(seconds * 1000)
-    if whole / 1000 == seconds and whole < _EXACT:
-        unit = next(unit for unit, factor in _MILLISECONDS.items() if whole % factor == 0 and (whole or unit == "s"))
-        return f"{whole // _MILLISECONDS[unit]}{unit}"
     exact = Decimal(repr(seconds)) * 1000
     for unit, factor in _MILLISECONDS.items():
         if exact % factor == 0 and (exact or unit == "s"):

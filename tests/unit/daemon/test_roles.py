@@ -19,7 +19,7 @@ from broker.config.settings import Settings
 from broker.daemon import roles
 from broker.daemon.roles import CommandSource, LockSource, RoleKeeper, RoleWatch, Sight, role_source
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
-from broker.routing.mirrored import EPOCH_MAX, LATE, MirrorRole, RoleAnswer
+from broker.routing.mirrored import EPOCH_TOLD_MAX, LATE, MirrorRole, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path, lock_store
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path, write_principal
 from broker.store.sqlite.transaction import LAPSED
@@ -455,7 +455,14 @@ def test_what_is_configured_is_what_is_asked(load: Callable[..., Settings]) -> N
 
 
 @pytest.mark.parametrize(
-    ("printed", "epoch"), [("principal", 0), (" principal 12 \n", 12), ("mirror", None), ("principal; echo mirror", -1)]
+    ("printed", "epoch"),
+    [
+        ("principal", 0),
+        (" principal 12 \n", 12),
+        ("mirror", None),
+        (f"principal {EPOCH_TOLD_MAX}", EPOCH_TOLD_MAX),
+        ("principal; echo mirror", -1),
+    ],
 )
 async def test_a_role_is_one_line_that_no_shell_has_read(printed: str, epoch: int | None) -> None:
     word = await CommandSource(["echo", printed], interval=1.0, hold=20.0).ask()
@@ -472,7 +479,10 @@ async def test_a_role_is_one_line_that_no_shell_has_read(printed: str, epoch: in
         (["echo", "mirror 3"], "printed 'mirror 3\\n', and should"),
         (["echo", "principal -1"], "printed 'principal -1\\n', and should"),
         (["echo", "principal", str(10**30)], "printed 'principal 1000"),
-        (["echo", "principal", str(EPOCH_MAX)], f"the epoch {EPOCH_MAX}, above which no instance could take over"),
+        (
+            ["echo", "principal", str(EPOCH_TOLD_MAX + 1)],
+            "above which no instance could take over",
+        ),
         (["sh", "-c", "echo principal; echo gone wrong >&2; exit 1"], "has failed with exit code 1: gone wrong"),
         (["echo", "mirror" * 20_000], "printed 'mirrormirror"),
         (["/none"], "cannot be started: No such file or directory"),
