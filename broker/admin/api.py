@@ -380,7 +380,7 @@ class Api:
             ForbiddenError, AuditUnavailableError: nothing has changed.
             ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
         """
-        seen = ReloadAudit(self._audit.begin(caller, "POST /v1/reload"), caller)
+        seen = ReloadAudit(self._audit, caller, "POST /v1/reload")
         return _reload_answer(await self._instance.reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
@@ -514,44 +514,22 @@ class QuestionThreads:
             yield
 
 
-class ReloadAudit:
+class ReloadAudit(AuditEntry):
     """Checks the permissions of a reload and records it, as `broker.catalog.reload.ReloadObserver`."""
-
-    def __init__(self, entry: AuditEntry, caller: Caller) -> None:
-        self._entry = entry
-        self._caller = caller
 
     def allow(self, changed: Sequence[Difference]) -> None:
         """Check that the caller may change all of this; settings of admin access and of trust take the role admin."""
         keys = [one.key for one in changed if one.path[0] == "admin" or one.path[-1] in _OF_ADMIN]
         if keys:
-            expected = f"a reload that changes {', '.join(keys)}"
-            self._caller.expect(AdminRole.ADMIN, expected)
+            self.caller.expect(AdminRole.ADMIN, f"a reload that changes {', '.join(keys)}")
 
     def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
         """The statements of changed scripts, up to the first that the caller may not execute."""
-        return self._caller.permitted(statements)
-
-    def note(self, database: str, statement: Statement) -> None:
-        """A statement of a changed script was executed."""
-        self._entry.note(database, statement)
-
-    def seal(self, statements: int) -> None:
-        """Record the statements of changed scripts."""
-        self._entry.seal(statements)
+        return self.caller.permitted(statements)
 
     def seal_reload(self, keys: Sequence[str]) -> None:
         """Record which settings change."""
-        self._entry.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
-
-    def end_badly(self, error: BaseException) -> None:
-        """It was refused, or has failed."""
-        self._entry.end_badly(error)
-
-    @classmethod
-    def of_signal(cls, audit: Audit) -> ReloadAudit:
-        """For a reload that a signal has asked for."""
-        return cls(audit.begin(SIGNAL, "SIGHUP"), SIGNAL)
+        self.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
 
 
 def config_answer(settings: Settings) -> ConfigAnswer:

@@ -144,9 +144,9 @@ class Audit:
 class AuditEntry:
     """One request that changes something, as `broker.catalog.catalog.Auditing` asks."""
 
-    def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None) -> None:
+    def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None = None) -> None:
         self._audit = audit
-        self._caller = caller
+        self.caller = caller
         self._operation = operation
         self._database = database
         self._request = secrets.token_hex(8)
@@ -201,7 +201,7 @@ class AuditEntry:
 
     def line(self, outcome: AuditOutcome, **more: Any) -> dict[str, Any]:
         """A line about the request."""
-        caller = self._caller
+        caller = self.caller
         known = {"request": self._request, "who": caller.who, "role": caller.role.word, "from": caller.origin}
         told = {"at": datetime.now(UTC).isoformat(), **known, "operation": self._operation, "database": self._database}
         return {key: value for key, value in (told | more).items() if value is not None} | {"outcome": outcome}

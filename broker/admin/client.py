@@ -14,11 +14,11 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from broker.config.values import ListenAddress
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0
@@ -98,7 +98,11 @@ class AdminClient:
         self.credentials = credentials
         self._timeout = timeout
         self._port = None if isinstance(where, Path) else _read_url(where)
-        if credentials.token and self._port is not None and not (self._port.is_tls or _is_loopback(self._port.host)):
+        if (
+            credentials.token
+            and self._port is not None
+            and not (self._port.is_tls or ListenAddress(self._port.host, 0).is_loopback)
+        ):
             raise ValueError(f"a token would go to {where} in plain text: use https, or a tunnel to its loopback")
 
     def patient(self, seconds: float) -> AdminClient:
@@ -244,13 +248,6 @@ def _object(response: HTTPResponse) -> dict[str, Any]:
     if response.status < REFUSED:
         raise ValueError("the answer is not what was asked for: no daemon has sent it")
     return {}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _context(credentials: ClientCredentials) -> ssl.SSLContext:

@@ -26,7 +26,7 @@ from ipaddress import ip_address
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
-from broker.admin.guard import FORWARDED, host_name
+from broker.admin.guard import FORWARDED, host_name, is_loopback
 from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
@@ -170,11 +170,7 @@ def _is_here(request: web.Request) -> bool:
     """Whether the client is on this machine, and not a proxy for another."""
     name = host_name(request.headers.get("Host"))
     is_behind = any(field in request.headers for field in FORWARDED)
-    return not is_behind and _is_own(request.remote or "") and (name in {"", "localhost"} or _is_address(name))
-
-
-def _is_own(host: str) -> bool:
-    return _is_address(host) and ip_address(host).is_loopback
+    return not is_behind and is_loopback(request.remote or "") and (name in {"", "localhost"} or _is_address(name))
 
 
 def _is_address(host: str) -> bool:

@@ -133,7 +133,7 @@ class AdminServer:
         self.events.start(stack)
         self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
         self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
-        stack.callback(self._close_file)
+        stack.callback(lambda: self._file.close())  # noqa: PLW0108 - the one that is in use then
         await self._begin(_SOCKET, settings, stack)
         await self._begin(_ADMIN, settings, stack)
         stack.callback(self.events.close)  # before the listeners wait for those who listen
@@ -193,7 +193,7 @@ class AdminServer:
 
     def signalled(self) -> ReloadAudit:
         """A reload that a signal has asked for, to be written down."""
-        return ReloadAudit.of_signal(self._parts.audit)
+        return ReloadAudit(self._parts.audit, SIGNAL, "SIGHUP")
 
     def _address(self, name: str) -> ListenAddress | None:
         return self._served[name].address if name in self._served else None
@@ -242,9 +242,6 @@ class AdminServer:
         served = self._served.pop(name, None)
         if served is not None:
             await served.close()
-
-    def _close_file(self) -> None:
-        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +512,10 @@ class SocketFile:
     def __init__(self, path: Path, *, group: int | None = None) -> None:
         self._path = path
         try:
-            _remove_stale(path)
+            problem = socket_problem(path)
+            if problem is not None:
+                raise ListenFailedError(str(path), problem)
+            path.unlink(missing_ok=True)  # of a process that has ended
             self.sock = _listen(path, group)
             self._identity = _identity(path)
         except OSError as error:
@@ -541,14 +541,6 @@ class SocketFile:
             if _identity(self._path) == self._identity:
                 self._path.unlink()
         self.sock.close()
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove the socket file of a process that has ended."""
-    problem = socket_problem(path)
-    if problem is not None:
-        raise ListenFailedError(str(path), problem)
-    path.unlink(missing_ok=True)
 
 
 def _listen(path: Path, group: int | None) -> socket.socket:

@@ -130,6 +130,7 @@ REFUSED: list[tuple[Any, object, str]] = [
     (NAME, 1, "1 is not a name of 1 to 3 characters; write it in quotes, without control characters"),
     (NAME, "a\0", r'"a\u0000" is not a name'),
     (ConfigPath, {}, "a table is not a path of 1 to 4096 characters"),
+    (ConfigPath, "", '"" is not a path'),
     (ConfigPath, "a\n", r'"a\n" is not a path'),
     (DatabaseGuid, "x", '"x" is not a GUID'),
     (DatabaseGuid, "0" * 32, "is not a GUID other than zero"),
