@@ -414,6 +414,10 @@ def test_first_is_told_at_once_and_then_one_a_minute_with_the_number_left_out(
             told.append((second, event.get("suppressed")))
 
     assert told == [(0, None), (60, 59), (120, 59), (180, 59)]
+    clock.now += INTERVAL
+    assert 19 == _passes(repeats, peer="a")["suppressed"]
+    clock.now += INTERVAL
+    assert "suppressed" not in _passes(repeats, peer="a")
 
 
 @pytest.mark.parametrize(
