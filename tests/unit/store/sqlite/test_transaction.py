@@ -264,17 +264,18 @@ def test_writing_leaves_nothing_behind_a_failure(
     assert (db.in_transaction, queues(db)) == (False, {})
 
 
-def test_a_connection_writes_in_its_own_epoch_only(db: DaemonConnection) -> None:
+@pytest.mark.parametrize("found", [4, 2], ids=["taken over", "an older copy was put back"])
+def test_a_connection_writes_in_its_own_epoch_only(db: DaemonConnection, found: int) -> None:
     with writing(db):
         db.execute("UPDATE broker_database SET epoch = 3")
     db.epoch = 3
     with writing(db):
-        db.execute("UPDATE broker_database SET epoch = 4")
+        db.execute("UPDATE broker_database SET epoch = ?", (found,))
 
-    with pytest.raises(DemotedError, match="its epoch is 4, ours was 3"):
+    with pytest.raises(DemotedError, match=f"its epoch is {found}, ours was 3"):
         _write(db)
 
-    assert (4, False) == (epoch(db), db.in_transaction)
+    assert (found, False) == (epoch(db), db.in_transaction)
     assert 1 == db.execute("SELECT count(*) FROM broker_route").fetchone()[0]
 
 
