@@ -95,10 +95,16 @@ _INSTEAD = {
         for verb in ("GRANT", "DENY", "REVOKE")
     },
 }
-GUARDED_VIEWS = (
-    *("routes", "services", "service_queues", "service_contracts", "service_message_types"),
-    *("conversation_priorities", "remote_service_bindings"),
-)
+_VIEWS = {
+    "ROUTE": "routes",
+    "SERVICE": "services",
+    "QUEUE": "service_queues",
+    "CONTRACT": "service_contracts",
+    "TYPE": "service_message_types",
+    "PRIORITY": "conversation_priorities",
+    "BINDING": "remote_service_bindings",
+}
+GUARDED_VIEWS = tuple(_VIEWS.values())
 _CHANGING_ROWS = frozenset({"DELETE", "INSERT", "MERGE", "TRUNCATE", "UPDATE"})
 _READ_ONLY = "is not supported: the views are read only; ALTER, CREATE and DROP change what they show"
 _SELECT = "SELECT"
@@ -397,8 +403,17 @@ class _StatementParser:
         return ddl.UseDatabase(self.object_name(), origin=self._origin)
 
     def drop(self, make: Callable[..., ddl.Statement]) -> ddl.Statement:
-        """DROP ... name."""
-        return make(self.object_name(), origin=self._origin)
+        """DROP ... [IF EXISTS] name."""
+        guard = self._drop_guard()
+        name = self.object_name()
+        return make(name, origin=self._origin, guard=ddl.ExistsGuard(guard, name) if guard else None)
+
+    def _drop_guard(self) -> str:
+        """The view of an object that is dropped IF EXISTS, or nothing."""
+        if [one.kind for one in self._tokens[self._next : self._next + 2]] != ["IF", "EXISTS"]:
+            return ""
+        self._next += 2
+        return _VIEWS[self._tokens[self._next - 3].kind]
 
     def create_route(self) -> ddl.Statement:
         """CREATE ROUTE name [AUTHORIZATION owner] WITH ADDRESS = '...', ..."""
@@ -443,8 +458,10 @@ class _StatementParser:
         return is_on
 
     def drop_queue(self) -> ddl.Statement:
-        """DROP QUEUE queue."""
-        return ddl.DropQueue(self.queue(), origin=self._origin)
+        """DROP QUEUE [IF EXISTS] queue."""
+        guard = self._drop_guard()
+        queue = self.queue()
+        return ddl.DropQueue(queue, origin=self._origin, guard=ddl.ExistsGuard(guard, queue.name) if guard else None)
 
     # --- services ---
 

@@ -460,7 +460,7 @@ _GRAMMAR = (
     Case(102, "ALTER ROUTE ByName WITH LIFETIME = 1, «,» WEIGHT = 1"),
     Case(102, "DROP ROUTE«»"),
     Case(102, "DROP ROUTE ByName«,» Here"),
-    Case(102, "DROP ROUTE IF «EXISTS» ByName"),
+    Case(102, "DROP ROUTE IF EXISTS«»"),
     Case(102, "DROP «ROUTES» ByName"),
     Case(102, "USE«»"),
     Case(102, "USE msdb«.»sys"),

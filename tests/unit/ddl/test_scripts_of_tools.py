@@ -45,6 +45,7 @@ LOCAL = RouteProperties(address="LOCAL")
                 DropRoute("c"),
             ],
         ),
+        ("DROP ROUTE IF EXISTS a; DROP ROUTE [IF]", [DropRoute("a", guard=IS_THERE), DropRoute("IF")]),
         (
             "IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'a')\nDROP ROUTE a\nDROP ROUTE b",
             [DropRoute("a", guard=IS_THERE), DropRoute("b")],
