@@ -35,7 +35,7 @@ from broker.store.sqlite.transaction import (
 )
 from broker.store.sqlite.write_lock import LockHolder, LockWait, WriteLockWaits, holder_of
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)  # of the application, which may not use structlog
 _TOO_OLD = (
     "this transaction has read before another connection wrote, so it can no longer write: roll it back and begin it"
     " again, with BEGIN IMMEDIATE, or with the broker's call first"
@@ -219,7 +219,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 def _waits_of(db: sqlite3.Connection) -> WriteLockWaits:
     def warn(wait: LockWait) -> None:
         if not wait.is_over:
-            log.warning("%s: waiting for %.0f s to write: %s", path_of(db), wait.seconds, _who(wait.holder))
+            logger.warning("%s: waiting for %.0f s to write: %s", path_of(db), wait.seconds, _who(wait.holder))
 
     return WriteLockWaits(partial(path_of, db), warn)
 
