@@ -186,7 +186,7 @@ def lost_problem(settings: Settings, name: str) -> str:
         sqlite3.Error, OSError: the file cannot be read.
     """
     path = path_of(settings, name)
-    what = _emptiness(path)
+    what = emptiness(path)
     problem = lost_sentence(instances_at(path, settings.instance.state_dir)) if what else ""
     return problem and f"the file is {what}: {problem}"
 
@@ -332,7 +332,7 @@ def file_warnings(settings: Settings) -> list[SettingError]:
     return warnings
 
 
-def _emptiness(path: Path) -> str:
+def emptiness(path: Path) -> str:
     """In which way there is no database in a file; empty when there is one."""
     if not path.exists():
         return "missing"
@@ -369,7 +369,7 @@ def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
     """Return the error that the file of this database is not what it should be."""
     hint = (
         f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall be used along"
-        f" with the original: broker database new {name}; --dry-run shows what that changes"
+        f" with the original: broker database reset-identity {name}; --dry-run shows what that changes"
     )
     return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 

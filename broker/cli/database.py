@@ -19,22 +19,24 @@ from typing import Any, NoReturn
 import click
 
 from broker.catalog.catalog import MSDB
-from broker.catalog.database_files import path_of
+from broker.catalog.database_files import emptiness, path_of
 from broker.cli.access import read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, config_option, output_option
+from broker.cli.options import Group, config_option, confirm, copy_command, output_option
 from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import Settings
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite import administration, file_identity
 from broker.store.sqlite.administration import ContentsAtRisk, stake_of
-from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_watch
+from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_store, open_watch
+from broker.store.sqlite.role_file import check_remains
 from broker.store.sqlite.transaction import BUSY_SECONDS, sentence
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")
+_yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
     " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
@@ -55,7 +57,7 @@ def database() -> None:
 
     Examples:
         broker database keep orders -c config/endpoint.toml
-        broker database new orders -c config/endpoint.toml --dry-run
+        broker database reset-identity orders -c config/endpoint.toml --dry-run
     """
 
 
@@ -66,16 +68,29 @@ def database() -> None:
 @_database_argument
 def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
-    Keep using this file: it was moved, or restored.
+    Keep using this file: it was moved, restored, or made in place of a lost one.
 
     DATABASE is a name in the configuration, msdb, or the path of a file. Do not use the original again. Exit codes: 0
-    done, 3 no such database, 6 refused because a daemon has the file.
+    done, 3 no such database, 6 refused because a daemon has the file; a file made in place of a lost one is accepted
+    while a daemon has it.
 
     Examples:
         broker database keep orders -c config/endpoint.toml --dry-run
         broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
     """
     configured, path = _find(config, database)
+    replaced = file_identity.replaced_at(path, configured)
+    if replaced:
+        if not dry_run:
+            with recording(read_settings(config), "broker database keep") as entry:
+                entry.seal_done(str(path.absolute()))
+                file_identity.accept_replacement(path, configured)
+        text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
+        if output == "json":
+            show_json({"path": str(path), "dry_run": dry_run, "texts": [text]})
+        else:
+            click.echo(f"{path}: {text}")
+        return
     with _locked(path) as db:
         state_dir, sighting = _sighting(db, path, configured)
         problem = sighting.problem
@@ -98,29 +113,62 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
 
 @database.command()
 @config_option
+@click.argument("database", metavar="NAME")
+def create(config: Path | None, database: str) -> None:
+    """
+    Make an empty database in place of one whose file is gone.
+
+    NAME is a name in the configuration, or msdb. What this instance knew of the lost database is forgotten. Exit codes:
+    0 done, 3 no such database, 6 refused because there is a database in the file, or a daemon has it.
+
+    Examples:
+        broker database create orders -c config/endpoint.toml
+    """
+    settings = read_settings(config)
+    if database != MSDB and database not in settings.databases:
+        raise ConversationError(911, f"the configuration has no database {database!r}: it has {_names(settings)}")
+    path = path_of(settings, database)
+    if is_locked(path):
+        _refuse_held(StoreUnavailableError(str(path), HELD))
+    if not emptiness(path):
+        fail(f"{path}: there is a database in it; move the file away first", ExitCode.HARMFUL)
+    check_remains(path)
+    configured = None if database == MSDB else settings.databases[database].broker_instance
+    with recording(settings, "broker database create") as record:
+        record.seal_done(str(path.absolute()))
+        file_identity.forget_lost(path, settings.instance.state_dir)
+        with closing(open_store(path, broker_instance=configured)) as db:
+            click.echo(f"{path}: has a new, empty database of broker instance {_instance(db)}")
+
+
+@database.command("reset-identity")
+@config_option
 @_dry_run_option
+@_yes_option
 @output_option
 @_database_argument
-def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+def reset_identity(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:
     """
-    Give this copy a new identity; see NEW_BROKER.
+    Give this copy a new identity, and delete its conversations.
 
     All conversations in it are removed without notice to the far sides; queues, services and routes stay. DATABASE is a
     name in the configuration, msdb, or the path of a file. Exit codes: 0 done, 3 no such database, 6 refused because a
     daemon has the file.
 
     Examples:
-        broker database new orders -c config/endpoint.toml --dry-run
-        broker database new copy-of-orders.db -c config/endpoint.toml
+        broker database reset-identity orders -c config/endpoint.toml --dry-run
+        broker database reset-identity copy-of-orders.db -c config/endpoint.toml
     """
     settings = read_settings(config)
     path = _file(settings, database)
+    if not (dry_run or yes):
+        _confirm(path, "delete all conversations and messages: {}")
     with _locked(path) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
         administration.new_broker(db, instance)
         file_identity.accept_file(db, path, settings.instance.state_dir)
-        _end(db, path, config, "new", dry_run=dry_run)
+        _end(db, path, config, "reset-identity", dry_run=dry_run)
     texts = [
         # The real run draws another one.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
@@ -130,12 +178,16 @@ def new(config: Path | None, database: str, output: str, *, dry_run: bool) -> No
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
 
 
+database.add_command(copy_command(reset_identity, "new"))
+
+
 @database.command("error-conversations")
 @config_option
 @_dry_run_option
+@_yes_option
 @output_option
 @_database_argument
-def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:
     """
     End all open conversations with an error at both ends.
 
@@ -148,6 +200,8 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         broker database error-conversations orders.db -c config/endpoint.toml
     """
     _, path = _find(config, database)
+    if not (dry_run or yes):
+        _confirm(path, "end with an error at both ends: {}")
     with _locked(path) as db:
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
@@ -155,6 +209,15 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
     _report(path, output, texts, stake, dry_run=dry_run, ended=count)
+
+
+def _confirm(path: Path, question: str) -> None:
+    """Ask, if there is anything in the file that would be lost; raises as `confirm`."""
+    with _locked(path) as db:
+        stake = stake_of(db)
+        db.execute("ROLLBACK")
+    if stake.count or stake.unread:
+        confirm(f"{path}: {question.format(stake)}?")
 
 
 def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
@@ -208,9 +271,14 @@ def _file(settings: Settings, database: str) -> Path:
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
-        known = ", ".join([MSDB, *settings.databases])
-        raise ConversationError(911, f"there is no database file {str(path)!r}; the configuration has: {known}")
+        raise ConversationError(
+            911, f"there is no database file {str(path)!r}; the configuration has: {_names(settings)}"
+        )
     return path
+
+
+def _names(settings: Settings) -> str:
+    return ", ".join([MSDB, *settings.databases])
 
 
 def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Path, file_identity.Sighting]:

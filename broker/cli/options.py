@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from copy import copy
 from datetime import timedelta
 from inspect import cleandoc
 from pathlib import Path
@@ -35,6 +36,13 @@ class Group(Command, click.Group):
     """A group of such commands."""
 
     command_class = Command
+
+
+def copy_command(command: click.Command, name: str) -> click.Command:
+    """The command under an earlier name, kept for a release: help does not list it, and a warning names the new one."""
+    old = copy(command)
+    old.name, old.hidden, old.deprecated = name, True, f"use {command.name}"
+    return old
 
 
 def _read_where(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Where:

@@ -54,12 +54,12 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
 
     code, told = serve(copy)
     checked = run("check", "-c", copy.config, "--offline")
-    ends = [run("database", "new", "-c", copy.config, one).exit_code for one in ("msdb", "orders")]
+    ends = [run("database", "reset-identity", "--yes", "-c", copy.config, one).exit_code for one in ("msdb", "orders")]
     net.start()
 
     assert (78, 1, [0, 0]) == (code, checked.exit_code, ends)
     assert "the file is a copy" in told
-    for words in ("instance.state_dir: ", "databases.orders.path: ", "broker database new orders"):
+    for words in ("instance.state_dir: ", "databases.orders.path: ", "broker database reset-identity orders"):
         assert words in checked.stderr
     assert name == instance(original)
     assert name != instance(copy)

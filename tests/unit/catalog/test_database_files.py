@@ -142,7 +142,7 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
     assert 4 == caught.value.span.line
     assert "the file is a copy" in caught.value.problem
     assert "broker database keep orders; " in caught.value.hint
-    assert "broker database new orders; " in caught.value.hint
+    assert "broker database reset-identity orders; " in caught.value.hint
     assert before == path.read_bytes()
     assert [caught.value] == file_errors(settings)
 

@@ -18,6 +18,7 @@ from broker.client.dialog import begin_dialog
 from broker.config.load import load_settings
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.database import lock_store
+from broker.store.sqlite.file_identity import replaced_at
 from tests.support.command import run
 from tests.support.dialog import rows
 
@@ -125,13 +126,13 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
     told("keep", "-c", configuration, "orders", "--dry-run")
     told("keep", "-c", configuration, "orders")
     told("keep", "-c", configuration, "orders")  # nothing to do
-    assert [2, 0] == [told("error-conversations", "-c", configuration, "orders")["ended"] for _ in range(2)]
+    assert [2, 0] == [told("error-conversations", "--yes", "-c", configuration, "orders")["ended"] for _ in range(2)]
     with closing(sqlite3.connect(copied)) as db:
         assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
-    told("new", "-c", configuration, "orders")
+    told("reset-identity", "--yes", "-c", configuration, "orders")
 
     lines = audit(configuration)
-    assert ["keep", "error-conversations", "error-conversations", "new"] == [
+    assert ["keep", "error-conversations", "error-conversations", "reset-identity"] == [
         line["operation"].removeprefix("broker database ") for line in lines
     ]
     assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in lines}
@@ -141,7 +142,7 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
 
 
 def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, copied: Path) -> None:
-    values = told("new", "-c", configuration, "orders")
+    values = told("reset-identity", "--yes", "-c", configuration, "orders")
 
     assert [] == problems(configuration)
     assert values["broker_instance"] != values["was"]
@@ -159,10 +160,10 @@ def test_an_identity_of_the_configuration_is_the_new_one(
     configuration: Path, copied: Path, given: str, code: int
 ) -> None:
     other = "11111111-1111-4111-8111-111111111111"
-    instance = told("new", "-c", configuration, "orders", "--dry-run")["was"] if given == "same" else other
+    instance = told("reset-identity", "-c", configuration, "orders", "--dry-run")["was"] if given == "same" else other
     configuration.write_text(f'{configuration.read_text()}broker_instance = "{instance}"\n')
 
-    result = run("database", "new", "-c", configuration, copied)
+    result = run("database", "reset-identity", "--yes", "-c", configuration, copied)
 
     assert code == result.exit_code
     if code:
@@ -171,22 +172,66 @@ def test_an_identity_of_the_configuration_is_the_new_one(
         assert f"has broker instance {other}, it was" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["reset-identity", "new", "error-conversations"])
+def test_what_would_be_lost_is_asked_for(configuration: Path, copied: Path, command: str) -> None:
+    before = content(copied)
+
+    result = run("database", command, "-c", configuration, "orders")
+
+    assert (2, before) == (result.exit_code, content(copied))
+    assert "confirm it with --yes" in result.stderr
+    assert ("use reset-identity" in result.stderr) == (command == "new")
+
+
+# --- create ---
+
+
+def test_an_empty_database_is_made_in_place_of_a_lost_one_only(configuration: Path, used: Path) -> None:
+    there = run("database", "create", "-c", configuration, "orders")
+    for end in ("", "-wal", "-shm"):
+        Path(f"{used}{end}").unlink(missing_ok=True)
+    lost = problems(configuration)
+
+    made = run("database", "create", "-c", configuration, "orders")
+
+    assert (6, 0) == (there.exit_code, made.exit_code)
+    assert "there is a database in it; move the file away first" in there.stderr
+    assert "the file is missing: this instance had a database in this file" in lost[0]
+    assert "has a new, empty database of broker instance" in made.stdout
+    assert [] == problems(configuration)
+    assert 3 == run("database", "create", "-c", configuration, "nix").exit_code
+
+
+def test_a_database_made_in_place_of_a_lost_one_is_accepted_while_a_daemon_has_it(
+    configuration: Path, used: Path
+) -> None:
+    for end in ("", "-wal", "-shm"):
+        Path(f"{used}{end}").unlink(missing_ok=True)
+    configuration.write_text(f"{configuration.read_text()}create = true\n")
+    with ExitStack() as stack:
+        take(load_settings(configuration, environ={}), "orders", stack)
+        tried, kept = (run("database", "keep", "-c", configuration, "orders", *more) for more in (["--dry-run"], []))
+        assert ([0, 0], "") == ([tried.exit_code, kept.exit_code], replaced_at(used, used.parent))
+    assert "the new one would be accepted" in tried.stdout
+    assert "the new one is accepted" in kept.stdout
+
+
 # --- what holds for all of them ---
 
-COMMANDS = ["keep", "new", "error-conversations"]
+COMMANDS = [("keep",), ("reset-identity", "--yes"), ("error-conversations", "--yes")]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_tried_refused_or_cannot_be_written_down_changes_nothing(
-    configuration: Path, copied: Path, command: str
+    configuration: Path, copied: Path, command: tuple[str, ...]
 ) -> None:
     before = content(copied)
 
-    dry = run("database", command, "-c", configuration, "orders", "--dry-run")
+    dry = run("database", *command, "-c", configuration, "orders", "--dry-run")
     configuration.with_name("audit.jsonl").mkdir()
-    unwritten = run("database", command, "-c", configuration, "orders")
+    unwritten = run("database", *command, "-c", configuration, "orders")
     lock = lock_store(copied)
-    held = run("database", command, "-c", configuration, "orders")
+    held = run("database", *command, "-c", configuration, "orders")
     os.close(lock)
 
     assert ([0, 1, 6], before) == ([done.exit_code for done in (dry, unwritten, held)], content(copied))

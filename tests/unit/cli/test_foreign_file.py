@@ -21,7 +21,7 @@ COMMANDS = [
     f"quarantine show -d FILE {HANDLE}",
     f"quarantine resume -d FILE --yes {HANDLE}",
     "database keep -c CONFIG FILE",
-    "database new -c CONFIG FILE",
+    "database reset-identity --yes -c CONFIG FILE",
     "database error-conversations -c CONFIG FILE",
     "receive -d FILE --queue Q",
 ]
