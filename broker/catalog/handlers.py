@@ -44,7 +44,7 @@ from broker.security.grants import (
     RemoteServiceBinding,
 )
 from broker.security.principal import ANY as ANYBODY
-from broker.security.principal import PrincipalKind, parse_principal
+from broker.security.principal import parse_principal
 from broker.store.sqlite import metadata
 from broker.store.sqlite.administration import CONTRACT_DROPPED, error_conversations
 from broker.store.sqlite.metadata import PRIORITY_DEFAULT, Priority
@@ -459,7 +459,7 @@ def _expect_service(name: str, session: Session) -> None:
 
 def _put_binding(name: str, service: str, user: str, session: Session, *, is_anonymous: bool) -> None:
     principal = parse_principal(user)
-    if principal.kind is PrincipalKind.PUBLIC or principal.is_pattern:
+    if principal.is_pattern:
         problem = f"the principal {user!r} means several, and a conversation is sealed to one: write its name"
         raise PropertyError(15151, problem, properties=("USER",))
     other = metadata.find_binding_of(session.db, service)
