@@ -40,16 +40,28 @@ def test_every_statement_has_a_way_to_be_carried_out() -> None:
 # --- routes -----------------------------------------------------------------------------------------------------
 
 
-async def test_route_is_created_altered_and_dropped(world: World) -> None:
-    assert await world.run(f"CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = '{FAR}'") == ["route r created"]
-    assert await world.run("ALTER ROUTE r WITH ADDRESS = 'tcp://other:1'") == ["route r altered"]
-    route = world.route("r")
-    assert (route.remote_service_name, route.address_text) == ("S", "tcp://other:1")
+async def test_routes_queues_and_services_are_created_altered_and_dropped(world: World) -> None:
+    told = await world.run(
+        f"CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = '{FAR}'; CREATE QUEUE q;"
+        " CREATE QUEUE dbo.other WITH STATUS = OFF; CREATE SERVICE s ON QUEUE q (A, B)"
+    )
+    created = world.route("r").address_text, world.queues(), world.services()
+    told += await world.run(
+        "ALTER ROUTE r WITH ADDRESS = 'tcp://other:1'; ALTER QUEUE q WITH STATUS = OFF;"
+        " ALTER SERVICE s (ADD CONTRACT C, DROP CONTRACT A); ALTER SERVICE s ON QUEUE other"
+    )
+    altered = world.route("r"), world.queues(), world.services()
+    told += await world.run("DROP ROUTE r; DROP SERVICE s; DROP QUEUE q; DROP QUEUE other")
 
-    assert await world.run("DROP ROUTE r") == ["route r dropped"]
-
-    assert world.routes() == []
-    assert world.changes == 3
+    assert told == [
+        *(f"{name} created" for name in ("route r", "queue q", "queue other", "service s")),
+        *(f"{name} altered" for name in ("route r", "queue q", "service s", "service s")),
+        *(f"{name} dropped" for name in ("route r", "service s", "queue q", "queue other")),
+    ]
+    assert (FAR, {"q": True, "other": False}, {"s": ("q", {"A", "B"})}) == created
+    assert ("S", "tcp://other:1") == (altered[0].remote_service_name, altered[0].address_text)
+    assert ({"q": False, "other": False}, {"s": ("other", {"B", "C"})}) == altered[1:]
+    assert ([], {}, {}, 3) == (world.routes(), world.queues(), world.services(), world.changes)
 
 
 async def test_what_is_under_if_exists_is_executed_where_that_holds(world: World) -> None:
@@ -117,17 +129,6 @@ async def test_refusal_has_its_number_and_changes_nothing(world: World, statemen
 # --- queues and services ----------------------------------------------------------------------------------------
 
 
-async def test_queue_is_created_altered_and_dropped(world: World) -> None:
-    messages = await world.run("CREATE QUEUE q; CREATE QUEUE dbo.closed WITH STATUS = OFF")
-    assert (messages, world.queues()) == (["queue q created", "queue closed created"], {"q": True, "closed": False})
-
-    assert await world.run("ALTER QUEUE q WITH STATUS = OFF") == ["queue q altered"]
-    assert world.queues()["q"] is False
-
-    assert await world.run("DROP QUEUE q; DROP QUEUE closed") == ["queue q dropped", "queue closed dropped"]
-    assert world.queues() == {}
-
-
 @pytest.mark.parametrize(("says", "after"), [("", False), (" WITH STATUS = ON", True), (" WITH STATUS = OFF", False)])
 async def test_queue_that_was_turned_off_is_turned_on_at_a_start_only_by_a_script_that_says_so(
     world: World, *, says: str, after: bool
@@ -137,23 +138,6 @@ async def test_queue_that_was_turned_off_is_turned_on_at_a_start_only_by_a_scrip
 
     assert ["queue q replaced"] == await world.run(f"CREATE QUEUE q{says}", declared=True)
     assert {"q": after} == world.queues()
-
-
-async def test_service_is_created_altered_and_dropped(world: World) -> None:
-    assert await world.run("CREATE QUEUE q; CREATE QUEUE other; CREATE SERVICE s ON QUEUE q (A, B)") == [
-        "queue q created",
-        "queue other created",
-        "service s created",
-    ]
-    assert world.services() == {"s": ("q", {"A", "B"})}
-
-    assert await world.run("ALTER SERVICE s (ADD CONTRACT C, DROP CONTRACT A)") == ["service s altered"]
-    assert world.services() == {"s": ("q", {"B", "C"})}
-    await world.run("ALTER SERVICE s ON QUEUE other")
-    assert world.services() == {"s": ("other", {"B", "C"})}
-
-    assert await world.run("DROP SERVICE s; DROP QUEUE other") == ["service s dropped", "queue other dropped"]
-    assert (world.services(), world.queues()) == ({}, {"q": True})
 
 
 # --- conversations ----------------------------------------------------------------------------------------------

@@ -49,6 +49,9 @@ async def routed() -> AsyncIterator[World]:
     world.close()
 
 
+FOUND = [(metadata.find_message_type, "T"), (metadata.find_contract, "C"), (metadata.find_priority, "P")]
+
+
 def begun(world: World, contract: str) -> Dialog:
     return begin_dialog(world.db, from_service="Orders", to_service="//far", contract=contract)
 
@@ -125,26 +128,29 @@ async def test_remote_service_that_is_no_text_is_refused(agreed: World) -> None:
 # --- message types and contracts --------------------------------------------------------------------------------
 
 
-async def test_message_type_is_created_altered_and_dropped(agreed: World) -> None:
-    told = [
-        *await agreed.run("CREATE MESSAGE TYPE T VALIDATION = JSON"),
-        *await agreed.run("ALTER MESSAGE TYPE T VALIDATION = EMPTY"),
+async def test_message_types_contracts_and_priorities_are_created_altered_and_dropped(agreed: World) -> None:
+    """What names another one goes first."""
+    told = await agreed.run(
+        "CREATE MESSAGE TYPE T VALIDATION = JSON; CREATE CONTRACT C (T SENT BY TARGET, [DEFAULT] SENT BY INITIATOR);"
+        "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Nothing, LOCAL_SERVICE_NAME = Billing)"
+    )
+    created = [find(agreed.db, name) for find, name in FOUND]
+    told += await agreed.run(
+        "ALTER MESSAGE TYPE T VALIDATION = EMPTY; ALTER BROKER PRIORITY P FOR CONVERSATION SET"
+        " (CONTRACT_NAME = ANY, REMOTE_SERVICE_NAME = 'r', PRIORITY_LEVEL = 10)"
+    )
+    altered = [find(agreed.db, name) for find, name in FOUND]
+    told += await agreed.run("DROP CONTRACT C; DROP MESSAGE TYPE T; DROP BROKER PRIORITY P; DROP SERVICE Billing")
+
+    assert told[:-1] == [
+        *("message type T created", "contract C created", "priority P created"),
+        *("message type T altered", "priority P altered"),
+        *("contract C dropped", "message type T dropped", "priority P dropped"),
     ]
-    altered = metadata.find_message_type(agreed.db, "T")
-    told += await agreed.run("DROP MESSAGE TYPE T")
-
-    assert told == ["message type T created", "message type T altered", "message type T dropped"]
-    assert (altered, metadata.find_message_type(agreed.db, "T")) == (Validation.EMPTY, None)
-
-
-async def test_contract_is_created_and_dropped_and_then_its_types_can_be(agreed: World) -> None:
-    told = await agreed.run("CREATE CONTRACT C (Unused SENT BY TARGET, [DEFAULT] SENT BY INITIATOR)")
-    created = metadata.find_contract(agreed.db, "C")
-    told += await agreed.run("DROP CONTRACT C; DROP MESSAGE TYPE Unused")
-
-    assert told == ["contract C created", "contract C dropped", "message type Unused dropped"]
-    assert created == {"Unused": SentBy.TARGET, "DEFAULT": SentBy.INITIATOR}
-    assert metadata.find_contract(agreed.db, "C") is None
+    sent_by = {"T": SentBy.TARGET, "DEFAULT": SentBy.INITIATOR}
+    assert created == [Validation.JSON, sent_by, Priority("P", "Nothing", "Billing", None, 5)]
+    assert altered == [Validation.EMPTY, sent_by, Priority("P", None, "Billing", "r", 10)]
+    assert [None] * 3 == [find(agreed.db, name) for find, name in FOUND]
 
 
 async def test_service_may_name_a_contract_that_nothing_has_made(agreed: World) -> None:
@@ -164,24 +170,6 @@ async def test_dropped_contract_ends_its_open_conversations_with_an_error(agreed
 
 
 # --- priorities -------------------------------------------------------------------------------------------------
-
-
-async def test_priority_is_created_altered_and_dropped(agreed: World) -> None:
-    told = await agreed.run(
-        "CREATE BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = Nothing, LOCAL_SERVICE_NAME = Billing)"
-    )
-    created = metadata.find_priority(agreed.db, "P")
-    told += await agreed.run(
-        "ALTER BROKER PRIORITY P FOR CONVERSATION SET (CONTRACT_NAME = ANY, REMOTE_SERVICE_NAME = 'r',"
-        " PRIORITY_LEVEL = 10)"
-    )
-    altered = metadata.find_priority(agreed.db, "P")
-    told += await agreed.run("DROP BROKER PRIORITY P; DROP SERVICE Billing")
-
-    assert told[:3] == ["priority P created", "priority P altered", "priority P dropped"]
-    assert created == Priority("P", "Nothing", "Billing", None, 5)
-    assert altered == Priority("P", None, "Billing", "r", 10)
-    assert metadata.find_priority(agreed.db, "P") is None
 
 
 async def test_priority_counts_for_conversations_begun_later(agreed: World) -> None:
