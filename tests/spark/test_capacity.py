@@ -54,6 +54,7 @@ CASES: dict[str, tuple[list[Row], list[tuple[int | None, ...]]]] = {
         [(0, 1, 100, 1, 100)],
     ),
     "nothing was held": ([held(50, 50)], [(0, 0, 0, 0, 0)]),
+    "nothing was held as a window began": ([held(SECOND, SECOND)], [(1, 0, 0, 0, 0)]),
     "a frame counts in every window that it touches": (
         [held(900_000, 4 * SECOND), held(2 * SECOND + 1, 2 * SECOND + 2)],
         [(0, 1, 100, 1, 100), (1, 1, 100, None, None), (2, 2, 200, 2, 200), (3, 1, 100, None, None)],

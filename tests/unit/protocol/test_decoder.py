@@ -100,12 +100,18 @@ def test_length_may_be_as_large_as_max_frame(length: int) -> None:
 
 @pytest.mark.parametrize(("beginning", "enough", "refusal"), REFUSED_BEGINNINGS)
 def test_bad_beginning_is_refused_by_its_fewest_bytes(beginning: bytes, enough: int, refusal: str) -> None:
+    decoder = FrameDecoder(MAX_FRAME)
     assert maybe_length(beginning, 0, enough - 1, MAX_FRAME) is None
+    for at in range(enough - 1):
+        assert decoder.feed(beginning[at : at + 1]) == []
 
     with pytest.raises(PeerError) as caught:
         maybe_length(beginning, 0, enough, MAX_FRAME)
+    with pytest.raises(PeerError) as fed:
+        decoder.feed(beginning[enough - 1 : enough])
 
-    assert refusal == str(caught.value)
+    assert refusal == str(caught.value) == str(fed.value)
+    assert decoder.buffered == 0
 
 
 def test_link_frame_above_its_bound_is_refused_whatever_max_frame_is() -> None:
@@ -136,19 +142,6 @@ def test_frames_are_copies_of_a_buffer_that_is_used_again() -> None:
 
     assert [dialog(200)] == frames
     assert [dialog(300)] == decoder.feed(dialog(300)[50:])
-
-
-@pytest.mark.parametrize(("beginning", "enough", "refusal"), REFUSED_BEGINNINGS)
-def test_bad_beginning_is_refused_while_it_comes(beginning: bytes, enough: int, refusal: str) -> None:
-    decoder = FrameDecoder(MAX_FRAME)
-    for at in range(enough - 1):
-        assert decoder.feed(beginning[at : at + 1]) == []
-
-    with pytest.raises(PeerError) as caught:
-        decoder.feed(beginning[enough - 1 : enough])
-
-    assert refusal == str(caught.value)
-    assert decoder.buffered == 0
 
 
 @pytest.mark.parametrize("cut", [0, 5, 115])

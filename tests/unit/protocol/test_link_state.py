@@ -70,12 +70,9 @@ def connection_in(state: LinkPhase) -> LinkStateMachine:
 # --- frames ---
 
 
-def test_first_words_are_its_hello() -> None:
-    assert decode_link(LinkStateMachine(OWN, now=START).hello()) == OWN
-
-
-def test_hello_brings_it_online() -> None:
+def test_hellos_bring_it_online() -> None:
     connection = LinkStateMachine(OWN, now=START)
+    assert decode_link(connection.hello()) == OWN
 
     events = connection.receive(PEER, START + 1)
 
@@ -164,21 +161,17 @@ def test_refused_hello_leaves_everything_as_it_was() -> None:
     assert (connection.state, connection.agreement, connection.last_heard) == (LinkPhase.AWAIT_HELLO, None, START)
 
 
-@pytest.mark.parametrize("kind", [FrameKind.HELLO, FrameKind.FATAL])
-def test_first_frame_is_expected_by_its_kind(kind: FrameKind) -> None:
-    connection = LinkStateMachine(OWN, now=START)
-
-    connection.expect_link_frame(kind)
-
-    assert connection.state is LinkPhase.AWAIT_HELLO
-
-
 @pytest.mark.parametrize(
     ("kind", "name"), [(0x02, "PING"), (0x10, "MESSAGE"), (0x12, "FAULT"), (0x13, "a frame of kind 0x13")]
 )
 def test_other_first_frame_is_refused_by_its_kind(kind: int, name: str) -> None:
+    connection = LinkStateMachine(OWN, now=START)
+    for expected in (FrameKind.HELLO, FrameKind.FATAL):
+        connection.expect_link_frame(expected)
+    assert connection.state is LinkPhase.AWAIT_HELLO
+
     with pytest.raises(OutOfSequenceError) as caught:
-        LinkStateMachine(OWN, now=START).expect_link_frame(kind)
+        connection.expect_link_frame(kind)
 
     assert f"{name} is not allowed while the connection is waiting for HELLO" == str(caught.value)
 
