@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import BUCKETS_MAX, LISTED_MAX, Extent, LedgerTotal, LinkRow, Loss, Series, Spread
+from broker.pipeline.report.digest import (
+    BUCKETS_MAX,
+    LISTED_MAX,
+    Extent,
+    LedgerTotal,
+    LinkRow,
+    Loss,
+    Series,
+    Spread,
+    Timeline,
+)
 from broker.pipeline.report.tables import (
     TALKERS_MAX,
     PathTables,
@@ -300,3 +310,4 @@ def test_holds_are_the_greatest_of_their_windows(spark: SparkSession) -> None:
         *(hold.instance, hold.peaks, hold.peak_bytes, hold.recommended_bytes, hold.headroom),
     )
     assert (7, None, 7) == with_gap.peaks
+    assert (201,) == holds(results["capacity"], Timeline(START, 600, 1)).rows[0].peaks
