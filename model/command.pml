@@ -21,9 +21,9 @@
  *   demote()                  broker.daemon.roles.RoleKeeper.on_demoted
  *   BEGUN                     broker.store.sqlite.transaction.check_epoch, inside of a transaction
  *   SEEN                      broker.store.sqlite.transaction.commit has looked at the clock
- *   WRITTEN                   ... and COMMIT is over; broker.store.sqlite.write_batch.SqliteStore.turn_in_writer looks again,
+ *   WRITTEN                   ... and COMMIT is over; broker.store.sqlite.write_batch.SqliteStore.write_in_writer looks again,
  *                             and broker.dialog.endpoint.Endpoint before it answers
- *   file, is_replaced         the file of a partner, and that its path leads to another: broker.store.sqlite.database.Presence
+ *   file, is_replaced         the file of a partner, and that its path leads to another: broker.store.sqlite.database.FileWatch
  *   CLAIM, DENIAL             PROBE_REPLY: docs/protocol.md. Here a question is answered at once; model/mirror.pml asks it
  *                             over the network. What a partner tells by itself, and ACCEPT, are on their way
  *   ACCEPT                    ACK

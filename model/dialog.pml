@@ -6,7 +6,7 @@
  *
  *   in the model            in the code
  *   ---------------------   ---------------------------------------------------------------------------------------
- *   SO SI CO DI DO CD       broker.conversation.state.State
+ *   SO SI CO DI DO CD       broker.conversation.state.ConversationState
  *   ABSENT                  no row in broker_conversation; with `tombstone`, a row in broker_tombstone
  *   sent, acked             broker_conversation.send_sequence, acknowledged_sequence
  *   stored                  broker_conversation.receive_sequence: everything before it is stored
