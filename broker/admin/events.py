@@ -129,8 +129,8 @@ class Events:
     def start(self, stack: AsyncExitStack) -> None:
         """Record the past, and make snapshots; `stack` ends it."""
         supervision = self._instance.supervision
-        supervision.keep_within(stack, "history", self._record)
-        supervision.keep_within(stack, "snapshots", self._send_snapshots)
+        supervision.keep_within(stack, "past", self._record)  # the names of tasks are labels of a metric
+        supervision.keep_within(stack, "pulse", self._send_snapshots)
         stack.push_async_callback(self._leave_files)
 
     async def _leave_files(self) -> None:

@@ -27,7 +27,7 @@ class Command(click.Command):
     """A command whose docstring ends with `Examples:`, which its help shows after the options."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        text, _, lines = cleandoc(given["help"]).partition("\nExamples:\n")
+        text, _, lines = cleandoc(given["help"] or "").partition("\nExamples:\n")
         epilog = f"\b\nExamples:\n{indent(dedent(lines), '  ')}"
         super().__init__(*args, **given | {"help": text, "epilog": epilog})
 
