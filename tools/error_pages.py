@@ -112,11 +112,11 @@ def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -
     if MessageChannel.START in entry.when:
         facts.append(("Exit code of `broker serve`", str(ExitCode.CONFIGURATION)))
     if MessageChannel.CONNECTION in entry.when:
-        facts.append(("The peer is told", _FATAL))
+        facts.append(("The peer gets", _FATAL))
     if MessageChannel.DIALOG in entry.when:
         facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
     if entry.notified:
-        facts.append(("Who is told", entry.notified))
+        facts.append(("Notified", entry.notified))
     if entry.reason and entry.reason not in {Disposition.FORWARDED, Disposition.DELIVERED}:
         facts.append(("Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'))
     if facts:

@@ -1,4 +1,4 @@
-"""Plain words: the texts of the packages below, and the README, have no word of the list."""
+"""Plain words: the texts of `broker`, its TOML files among them, and the README have no word of the list."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -45,35 +46,9 @@ WORDS = {
     "shape": r"\bShape:",
 }
 PATTERNS = {name: re.compile(pattern) for name, pattern in WORDS.items()}
-# Packages that hold the list; what is not here yet is to follow.
-HELD = (
-    "broker/__init__.py",
-    "broker/__main__.py",
-    "broker/admin",
-    "broker/aio.py",
-    "broker/bench",
-    "broker/catalog",
-    "broker/cli",
-    "broker/client",
-    "broker/config",
-    "broker/conversation",
-    "broker/daemon",
-    "broker/ddl",
-    "broker/dialog",
-    "broker/errors.py",
-    "broker/files.py",
-    "broker/flow.py",
-    "broker/forwarding",
-    "broker/journal",
-    "broker/net",
-    "broker/observe",
-    "broker/pipeline",
-    "broker/protocol",
-    "broker/ratelimit.py",
-    "broker/routing",
-    "broker/security",
-    "broker/store",
-    "broker/supervision.py",
+BROKER = ROOT / "broker"
+PARTS = sorted(
+    path for path in BROKER.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
 )
 # What people wrote elsewhere and we only repeat, or what scripts read: the text with the reason.
 EXCEPTIONS: frozenset[str] = frozenset(
@@ -91,9 +66,29 @@ EXCEPTIONS: frozenset[str] = frozenset(
 )
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Every text of a module with its first line: docstrings, other strings but SQL and patterns, and comments."""
+def texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Every text of a module or of a TOML file, with its line or key."""
     source = path.read_text(encoding="utf-8")
+    if path.suffix == ".toml":
+        yield from values("", tomllib.loads(source))
+    else:
+        yield from ((str(line), text) for line, text in module_texts(source))
+
+
+def values(key: str, value: object) -> Iterator[tuple[str, str]]:
+    """The texts among the values of a TOML table, with their keys."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from values(f"{key}.{name}".lstrip("."), one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from values(key, one)
+
+
+def module_texts(source: str) -> Iterator[tuple[int, str]]:
+    """The texts of a module: docstrings, other strings but SQL and patterns, and comments."""
     tree = ast.parse(source)
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     for node in ast.walk(tree):
@@ -119,21 +114,20 @@ def found_in(text: str) -> Iterator[str]:
 
 
 def habits(path: Path) -> list[str]:
-    """What is to be rewritten in a module, with its lines."""
+    """The sentences to rewrite in a file, with their lines or keys."""
     return [
-        f"{path.relative_to(ROOT)}:{line}: {found}"
-        for line, text in texts(path)
+        f"{path.relative_to(ROOT)}:{place}: {found}"
+        for place, text in texts(path)
         if text not in EXCEPTIONS
         for found in found_in(text)
     ]
 
 
-@pytest.mark.parametrize("package", HELD)
-def test_a_package_speaks_plainly(package: str) -> None:
-    where = ROOT / package
-    modules = sorted(where.rglob("*.py")) if where.is_dir() else [where]
+@pytest.mark.parametrize("part", PARTS, ids=lambda path: path.stem)
+def test_a_part_speaks_plainly(part: Path) -> None:
+    files = sorted([*part.rglob("*.py"), *part.rglob("*.toml")]) if part.is_dir() else [part]
 
-    assert [] == [one for module in modules for one in habits(module)]
+    assert [] == [one for path in files for one in habits(path)]
 
 
 def test_the_readme_speaks_plainly() -> None:

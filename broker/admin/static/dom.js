@@ -60,7 +60,7 @@ export function table(element, columns, rows, {empty, more = "", caption = "", k
       make("thead", {}, make("tr", {}, heads)), make("tbody"));
   }
   const body = element.tBodies[0];
-  // A row stays the element that it is, wherever it stands.
+  // A row stays the same element at every position.
   const keys = rows.map((row, at) => key ? key(row) : String(at));
   const known = new Map([...body.rows].map(line => [line.dataset.key, line]));
   const wanted = rows.map(row => columns.map(column => column.cell(row)));

@@ -104,7 +104,7 @@ function freshen() {
   note.hidden = !stale || !byId("door").hidden;
   if (stale) {
     const since = newest ? `This page shows the state of ${instant(newest.at)}.` : "No event has arrived yet.";
-    tell(note, `✕ Connection lost: ${visible(problem || "the instance says nothing")}. ${since} Trying again.`);
+    tell(note, `✕ Connection lost: ${visible(problem || "the instance does not answer")}. ${since} Trying again.`);
   }
   if (stale !== isStale) document.body.classList.toggle("is-stale", stale && Boolean(newest));
   if (stale && newest) document.title = `✕ ${visible(newest.instance.name)}: connection lost`;

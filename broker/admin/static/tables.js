@@ -9,7 +9,7 @@ const inOrder = (rows, key) => rows.toSorted((one, other) => key(one).localeComp
 const id = text => text ? make("span", {class: "id"}, text) : "–";
 const more = (folded, what) => folded.count ? `and ${count(folded.count)} more ${what}` : "";
 
-/** Show a section, and the way to it, when it applies. */
+/** Show a section, and its link, when it applies. */
 function show(section, isThere) {
   byId(section).hidden = !isThere;
   const link = document.querySelector(`nav [data-for="${section}"]`);
@@ -62,7 +62,7 @@ function stateOf(row) {
 
 function showConnections({rows, folded}) {
   table(byId("connections-table"), [
-    {title: "Peer", kind: "name", cell: row => name(row.name || "(says no name)")},
+    {title: "Peer", kind: "name", cell: row => name(row.name || "(no name)")},
     {title: "State", cell: stateOf},
     {title: "Who opened it", cell: row => row.direction === "in" ? "the peer" : "this instance"},
     {title: "Round trip", kind: "number", cell: row => row.round_trip_ms === null || row.round_trip_ms === undefined ? "–" : milliseconds(row.round_trip_ms / 1000)},

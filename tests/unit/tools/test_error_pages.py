@@ -60,4 +60,4 @@ def test_a_page_has_what_people_and_machines_get(made: Mapping[Path, str]) -> No
         assert part in page
     dropped = made[DOCS / "errors" / "11285.md"]
     assert '| Metric | `broker_messages_dropped_total{reason="hops exhausted"}` |' in dropped
-    assert "| Who is told | Whoever brought the frame is advised with REJECTED" in dropped
+    assert "| Notified | The peer that brought the frame is advised with REJECTED" in dropped
