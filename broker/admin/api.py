@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +38,7 @@ from broker.config.schema import Reload
 from broker.config.settings import Settings
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
+from broker.dialog.endpoint import Endpoint
 from broker.errors import BrokerError, DdlSyntaxError, SettingError, StatementError, UnknownNameError
 from broker.files import room_problem
 from broker.net.drain import Drain, DrainStage
@@ -169,6 +171,20 @@ class ConfigAnswer(msgspec.Struct, frozen=True):
     """Every key, in the order of the reference; arguments of programs are masked."""
 
     settings: list[SettingInForce]
+
+
+class RetryRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The dialog whose messages are sent again now."""
+
+    id: Annotated[
+        UUID | None, Meta(description="A conversation_handle or conversation_id; null: every dialog that waits.")
+    ] = None
+
+
+class RetryAnswer(msgspec.Struct, frozen=True):
+    """The effect of a retry."""
+
+    dialogs: Annotated[int, Meta(description="How many dialogs had something to send again.")]
 
 
 class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -371,6 +387,34 @@ class Api:
         if request.since >= 0:
             await drain.changed(request.since, FOLLOW_SECONDS)
         return await _drain_answer(drain)
+
+    async def retry(self, request: RetryRequest, caller: Caller) -> RetryAnswer:
+        """
+        Send what is not acknowledged again now, and dial every next hop that has failed.
+
+        Raises:
+            UnknownNameError: no such conversation.
+            AuditUnavailableError: it could not be written down; nothing is sent.
+        """
+        endpoints = dict(self._instance.endpoints)
+        chosen: list[tuple[Endpoint, int | None]] = [(endpoint, None) for endpoint in endpoints.values()]
+        target = "instance"
+        if request.id is not None:
+            guid, paths, now = request.id, self._paths(), time.time()
+            found = (await self._questions.run(caller, lambda: look(guid, paths, (), now))).found
+            chosen = [
+                (endpoints[name], side.endpoint_id)
+                for name, (_, facts) in found.items()
+                for side in facts.sides
+                if name in endpoints
+            ]
+            target = str(guid)
+            if not chosen:
+                raise UnknownNameError(8426, f"there is no open conversation {target} here")
+        entry = self._audit.begin(caller, "POST /v1/retry")
+        await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, target)
+        self._instance.peers.dialer.retry_now()
+        return RetryAnswer(sum(endpoint.transmitter.retry(endpoint_id) for endpoint, endpoint_id in chosen))
 
     async def reload(self, request: ReloadRequest, caller: Caller) -> ReloadAnswer:
         """

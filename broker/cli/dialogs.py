@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
+from uuid import UUID
 
 import click
 import msgspec
@@ -40,6 +41,7 @@ from broker.cli.options import (
 )
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
 from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.config.units import plural
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
 from broker.observe.database_stats import census_of
@@ -244,6 +246,31 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
         if number:
             click.echo()
         _show(one["database"], one["census"], one.get("ledger"))
+
+
+@dialogs.command()
+@config_option
+@socket_option
+@output_option
+@click.argument("id", metavar="[ID]", type=click.UUID, required=False)
+def retry(config: Path | None, socket: Path | str | None, output: str, **chosen: UUID | None) -> None:
+    """
+    Send what is not acknowledged again now.
+
+    ID is the handle of a dialog, or its conversation id; without it, every dialog that waits is sent again, and every
+    next hop that has failed is dialled. Use it when you have removed the cause and the next attempt is far away. Exit
+    codes: 0 done, 3 no such conversation, 4 daemon unreachable.
+
+    Examples:
+        broker dialogs retry -c config/orders.toml
+        broker dialogs retry 4E01D6A2-52D3-4B2E-9D6C-0B9E4D1E7A10 -c config/orders.toml
+    """
+    guid = chosen["id"]
+    answer = admin_client(config, socket).request("POST", "/v1/retry", {"id": None if guid is None else str(guid)})
+    if output == "json":
+        show_json(answer)
+    else:
+        click.echo(plural(answer["dialogs"], "dialog") + " sent again")
 
 
 @dialogs.command()

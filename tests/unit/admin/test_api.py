@@ -53,6 +53,7 @@ from broker.observe.explain import ExplainRequest
 from broker.observe.health import judge
 from broker.observe.why import WhyRequest
 from broker.store.sqlite import metadata
+from tests.support.loopback import until
 from tests.unit.admin.conftest import CONFIGURATION, Ask
 
 PLAIN_TEXT = "endpoint.encryption"  # of which every instance of these tests is warned
@@ -149,7 +150,28 @@ async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, ins
         await api.explain(ExplainRequest(conversation=uuid4()), OWNER)
 
 
-# --- why and census ---
+# --- why, retry and census ---
+
+
+async def test_what_waits_is_sent_again_now_and_that_is_written_down(instance: Instance, ask: Any) -> None:
+    await ask("POST", "/v1/sql", {"statement": "CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q"})
+    with closing(sqlite3.connect(instance.settings.databases["orders"].path)) as db, db:
+        handles = [begin_dialog(db, from_service="S", to_service="//nowhere") for _ in range(2)]
+        for dialog in handles:
+            dialog.send(b"x")
+    transmitter = instance.endpoints["orders"].transmitter
+    await until(lambda: len(transmitter.senders) == 2)
+
+    one = await ask("POST", "/v1/retry", {"id": str(handles[0].conversation_handle)})
+    both = await ask("POST", "/v1/retry", {})
+    unknown = await ask("POST", "/v1/retry", {"id": str(uuid4())})
+
+    assert [(200, {"dialogs": 1}), (200, {"dialogs": 2})] == [one, both]
+    assert (404, 8426) == (unknown[0], unknown[1]["number"])
+    lines = map(json.loads, instance.settings.admin.audit.read_text().splitlines())
+    assert [str(handles[0].conversation_handle), "instance"] == [
+        line["target"] for line in lines if line["operation"] == "POST /v1/retry"
+    ]
 
 
 async def test_a_conversation_is_told_with_everything_that_is_known(api: Api, instance: Instance) -> None:

@@ -252,6 +252,16 @@ def test_the_databases_of_a_configuration_are_counted(store: Shop, tmp_path: Pat
     assert 2 == run("dialogs", "census").exit_code
 
 
+@pytest.mark.parametrize(("words", "asked"), [([], None), ([str(uuid.UUID(int=7))], str(uuid.UUID(int=7)))])
+def test_what_waits_is_sent_again_now(fake_admin: Any, words: list[str], asked: str | None) -> None:
+    fake_admin.answers["/v1/retry"] = (200, {"dialogs": 1})
+
+    done = run("dialogs", "retry", *words, "--socket", fake_admin.path)
+
+    assert (0, "1 dialog sent again\n") == (done.exit_code, done.stdout)
+    assert [("POST", "/v1/retry", {"id": asked})] == fake_admin.asked
+
+
 def test_a_daemon_is_asked_where_a_socket_is_named(fake_admin: Any) -> None:
     told: dict[str, Any] = {"databases": []}
     fake_admin.answers["/v1/census?database=a%20b"] = (200, told)
