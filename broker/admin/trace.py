@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
 from broker.config.values import ListenAddress
+from broker.dialog.status import REFUSED
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
@@ -358,6 +359,7 @@ class _Chain:
         self.answers = [first]
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
+        self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
         self._conversation = conversation
         self._directory = directory
         self._asked = {first.broker_instance}
@@ -380,12 +382,27 @@ class _Chain:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
                 of_way = [*station.loop, *hop_findings(station.hop, dropped)]
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
-            found += [] if station.answer is None else station.answer.findings
+            if station.answer is not None:
+                found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
         return found
+
+    def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
+        """A refusal by a next hop that would accept the message now is history."""
+        if REFUSED not in finding.why or not self._is_accepted.get(instance):
+            return finding
+        return msgspec.structs.replace(
+            finding,
+            severity=Severity.WAITING,
+            why=f"{finding.why}; that is over, the next hop would accept it now",
+            remedy=f"nothing, it is sent again; broker dialogs retry at {instance} does that now",
+        )
 
     def _follow(self, start: ExplainAnswer) -> None:
         way = follow(start, self._directory.explain)
         self.paths[way.sentence] = None
+        if len(way.hops) > 1:
+            is_accepted = way.hops[1].explanation.has_way
+            self._is_accepted[start.instance] = is_accepted and self._is_accepted.get(start.instance, True)
         for before, hop in zip(way.hops, way.hops[1:], strict=False):
             address = parse_address(before.explanation.next_hop or "")
             assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
@@ -426,7 +443,8 @@ def hop_findings(hop: ExplainAnswer, dropped: Mapping[str, int]) -> Iterator[Why
     symptom = f"messages for {service} do not get past {hop.instance}"
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
-        remedy = remedy_of(decision.disposition, instance=hop.instance, service=service, table=table)
+        reason = decision.sentence
+        remedy = remedy_of(decision.disposition, instance=hop.instance, service=service, table=table, reason=reason)
         yield _at(hop, decision.disposition, symptom, decision.sentence, again, remedy)
     elif not decision.is_service_there:
         remedy = remedy_of(Disposition.SERVICE_NOT_FOUND, instance=hop.instance, service=service)

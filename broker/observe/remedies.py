@@ -7,6 +7,7 @@ names of the case are filled in here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -22,8 +23,31 @@ def _advice() -> Mapping[str, str]:
     return {entry.reason or key: entry.advice for key, entry in entries}
 
 
-def remedy_of(disposition: str, *, instance: str, service: str, table: str = "msdb") -> str:
-    """Return the remedy for frames that end by this disposition at this instance."""
+# As `broker.security.grants` words them in reasons; a ] in a name is doubled.
+_NAME = r"\[(?:[^\]]|\]\])*\]"
+_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
+_DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
+
+
+def statement_of(reason: str, where: str) -> str:
+    """
+    The statement to run, made of the permission that a reason names; empty when it names none.
+
+    Args:
+        reason: Of a refusal, as the instance that refused words it.
+        where: The instance, as a sentence names it.
+    """
+    if missing := _MISSING.search(reason):
+        return f"at {where}: USE [msdb]; {missing[1]};"
+    if denied := _DENIED.search(reason):
+        return f"at {where}: USE [msdb]; REVOKE {denied[1]} FROM {denied[2]};"
+    return ""
+
+
+def remedy_of(disposition: str, *, instance: str, service: str, table: str = "msdb", reason: str = "") -> str:
+    """Return the remedy for frames that end by this disposition at this instance, for the `reason` that it words."""
+    if statement := statement_of(reason, instance):
+        return statement
     text = _advice().get(disposition, "see the page on dispositions: {instance} shows the reason in broker status")
     return _filled(text, instance=instance, service=service, table=table)
 
@@ -37,7 +61,8 @@ def remedy_of_unreached(address: str, problem: str) -> str:
     """Return the remedy for a next hop that is not reached, for a reason that the instance here or there reports."""
     if MAY_NOT_CONNECT in problem:
         where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
-        return f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
+        general = f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
+        return statement_of(problem, where) or general
     return f"start the instance at {address}, open the way to it, or correct the route to it"
 
 

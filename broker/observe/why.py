@@ -246,7 +246,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     refused = _refused(status)
     if refused is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
-        remedy = remedy_of(refused, instance=hop, service=side.far_service)
+        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
         return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
     return spot.found(

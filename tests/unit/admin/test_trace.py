@@ -288,6 +288,23 @@ def test_trouble_on_the_way_outweighs_what_only_waits_behind_it() -> None:
     assert "held" == trace(first(), instances).cause
 
 
+@pytest.mark.parametrize("to", ["c", ""])
+def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str) -> None:
+    refused = msgspec.structs.replace(
+        finding("a", "no route", TROUBLE), why="sent; attempt 5, at noon, refused by the next hop: no route (9798)"
+    )
+    gateway = place("b", 2, to)
+
+    found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
+
+    if to:
+        assert ("no route", WAITING) == (found.cause, found.findings[0].severity)
+        assert found.why.endswith("; that is over, the next hop would accept it now")
+        assert "broker dialogs retry at a does that now" in found.remedy
+    else:
+        assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
+
+
 def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     lost = place("b", 2, "")
 

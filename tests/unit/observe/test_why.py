@@ -291,7 +291,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             TROUBLE,
             (
                 "no GRANT SEND ON SERVICE::[S] TO [CN=a]",
-                "in msdb of tcp://two:4022: run the GRANT SEND that the reason names",
+                "at tcp://two:4022: USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];",
             ),
         ),
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
