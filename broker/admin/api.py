@@ -458,7 +458,17 @@ class Api:
         found = await self._questions.run(caller, lambda: look(request.id, paths, forwarded(), now, mirrors=mirrors))
         dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
-        return answer_why(place, request.id, found, dropped=dropped, is_running=True, now=now, shows_texts=shows_texts)
+        waits = {name: endpoint.write_waits.present for name, endpoint in self._instance.endpoints.items()}
+        return answer_why(
+            place,
+            request.id,
+            found,
+            dropped=dropped,
+            is_running=True,
+            now=now,
+            shows_texts=shows_texts,
+            lock_waits={name: wait for name, wait in waits.items() if wait is not None},
+        )
 
     async def census(self, request: CensusRequest, caller: Caller) -> CensusAnswer:
         """

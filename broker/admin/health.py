@@ -4,8 +4,9 @@ The port of observation: `/metrics`, and the three questions an orchestrator ask
 `/livez`: does the loop run; an answer is the proof, and nothing else is checked, because an orchestrator ends the
 process on a failure. `/startupz`: has the start ended. `/readyz`, and `/healthz` for older probes: should traffic be
 sent here. The answer is one word, with `?verbose` one line for each check; `?exclude=NAME` leaves one out, and
-`/readyz/NAME` asks one alone. A store that fails is reported there and does not make the instance unready: its other
-databases work on. An instance whose own certificate has expired is not ready: no peer can connect to it. Peers do
+`/readyz/NAME` asks one alone. A store that fails is reported there. It makes the instance unready where no other one
+works, as on a full disk, and the instance does not forward messages. A database made in place of a lost one is reported
+until it is accepted. An instance whose own certificate has expired is not ready: no peer can connect to it. Peers do
 not count: a gateway whose next hop is dead is as ready as one whose next hop is well.
 
 No client is authenticated here. So why a check is bad, which may name files, is sent to this machine alone: not through
@@ -31,7 +32,7 @@ from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
-from broker.observe.snapshot import read_snapshot_in_steps
+from broker.observe.snapshot import read_snapshot_in_steps, replaced_in
 from broker.observe.status_rendering import certificate_part, own_certificate_problem
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
@@ -75,7 +76,15 @@ def observe_app(instance: Running, executor: Executor) -> web.Application:
         app.router.add_get(path, partial(_answer, checks))
         app.router.add_get(path + "/{name:.+}", partial(_answer_one, checks))
     app.router.add_route(hdrs.METH_ANY, "/v1/{what:.*}", _elsewhere)
+    app.router.add_get("/", partial(_page_elsewhere, instance))
     return app
+
+
+async def _page_elsewhere(instance: Running, _request: web.Request) -> web.Response:
+    """To a person who looks for the status page here."""
+    listen = instance.settings.admin.listen
+    where = f"it is on port {listen.port}" if listen else "set admin.listen, and it is there"
+    return http_problem(web.HTTPNotFound(), f"this is the port of observe.listen, which has no status page: {where}")
 
 
 async def _elsewhere(request: web.Request) -> web.Response:
@@ -104,10 +113,14 @@ def checks_of(instance: Running) -> dict[str, Checks]:
         ]
         problem = own_certificate_problem(instance.certificates.security)
         expired = [Check("certificate", is_good=False, detail=problem)] if problem else []
+        failed = [endpoint.problem for endpoint in instance.endpoints.values()]
+        is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
+        stores = [Check("a store works", is_good=False, detail=failed[0])] if is_useless else []
         return [
             Check("ready", is_good=instance.is_ready),
             Check("not stopping", is_good=not instance.stopping.is_set(), detail=drain.sentence if is_draining else ""),
             *expired,
+            *stores,
             *parts,
         ]
 
@@ -121,12 +134,17 @@ def _parts(instance: Running) -> dict[str, str]:
     Stores, the roles of databases with a partner, the journal, files that are watched, and tasks that have died lately.
     """
     stores = {f"store of {name}": endpoint.problem for name, endpoint in instance.endpoints.items()}
+    state_dir = instance.settings.instance.state_dir
+    lost = {
+        f"{name} is not new": replaced_in(endpoint.path, state_dir) for name, endpoint in instance.endpoints.items()
+    }
+    lost = {name: problem for name, problem in lost.items() if problem}
     standings = instance.standings().items()
     roles = {f"role of {name}": one.problem for name, one in standings if one.source != "off"}
     journal = {} if instance.journal is None else {"journal": str(instance.journal.status()["problem"])}
     files = {**certificate_part(instance.certificates), **reload_part(instance.reloads)}
     tasks = {f"task {name}": problem for name, problem in instance.supervision.problems.items() if problem}
-    return stores | roles | files | journal | tasks
+    return stores | lost | roles | files | journal | tasks
 
 
 async def _answer(checks: Checks, request: web.Request) -> web.Response:

@@ -47,6 +47,7 @@ from broker.routing.route import SERVICE_BROKER
 from broker.security.session import DialogCredentials
 from broker.store.port import AckState, Find, ReceiveResult, Store, WriteBatch, WriteResult
 from broker.store.sqlite.transaction import DaemonConnection
+from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import SupervisedTask, Supervision
 
 POLL_SECONDS = (0.002, 0.02)  # between two polls for commits: right after one, and at most
@@ -143,6 +144,11 @@ class Endpoint:
     def quiesce(self) -> None:
         """Send no new messages; arriving frames are stored and acknowledged until `close`."""
         self.transmitter.is_quiesced = True
+
+    @property
+    def write_waits(self) -> WriteWaits:
+        """How long the writer has waited for the write transactions of applications."""
+        return self._store.write_waits()
 
     @property
     def is_quiet(self) -> bool:

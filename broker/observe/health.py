@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
-from broker.observe.status import Status, TransportWarning, WarningKind
+from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
 KEYS_MAX = 10  # settings that wait for a restart, by name
@@ -24,9 +24,11 @@ POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
 UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a finding, as for the alert BrokerQueueOld
+BLOCKED_SECONDS = 10.0  # after which a dialog that waits for its next hop is a finding
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
 _HARMLESS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
+SHORT_TRANSACTIONS = "end that transaction; keep transactions short, and wait for nothing inside them"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 
@@ -122,7 +124,9 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
         others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         return f"Something is wrong: {shorten(bad[0].what, FIRST_MAX)}{others}"
     held = status.forwarding.held
+    dialogs = sum(count for count, _ in _blocked(status).values())
     waits = f"{held:,} frames wait for their next hop" if held else "nothing waits for a next hop"
+    waits = f"{_count(dialogs, 'dialog')} wait for a next hop" if dialogs and not held else waits
     untried = sum(one.health == "untried" and not one.problem and not one.held for one in status.addresses.values())
     unknown = f", {_count(untried, 'next hop')} not dialled yet" if untried else ""
     facts = f"{_count(len(status.connections), 'connection')}, {waits}{unknown}"
@@ -183,6 +187,11 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
         if database.problem:
             what = f"the store of {name} has failed: {database.problem}"
             yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
+        if database.replaced:
+            what = f"the database {name} is a new, empty one: {database.replaced}"
+            do = f"put the file or a backup back; to accept the new one: broker database keep {name}"
+            yield HealthFinding(Level.BAD, "database", what, do)
+        yield from _write_lock(name, database.write_lock)
         if database.quarantined:
             what = f"{_count(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails on them"
             yield HealthFinding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
@@ -195,16 +204,48 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
         yield HealthFinding(Level.BAD, "journal", what, "see the disk")
 
 
+def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
+    who = f"process {lock.pid} ({lock.process})" if lock.pid else "another process"
+    if lock.waiting_s is not None:
+        often = f", for the {lock.recent}th time within ten minutes" if lock.recent > 1 else ""
+        what = (
+            f"{who} has kept a write transaction of {name} open for {lock.waiting_s:,.0f} s{often}: until it ends"
+            " nothing is stored or acknowledged"
+        )
+        yield HealthFinding(Level.BAD, "database", what, SHORT_TRANSACTIONS)
+    elif lock.recent > 1:
+        what = (
+            f"write transactions of others have held up {name} {lock.recent} times within ten minutes, for"
+            f" {lock.recent_s:,.0f} s in all, last {who}"
+        )
+        yield HealthFinding(Level.NOTICE, "database", what, SHORT_TRANSACTIONS)
+
+
 def _next_hops(status: Status) -> Iterator[HealthFinding]:
     waiting = {one.next_hop: one.held for one in status.waiting}
+    blocked = _blocked(status)
     for address, known in status.addresses.items():
         if not known.problem:
             continue
         held = waiting.get(address, known.held)
+        dialogs, oldest_s = blocked.get(address, (0, 0.0))
         wait = f", and {held:,} frames wait for it" if held else ""
+        wait += f", and {_count(dialogs, 'dialog')} wait for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         what = f"{address} is not reached: {known.problem}{wait}"
         do = "check that it runs and can be reached; broker explain shows which routes lead there"
-        yield HealthFinding(Level.BAD if held else Level.NOTICE, "next hop", what, do)
+        do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""
+        yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
+
+
+def _blocked(status: Status) -> dict[str, tuple[int, float]]:
+    """The dialogs that wait for each next hop for longer than `BLOCKED_SECONDS`, and for how long the first does."""
+    found: dict[str, tuple[int, float]] = {}
+    for database in status.databases.values():
+        for one in database.blocked:
+            if one.oldest_s > BLOCKED_SECONDS:
+                dialogs, oldest_s = found.get(one.next_hop, (0, 0.0))
+                found[one.next_hop] = dialogs + one.dialogs, max(oldest_s, one.oldest_s)
+    return found
 
 
 def _connections(status: Status) -> Iterator[HealthFinding]:

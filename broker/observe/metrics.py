@@ -49,7 +49,7 @@ from broker.observe.database_stats import (
     state_samples,
 )
 from broker.observe.logs import dropped_lines
-from broker.observe.snapshot import RoutesSnapshot, Snapshot, SnapshotSection
+from broker.observe.snapshot import DatabaseSnapshot, RoutesSnapshot, Snapshot, SnapshotSection
 from broker.observe.status_rendering import kind_name
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole
@@ -200,6 +200,10 @@ def _commits(scrape: Scrape) -> Samples:
     for name, database in scrape.snapshot.databases:
         counts, seconds = database.commits
         yield from histogram_samples((name,), dict(enumerate(counts)), seconds)
+
+
+def _of_database(get: Callable[[DatabaseSnapshot], float]) -> Read:
+    return lambda scrape: [((name,), get(database)) for name, database in scrape.snapshot.databases]
 
 
 def _backlog(attribute: str) -> Read:
@@ -422,6 +426,18 @@ METRICS = (
         _commits,
         ("database",),
         is_histogram=True,
+    ),
+    MetricDefinition(
+        "broker_store_write_lock_wait_seconds_total",
+        "How long the writer of a database has waited for the write transactions of applications.",
+        _of_database(lambda database: database.write_waits.seconds),
+        ("database",),
+    ),
+    MetricDefinition(
+        "broker_database_replaced",
+        "1 while a database is a new, empty one in place of a lost one, and broker database keep has not accepted it.",
+        _of_database(lambda database: int(bool(database.replaced))),
+        ("database",),
     ),
     MetricDefinition(
         "broker_transmission_queue_messages",

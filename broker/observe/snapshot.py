@@ -29,6 +29,7 @@ from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
+from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.held_frames import Held, Piece
@@ -57,6 +58,8 @@ from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import AddressState, OwnRoleStatus
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
+from broker.store.sqlite.file_identity import replaced_at
+from broker.store.sqlite.write_lock import WriteWaits
 
 STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
 STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
@@ -270,7 +273,16 @@ class RoutesSnapshot(Struct, frozen=True):
 
 
 class DatabaseSnapshot(Struct, frozen=True):
-    """A user database at work. `commits` is transactions by bucket of their duration, and their sum in seconds."""
+    """
+    A user database at work.
+
+    Attributes:
+        commits: Transactions by bucket of their duration, and their sum in seconds.
+        write_waits: How its writer waits for the write transactions of applications.
+        blocked: Dialogs whose next hop accepts nothing, by its address or by the reason: how many, and since when the
+            first of them waits (of the loop's clock).
+        replaced: A sentence about the lost database in whose place it was made; empty once that was accepted.
+    """
 
     broker_instance: bytes
     path: Path
@@ -279,6 +291,9 @@ class DatabaseSnapshot(Struct, frozen=True):
     dropped: Mapping[Disposition, int]
     sending_dialogs: int
     commits: tuple[tuple[int, ...], float]
+    write_waits: WriteWaits = WriteWaits()
+    blocked: Mapping[str, tuple[int, float]] = {}
+    replaced: str = ""
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -464,10 +479,11 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
     for name, endpoint in list(instance.endpoints.items()):
-        yield name, _database(endpoint, instance.catalog.databases[name].rows.services)
+        known = instance.catalog.databases[name].rows.services
+        yield name, _database(endpoint, known, instance.settings.instance.state_dir)
 
 
-def _database(endpoint: Endpoint, known: Iterable[str]) -> DatabaseSnapshot:
+def _database(endpoint: Endpoint, known: Iterable[str], state_dir: Path) -> DatabaseSnapshot:
     transmitter = endpoint.transmitter
     counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
     services = sorted(set(known).union(*counts))
@@ -478,7 +494,17 @@ def _database(endpoint: Endpoint, known: Iterable[str]) -> DatabaseSnapshot:
         dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
         sending_dialogs=len(transmitter.senders),
         commits=(tuple(endpoint.commits.counts), endpoint.commits.seconds),
+        blocked=transmitter.blocked(),
+        replaced=replaced_in(endpoint.path, state_dir),
     )
+
+
+def replaced_in(path: Path, state_dir: Path) -> str:
+    """A sentence about the lost database in whose place the one in this file was made; empty once that was accepted."""
+    try:
+        return replaced_at(path, state_dir)
+    except StoreUnavailableError:
+        return ""  # the record is reported when it is written
 
 
 def _read_roles(instance: Running, _: float) -> Iterator[tuple[str, OwnRoleStatus]]:

@@ -262,8 +262,35 @@ class RoleStatus(Struct, frozen=True):
     problem: str = ""
 
 
+class WriteLockStatus(Struct, frozen=True):
+    """
+    Waits of at least two seconds for the write transactions of applications.
+
+    Attributes:
+        waiting_s: How long the present one takes; null without one.
+        pid: Of the process that has the lock, or had it last; null where that cannot be seen.
+        process: Its name.
+        recent: How many such waits there were within ten minutes, the present one included.
+        recent_s: How long they took in all.
+    """
+
+    waiting_s: float | None = None
+    pid: int | None = None
+    process: str = ""
+    recent: int = 0
+    recent_s: float = 0.0
+
+
+class BlockedStatus(Struct, frozen=True):
+    """Dialogs whose next hop accepts nothing: its address or the reason, how many, how long the first has waited."""
+
+    next_hop: str = ""
+    dialogs: int = 0
+    oldest_s: float = 0.0
+
+
 class DatabaseStatus(Struct, frozen=True, kw_only=True):
-    """A user database; what follows `sending_dialogs` is from its file, and null while that cannot be read."""
+    """A user database; what follows `blocked` is from its file, and null while that cannot be read."""
 
     broker_instance: str = ""
     path: str = ""
@@ -271,6 +298,9 @@ class DatabaseStatus(Struct, frozen=True, kw_only=True):
     services: dict[str, ServiceCounts] = {}
     dropped: dict[str, int] = {}
     sending_dialogs: int = 0
+    replaced: str = ""
+    write_lock: WriteLockStatus = WriteLockStatus()
+    blocked: list[BlockedStatus] = []
     waiting_messages: int | None = None
     oldest_waiting_s: float | None = None
     ledger: LedgerStatus | None = None

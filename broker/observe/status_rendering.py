@@ -29,6 +29,7 @@ from broker.observe.snapshot import (
     TransportSnapshot,
 )
 from broker.observe.status import (
+    BlockedStatus,
     CertificateStatus,
     ConnectionStatus,
     DatabaseStatus,
@@ -39,10 +40,12 @@ from broker.observe.status import (
     RoleStatus,
     Status,
     TransportStatus,
+    WriteLockStatus,
     struct_from,
 )
 from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
+from broker.store.sqlite.write_lock import WriteWaits
 
 STATUS: tuple[SnapshotSection, ...] = (
     "run",
@@ -96,7 +99,9 @@ def render_status(
         reload=snapshot.run.reload,
         journal=snapshot.run.journal,
         mirroring={name: _role(role) for name, role in snapshot.roles},
-        databases={name: _database(database, stats.get(name)) for name, database in snapshot.databases},
+        databases={
+            name: _database(database, stats.get(name), snapshot.loop_time) for name, database in snapshot.databases
+        },
         drops=[_drop(drop, snapshot) for drop in snapshot.drops],
         room_problem=room_problem,
         audit_problem=audit_problem,
@@ -192,7 +197,7 @@ def _role(role: OwnRoleStatus) -> RoleStatus:
     )
 
 
-def _database(database: DatabaseSnapshot, stats: QuickStats | None) -> DatabaseStatus:
+def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: float) -> DatabaseStatus:
     known = DatabaseStatus(
         broker_instance=show_guid(database.broker_instance),
         path=str(database.path),
@@ -200,6 +205,12 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None) -> DatabaseS
         services=dict(database.services),
         dropped=_reasons(database.dropped),
         sending_dialogs=database.sending_dialogs,
+        replaced=database.replaced,
+        write_lock=_write_lock(database.write_waits),
+        blocked=[
+            BlockedStatus(next_hop, dialogs, round(max(0.0, loop_time - since), 3))
+            for next_hop, (dialogs, since) in database.blocked.items()
+        ],
     )
     return (
         known
@@ -212,6 +223,18 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None) -> DatabaseS
             quarantined=stats.quarantined,
             queues=list(stats.queues),
         )
+    )
+
+
+def _write_lock(waits: WriteWaits) -> WriteLockStatus:
+    present, long = waits.present, [*waits.recent, *([waits.present] if waits.present else [])]
+    holder = long[-1].holder if long else None
+    return WriteLockStatus(
+        waiting_s=None if present is None else round(present.seconds, 3),
+        pid=None if holder is None else holder.pid,
+        process="" if holder is None else holder.name,
+        recent=len(long),
+        recent_s=round(sum(wait.seconds for wait in long), 3),
     )
 
 

@@ -37,6 +37,7 @@ from broker.routing.explain import Outcome
 from broker.store.sqlite.database import broker_instance, open_watch
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.transaction import sentence
+from broker.store.sqlite.write_lock import LockWait
 
 Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]
 
@@ -411,6 +412,18 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
     )
 
 
+def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
+    who = "another process" if wait.holder is None else str(wait.holder)
+    return spot.found(
+        "write lock held",
+        Severity.TROUBLE,
+        f"the database {spot.database} stores and acknowledges nothing",
+        f"{who} has kept a write transaction open for {wait.seconds:,.0f} s",
+        "what has arrived is stored as soon as that transaction ends, and is sent again until then",
+        "end that transaction; keep transactions short, and wait for nothing inside them",
+    )
+
+
 # --- words ------------------------------------------------------------------------------------------------------
 
 
@@ -519,6 +532,7 @@ def answer_why(
     is_running: bool,
     now: float,
     shows_texts: bool = True,
+    lock_waits: Mapping[str, LockWait] | None = None,
 ) -> WhyAnswer:
     """
     Make the answer: the facts, with the findings that follow from them.
@@ -531,6 +545,7 @@ def answer_why(
         is_running: False when only files were read.
         now: UTC seconds since 1970.
         shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
+        lock_waits: Long waits for the write transactions of others that go on, by database.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []
@@ -547,6 +562,9 @@ def answer_why(
             findings += side_findings(side, way, spot)
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
+    for database, wait in (lock_waits or {}).items():
+        if database in facts.found or not facts.found:
+            findings.append(_locked(Spot(place.name, database, now), wait))
     held = list(_held_shown(facts.held))
     findings += [_held_finding(place.name, one) for one in held]
     if not sides:

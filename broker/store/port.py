@@ -25,6 +25,7 @@ from broker.protocol.frame import Fault, Header
 from broker.protocol.layout import FrameKind
 from broker.security.session import Secured
 from broker.store.sqlite.transaction import DaemonConnection
+from broker.store.sqlite.write_lock import WriteWaits
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
@@ -325,6 +326,9 @@ class Store(CatalogAccess, Protocol):
 
     def change_count(self) -> int:
         """A number that changes with every commit of another connection; cheap, for any thread, never waits."""
+
+    def write_waits(self) -> WriteWaits:
+        """How long the writer has waited for others; cheap, for any thread, never waits."""
 
     def close(self) -> None:
         """Release it; no batch may be under way."""

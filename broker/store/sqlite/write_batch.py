@@ -27,7 +27,7 @@ from broker.store.sqlite.outbound import find_pending, load_fragments, save_stat
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
 from broker.store.sqlite.verify import FrameVerifier
-from broker.store.sqlite.write_lock import LockWait, WriteLockWaits
+from broker.store.sqlite.write_lock import LockWait, WriteLockWaits, WriteWaits
 
 FOUND_LOADED = 1000  # dialogs at most that are loaded in the batch that finds them: the others ask for it
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
@@ -41,7 +41,9 @@ log = structlog.get_logger(__name__)
 
 class SqliteStore(Store):
     """
-    A database in use, kept in one SQLite file. Its methods are for the writer thread, except `change_count`.
+    A database in use, kept in one SQLite file.
+
+    Its methods are for the writer thread, except `change_count` and `write_waits`.
 
     It has two connections: one writes, the other only sees whether another connection has committed. Every error of
     SQLite or the disk becomes `StoreUnavailableError` with a sentence that says what to do.
@@ -51,7 +53,6 @@ class SqliteStore(Store):
         broker_instance: 16 bytes.
         epoch: The epoch in which it was taken over.
         connection: The one that writes.
-        lock_waits: How long it waits for the write transactions of others; may be read from any thread.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class SqliteStore(Store):
         self._cursor = 0  # transmission_id up to which pending dialogs were found
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
-        self.lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
+        self._lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
 
     def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """
@@ -135,6 +136,10 @@ class SqliteStore(Store):
         with self._translate_errors():
             version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
             return version
+
+    def write_waits(self) -> WriteWaits:
+        """How long the writer has waited for the write transactions of others."""
+        return self._lock_waits.now()
 
     def close(self) -> None:
         """Close both connections; what is committed stays."""

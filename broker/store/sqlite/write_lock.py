@@ -25,7 +25,7 @@ _FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
 
 
 class LockHolder(NamedTuple):
-    """A process that has the write lock of a database; `name` is empty when it cannot be read."""
+    """A process that writes to a database; `name` is empty when it cannot be read."""
 
     pid: int
     name: str
@@ -36,14 +36,14 @@ class LockHolder(NamedTuple):
 
 class LockWait(NamedTuple):
     """
-    A wait for the write lock that took longer than `NOTICE_SECONDS`.
+    A wait for the write transaction of another connection that took longer than two seconds.
 
     Attributes:
         began: UTC seconds since 1970.
         seconds: How long it has taken so far, or took.
-        holder: The process that had the lock after `NOTICE_SECONDS`; None when it could not be seen.
-        number: How many long waits there were within `RECENT_SECONDS`, this one included.
-        is_over: Whether the lock was taken, or is not asked for any longer.
+        holder: The process that wrote then; None when it could not be seen.
+        number: How many long waits there were within ten minutes, this one included.
+        is_over: Whether it has ended.
     """
 
     began: float
@@ -51,6 +51,21 @@ class LockWait(NamedTuple):
     holder: LockHolder | None
     number: int = 1
     is_over: bool = False
+
+
+class WriteWaits(NamedTuple):
+    """
+    How the writer of a database has waited for the write transactions of other connections.
+
+    Attributes:
+        seconds: In all.
+        present: The wait that goes on, once it is long.
+        recent: The long waits that ended within ten minutes, oldest first.
+    """
+
+    seconds: float = 0.0
+    present: LockWait | None = None
+    recent: tuple[LockWait, ...] = ()
 
 
 class WriteLockWaits:
@@ -77,7 +92,7 @@ class WriteLockWaits:
             self._since = now
         elif self._long is None and now - self._since >= NOTICE_SECONDS:
             seconds, utc = now - self._since, time.time()
-            count = 1 + len(self.recent(utc))
+            count = 1 + len(self._still_recent())
             self._long = LockWait(utc - seconds, seconds, holder_of(self._path()), count)
             self._notice(self._long)
 
@@ -93,21 +108,18 @@ class WriteLockWaits:
             self._recent.append(ended)
             self._notice(ended)
 
-    @property
-    def seconds(self) -> float:
-        """How long the connection has waited in all, the present wait included."""
-        since = self._since
-        return self._total + (0.0 if since is None else time.monotonic() - since)
+    def now(self) -> WriteWaits:
+        """The waits until now."""
+        since, wait, now = self._since, self._long, time.monotonic()
+        return WriteWaits(
+            self._total + (0.0 if since is None else now - since),
+            None if wait is None or since is None else wait._replace(seconds=now - since),
+            self._still_recent(),
+        )
 
-    @property
-    def present(self) -> LockWait | None:
-        """The wait that goes on, once it is long."""
-        since, wait = self._since, self._long
-        return None if wait is None or since is None else wait._replace(seconds=time.monotonic() - since)
-
-    def recent(self, now: float) -> list[LockWait]:
-        """The long waits that ended within `RECENT_SECONDS` before `now` (UTC seconds), oldest first."""
-        return [wait for wait in tuple(self._recent) if wait.began + wait.seconds > now - RECENT_SECONDS]
+    def _still_recent(self) -> tuple[LockWait, ...]:
+        limit = time.time() - RECENT_SECONDS
+        return tuple(wait for wait in tuple(self._recent) if wait.began + wait.seconds > limit)
 
 
 def holder_of(path: str) -> LockHolder | None:

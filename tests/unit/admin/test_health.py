@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import aiohttp
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from msgspec.structs import replace
 
 from broker.admin.health import WITHHELD, Scrapes, checks_of, observe_app
 from broker.daemon.instance import Instance
@@ -51,16 +53,42 @@ async def test_instance_that_serves_is_well_until_it_ends(get: Get, instance: In
     assert "[-] ready\n[-] not stopping\n[+] store of orders\n[+] configuration\nfailed\n" == text
 
 
-async def test_parts_that_fail_are_told_and_stop_nothing(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_forwarding", [False, True])
+async def test_parts_that_fail_are_told_and_stop_nothing_but_where_no_store_works(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, *, is_forwarding: bool
+) -> None:
+    endpoint = replace(instance.settings.endpoint, message_forwarding=is_forwarding)
+    monkeypatch.setattr(instance, "settings", replace(instance.settings, endpoint=endpoint))
     instance.endpoints["orders"].problem = "disk I/O error"
     standing = OwnRoleStatus(None, MirrorRole.MIRROR, 1, 0.0, "lock", problem="the storage is gone")
     monkeypatch.setattr(instance, "standings", lambda: {"orders": standing})
 
     checks = checks_of(instance)["/readyz"]()
 
-    bad = ["[!] store of orders: disk I/O error", "[!] role of orders: the storage is gone"]
+    useless = [] if is_forwarding else ["[-] a store works: disk I/O error"]
+    bad = [*useless, "[!] store of orders: disk I/O error", "[!] role of orders: the storage is gone"]
     assert bad == [str(check) for check in checks if not check.is_good]
-    assert all(check.is_good for check in checks if check.is_vital)
+    assert is_forwarding == all(check.is_good for check in checks if check.is_vital)
+
+
+async def test_a_database_made_in_place_of_a_lost_one_is_told(instance: Instance) -> None:
+    record = instance.settings.instance.state_dir / "databases.json"
+    seen = json.loads(record.read_text())
+    (key,) = [key for key, one in seen.items() if one["path"] == str(instance.endpoints["orders"].path)]
+    seen[key]["replaced"] = "LOST"
+    record.write_text(json.dumps(seen))
+
+    bad = [check for check in checks_of(instance)["/readyz"]() if not check.is_good]
+
+    assert ["orders is not new"] == [check.name for check in bad]
+    assert ("of broker instance LOST", False) == (bad[0].detail[bad[0].detail.index("of b") :][:23], bad[0].is_vital)
+
+
+async def test_the_status_page_is_looked_for_at_the_wrong_port(get: Get, instance: Instance) -> None:
+    assert instance.settings.admin.listen is not None
+    status, _, text = await get("/")
+
+    assert (404, True) == (status, f"no status page: it is on port {instance.settings.admin.listen.port}" in text)
 
 
 async def test_instance_whose_own_certificate_has_expired_is_not_ready(instance: Instance) -> None:

@@ -92,6 +92,8 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
 
     assert "nothing waits for a next hop, 1 next hop not dialled yet)" in judged(one).sentence
     assert "nothing waits for a next hop, 2 next hops not dialled yet)" in judged(two).sentence
+    blocked = database(blocked=[{"next_hop": "no route", "dialogs": 2, "oldest_s": 23.0}])
+    assert "1 connection, 2 dialogs wait for a next hop" in judged(blocked).sentence
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,27 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
         (database(ledger=LEDGER), "bad", "1 messages of the database orders are unaccounted for"),
         (database(problem="disk full"), "bad", "disk full"),
         (database(quarantined=1), "bad", "1 dialog of orders in quarantine"),
+        (database(replaced="x was in it"), "bad", "the database orders is a new, empty one: x was in it"),
+        (
+            database(write_lock={"waiting_s": 12.3, "pid": 7, "process": "python3", "recent": 1}),
+            "bad",
+            "process 7 (python3) has kept a write transaction of orders open for 12 s: until it ends nothing is stored",
+        ),
+        (
+            database(write_lock={"waiting_s": 2.0, "recent": 5}),
+            "bad",
+            "another process has kept a write transaction of orders open for 2 s, for the 5th time within ten minutes",
+        ),
+        (
+            database(write_lock={"pid": 7, "process": "python3", "recent": 5, "recent_s": 250.0}),
+            "notice",
+            "write transactions of others have held up orders 5 times within ten minutes, for 250 s in all, last proc",
+        ),
+        (
+            address("refused") | database(blocked=[{"next_hop": HOP, "dialogs": 47, "oldest_s": 23.0}]),
+            "bad",
+            f"{HOP} is not reached: refused, and 47 dialogs wait for it, the first for 23 s",
+        ),
         (database(oldest_waiting_s=61.0, waiting_messages=7), "notice", "7 messages of orders are not acknowledged"),
         (queue(is_receive_enabled=False), "notice", "the queue Q of orders is off"),
         (
@@ -164,6 +187,8 @@ def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str,
         forwarding(pool_bytes=69),
         mirrored("OPERATIONAL"),
         database(),
+        database(blocked=[{"next_hop": HOP, "dialogs": 47, "oldest_s": 9.0}]),
+        database(write_lock={"recent": 1, "recent_s": 2.5}),
     ],
 )
 def test_what_is_harmless_is_no_finding(parts: dict[str, Any]) -> None:

@@ -50,6 +50,7 @@ from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable, build_table
+from broker.store.sqlite.write_lock import WriteWaits
 from tests.support.scraped import Scraped, samples_of, text_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -110,7 +111,7 @@ async def test_name_of_a_peer_can_break_no_line(start: Any) -> None:
 
 async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     """The journal's are all 0 without one; of a pair neither address is the principal while none is known."""
-    snapshot = read_snapshot(await start("near"), ["run"])
+    snapshot = read_snapshot(await start("near"), ["run", "databases"])
     journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
     pair, seen = MirroredPair("//billing", UUID(int=1), A, B), (AddressState(), AddressState())
     known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, seen, None, "", 0, 0)
@@ -120,6 +121,11 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
         scrape = Scrape(structs.replace(snapshot, **parts))
         return [dict(one.read(scrape)) for one in METRICS if one.name.startswith(prefixes)]
 
+    waits = WriteWaits(2.5)
+    databases = tuple((name, structs.replace(one, write_waits=waits, replaced="x")) for name, one in snapshot.databases)
+    assert [{("near",): 2.5}, {("near",): 1}] == read(
+        ("broker_store_write_lock", "broker_database_replaced"), databases=databases
+    )
     kept = read(("broker_journal_", "broker_tracing_"), run=RunSnapshot(journal=journal))
     assert [{(): number} for number in range(1, 11)] == kept
     assert [{(): 0}] * 10 == read(("broker_journal_", "broker_tracing_"))

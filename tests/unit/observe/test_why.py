@@ -29,6 +29,7 @@ from broker.observe.why import (
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.schema import SCHEMA_VERSION
+from broker.store.sqlite.write_lock import LockHolder, LockWait
 from tests.support.shop import Shop
 from tests.support.why import AT, holding, place, side, way
 
@@ -71,7 +72,8 @@ def asked(guid: UUID, shop: Shop | None = None, frames: tuple[Row, ...] | None =
     paths = {} if shop is None else {"shop": shop.path}
     now = time.time()
     told = look(guid, more.pop("paths", paths), frames, now)
-    return answer_why(where(shop), guid, told, dropped=more.pop("dropped", {}), is_running=frames is not None, now=now)
+    dropped = more.pop("dropped", {})
+    return answer_why(where(shop), guid, told, dropped=dropped, is_running=frames is not None, now=now, **more)
 
 
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(shop: Shop, tmp_path: Path) -> None:
@@ -122,6 +124,21 @@ def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
     assert ["tcp://two:4022"] == [way.explanation.next_hop for way in answer.ways]
     assert ["not acknowledged"] == [found.cause for found in answer.findings]
     assert ({"no route": 3}, True) == (answer.dropped, answer.is_running)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_write_transaction_of_others_is_a_cause_in_the_database_of_the_side_or_of_a_new_one(
+    shop: Shop, *, is_known: bool
+) -> None:
+    with shop.connect() as db:
+        dialog = shop.begin(db)
+    waits = {"shop": LockWait(0.0, 45.0, LockHolder(7, "python3")), "other": LockWait(0.0, 3.0, None)}
+
+    answer = asked(dialog.conversation_handle if is_known else uuid4(), shop, lock_waits=waits)
+
+    locked = {found.database: found for found in answer.findings if found.cause == "write lock held"}
+    assert (["shop"] if is_known else ["shop", "other"]) == list(locked)
+    assert "process 7 (python3) has kept a write transaction open for 45 s" == locked["shop"].why
 
 
 def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:

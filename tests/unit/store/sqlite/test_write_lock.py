@@ -92,16 +92,16 @@ def test_a_wait_of_two_seconds_is_reported_once_and_when_it_is_over(
 
     for clock.now in (0, 1.9):
         waits.go_on()
-    assert ([], None, 1.9) == (seen, waits.present, waits.seconds)
+    assert ([], None, 1.9) == (seen, waits.now().present, waits.now().seconds)
     for clock.now in (2, 3):
         waits.go_on()
     assert [LockWait(1_000_000, 2, holder)] == seen
-    assert (LockWait(1_000_000, 3, holder), 3) == (waits.present, waits.seconds)
+    assert (LockWait(1_000_000, 3, holder), 3) == (waits.now().present, waits.now().seconds)
     clock.now = 4
     waits.end()
     assert LockWait(1_000_000, 4, holder, is_over=True) == seen[-1]
     clock.now = 5
-    assert (None, 4) == (waits.present, waits.seconds)
+    assert (None, 4) == (waits.now().present, waits.now().seconds)
 
 
 def test_long_waits_are_counted_for_ten_minutes_and_short_ones_never(clock: Clock) -> None:
@@ -117,8 +117,8 @@ def test_long_waits_are_counted_for_ten_minutes_and_short_ones_never(clock: Cloc
     waits.end()  # without a wait
 
     assert [1, 2, 3, 2] == [wait.number for wait in seen if not wait.is_over]
-    assert [120, 63 + RECENT_SECONDS] == [wait.began - 1_000_000 for wait in waits.recent(clock.time())]
-    assert 13 == waits.seconds
+    assert [120, 63 + RECENT_SECONDS] == [wait.began - 1_000_000 for wait in waits.now().recent]
+    assert 13 == waits.now().seconds
 
 
 def test_a_daemon_and_an_application_that_wait_say_which_process_writes(
