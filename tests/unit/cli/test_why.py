@@ -53,6 +53,26 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
     assert (1, 1) == (trace["answers"][0]["sides"][0]["held"], trace["findings"][0]["severity"])
 
 
+def test_without_an_id_everything_that_waits_is_listed_with_its_cause(daemon: Any) -> None:
+    row = ["2026-03-01 12:00:00.000", str(CONVERSATION), "S", 3]
+    daemon.answers["/v1/status"] = (200, {"databases": {"orders": {}}})
+    daemon.answers["/v1/sql"] = (200, {"rows": [row]})
+    nobody = ("--socket", daemon.path, "--admin", f"tcp://b:4022={daemon.path}.none")
+
+    done, listed = run("why", *nobody), json.loads(run("why", *nobody, "-o", "json").stdout)
+    daemon.answers["/v1/sql"] = (200, {"rows": []})
+    nothing = run("why", *nobody)
+
+    assert " ".join(done.stdout.split()) == (
+        f"{CONVERSATION}: 3 messages to S in orders, since 2026-03-01 12:00:00.000"
+        " cause: a: why of not acknowledged remedy: remedy of not acknowledged"
+    )
+    assert [("orders", 3, "a: why of not acknowledged")] == [
+        (one["database"], one["messages"], one["cause"]) for one in listed
+    ]
+    assert (0, "nothing waits: every message is acknowledged\n") == (nothing.exit_code, nothing.stdout)
+
+
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:
     unknown = msgspec.structs.replace(told(A), conversation_id=None, looked_in=["database orders", "0 frames"])
     fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(unknown))
