@@ -79,7 +79,7 @@ _MAKE = "make one with broker certs; see docs/certificates.md"
 # In statements `*` is a pattern, so a name with it would be granted more than it says.
 _Name = Annotated[str, Meta(pattern=r"^[^*\x00-\x1f\x7f]{1,256}\Z")]
 _Instance = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
-_Names = Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=64)]
+_Names = Annotated[tuple[_Name, ...], Meta(max_length=64)]
 _Addresses = Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=4)]
 
 
@@ -97,8 +97,8 @@ class PartnerFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         instance: Name of the instance; it also names the files and routes that the import makes.
         addresses: Addresses of its endpoint, as routes write them.
-        services: The services to which others may send.
-        sends_to: Services of the other side to which it wants to send, answers included.
+        services: The services to which others may send; empty for a gateway.
+        sends_to: Services of the other side to which it wants to send, answers included; empty for a gateway.
         database: None where dialogs are not sealed.
     """
 
@@ -126,6 +126,11 @@ class Partner:
     endpoint: tuple[x509.Certificate, ...]
     database: tuple[x509.Certificate, ...]
     identities: tuple[Signing, ...]
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether it has no services, so that it only forwards."""
+        return not self.file.services
 
     @property
     def who(self) -> Who:
@@ -189,10 +194,10 @@ class Plan(NamedTuple):
 
 
 def export(
-    settings: Settings, database: str, services: Iterable[str], sends_to: Iterable[str], addresses: Iterable[str]
+    settings: Settings, database: str | None, services: Iterable[str], sends_to: Iterable[str], addresses: Iterable[str]
 ) -> str:
     """
-    The partner file of this instance.
+    The partner file of this instance; that of a gateway without a database and services.
 
     Raises:
         SettingError: the instance lacks a certificate, or its key cannot be used.
@@ -200,7 +205,7 @@ def export(
         PartnerFileError: a name or an address cannot be in such a file.
     """
     _refuse_unproved(settings)
-    endpoint, own = settings.endpoint, settings.databases[database]
+    endpoint, own = settings.endpoint, None if database is None else settings.databases[database]
     assert endpoint.certificate is not None
     assert endpoint.private_key is not None
     shown = tuple(chain[0] for chain in _own_chains(endpoint.certificate, endpoint.private_key))
@@ -209,7 +214,7 @@ def export(
     except (ValueError, TypeError, UnsupportedAlgorithm, OSError) as error:
         raise settings.error(("endpoint", "private_key"), str(error), _MAKE) from error
     holders: list[tuple[str, tuple[x509.Certificate, ...], PrivateKeyTypes]] = [("endpoint", shown, key)]
-    if own.certificate is not None and own.private_key is not None:
+    if database is not None and own is not None and own.certificate is not None and own.private_key is not None:
         try:
             identity = parse_own(own.certificate.read_bytes(), own.private_key.read_bytes())
         except (ValueError, OSError) as error:
@@ -312,6 +317,8 @@ def read_partner(data: bytes) -> Partner:
         raise PartnerFileError(f"the file cannot be used: {error}", "ask for a new one") from None
     if keywords:
         raise PartnerFileError(f"no other machine could dial {keywords[0]}", "export it with --address tcp://HOST:PORT")
+    if bool(file.services) != bool(file.sends_to):
+        raise PartnerFileError("the file names services of one side only", "export it with --service and --to")
     if is_mixed:
         raise PartnerFileError("the file has certificates of several holders", "ask for a new one")
     content = _content(file, endpoint, *([database] if database else []))
@@ -349,9 +356,25 @@ def _verify(name: str, certificate: x509.Certificate, text: str, content: bytes)
 # --- plan ---------------------------------------------------------------------------------------------------
 
 
-def plan(settings: Settings, database: str, partner: Partner, present: Present, *, now: datetime) -> Plan:
+def plan(
+    settings: Settings,
+    database: str | None,
+    partner: Partner,
+    present: Present,
+    *,
+    now: datetime,
+    via: Partner | None = None,
+) -> Plan:
     """
     Return what an import changes at this instance; nothing where it was imported already.
+
+    Args:
+        settings: Of this instance.
+        database: The database that the import is for; None at a gateway, which has none.
+        partner: The file that is imported.
+        present: What is defined here.
+        now: UTC.
+        via: The gateway through which the partner is reached; None where it is reached itself.
 
     Permissions and bindings go by the names in certificates. So a partner is refused if its name belongs to another
     principal here, or if it would receive what is meant for others.
@@ -362,38 +385,47 @@ def plan(settings: Settings, database: str, partner: Partner, present: Present, 
         CertificateUnusableError: a file of this instance cannot be read.
     """
     _refuse_unproved(settings)
-    endpoint, own, file = settings.endpoint, settings.databases[database], partner.file
-    if not describe(partner.endpoint[0]).is_valid_at(now):
-        raise PartnerFileError(f"the certificate of {partner.who.name} is not valid today", "ask for a new file")
-    for path in filter(None, (endpoint.certificate, own.certificate)):
-        if {*read_certificates(path)} & {*partner.endpoint, *partner.database}:
+    endpoint, hop = settings.endpoint, via or partner
+    own = None if database is None else settings.databases[database]
+    if partner.is_gateway:
+        hint = "import the file of the partner behind the gateway, with --via and this one"
+        raise PartnerFileError(f"{partner.file.instance} is a gateway, which has no services", hint)
+    if via is not None and (own is None or not via.is_gateway):
+        problem = "this instance has no database" if own is None else f"{via.file.instance} has services"
+        raise PartnerFileError(f"{problem}, so nothing is reached through a gateway", "leave --via out")
+    if not describe(hop.endpoint[0]).is_valid_at(now):
+        raise PartnerFileError(f"the certificate of {hop.who.name} is not valid today", "ask for a new file")
+    for path in filter(None, (endpoint.certificate, None if own is None else own.certificate)):
+        if {*read_certificates(path)} & {*hop.endpoint, *partner.endpoint, *partner.database}:
             raise PartnerFileError("the file is this instance's own", "import that of the partner")
-    _refuse_taken_services(database, partner, present)
-    _refuse_denied(database, partner, present)
+    _refuse_taken_services(database, partner, hop, present)
+    _refuse_denied(database, partner, hop, present)
     files: dict[Path, Content] = {}
     trusted = [one for path in trusted_files(endpoint.trust) for one in read_certificates(path)]
-    if not any(may_issue(one) and is_signed_by(partner.endpoint[0], one) for one in trusted):
-        place = place_for(settings, ("endpoint", "peers"), endpoint.peers, f"partner-{file.instance}")
+    if not any(may_issue(one) and is_signed_by(hop.endpoint[0], one) for one in trusted):
+        place = place_for(settings, ("endpoint", "peers"), endpoint.peers, f"partner-{hop.file.instance}")
         granted = [rule.principal for where, rule in present.rules if where == MSDB]
         known = [*trusted_files((*endpoint.trust, *endpoint.peers)), endpoint.certificate]
-        _refuse_namesakes(partner.endpoint, place, known, granted)
-        _refuse_hosts(partner, present.routes)
-        files[place] = Content(certificates_pem(partner.endpoint))
-    if is_sealed(settings, database, partner):
-        place = place_for(settings, ("databases", database, "peers"), own.peers, f"partner-{file.instance}.dialog")
+        _refuse_namesakes(hop.endpoint, place, known, granted)
+        _refuse_hosts(hop, present.routes)
+        files[place] = Content(certificates_pem(hop.endpoint))
+    if database is not None and own is not None and is_sealed(settings, database, partner):
+        place = place_for(
+            settings, ("databases", database, "peers"), own.peers, f"partner-{partner.file.instance}.dialog"
+        )
         granted = [rule.principal for where, rule in present.rules if where == database]
         granted += [parse_principal(one.principal) for one in present.bindings]
         _refuse_namesakes(partner.database, place, [*trusted_files(own.peers), own.certificate], granted)
         files[place] = Content(certificates_pem(partner.database))
     return Plan(
         {path: new for path, new in files.items() if not path.exists() or path.read_bytes() != new.data},
-        tuple(_statements(database, partner, present, is_sealed=is_sealed(settings, database, partner))),
+        tuple(_statements(database, partner, hop, present, is_sealed=is_sealed(settings, database, partner))),
     )
 
 
-def is_sealed(settings: Settings, database: str, partner: Partner) -> bool:
+def is_sealed(settings: Settings, database: str | None, partner: Partner) -> bool:
     """Whether dialogs with the partner are sealed: both databases have certificates."""
-    return bool(partner.database) and settings.databases[database].certificate is not None
+    return bool(partner.database) and database is not None and settings.databases[database].certificate is not None
 
 
 def place_for(settings: Settings, key: KeyPath, patterns: Iterable[str], name: str) -> Path:
@@ -412,12 +444,15 @@ def place_for(settings: Settings, key: KeyPath, patterns: Iterable[str], name: s
     raise settings.error(key, "a partner's certificates need a file, and no pattern here has room for one", hint)
 
 
-def _statements(database: str, partner: Partner, present: Present, *, is_sealed: bool) -> Iterator[Statement]:
+def _statements(
+    home: str | None, partner: Partner, hop: Partner, present: Present, *, is_sealed: bool
+) -> Iterator[Statement]:
     """Statements for msdb, then for the database; none for what holds already."""
+    database = home or MSDB
     file, prefix = partner.file, f"partner:{partner.file.instance}:"
     names = {service: f"{prefix}{service}"[:_NAME_MAX] for service in file.services}
-    grants = [(MSDB, Permission.CONNECT, ANY, partner.who)]
-    grants += [(MSDB, Permission.SEND, service, partner.who) for service in file.sends_to]
+    grants = [(MSDB, Permission.CONNECT, ANY, hop.who)]
+    grants += [(MSDB, Permission.SEND, service, hop.who) for service in file.sends_to]
     if is_sealed:
         grants += [(database, Permission.SEND, service, partner.identities[0].who) for service in file.sends_to]
     granted = {
@@ -437,7 +472,7 @@ def _statements(database: str, partner: Partner, present: Present, *, is_sealed:
     wanted = {
         f"{name}:{number}" if number else name: (service, address)
         for service, name in names.items()
-        for number, address in enumerate(file.addresses)
+        for number, address in enumerate(hop.file.addresses)
     }
     own: list[Statement] = [DropRoute(one) for one in routes if one.startswith(prefix) and one not in wanted]
     for name, (service, address) in wanted.items():
@@ -454,18 +489,19 @@ def _statements(database: str, partner: Partner, present: Present, *, is_sealed:
                 own.append(CreateRemoteServiceBinding(name, service, user))
             elif bindings[name] != parse_principal(user).text:
                 own.append(AlterRemoteServiceBinding(name, user))
-    own += missing[database]
-    for place, statements in ((MSDB, missing[MSDB]), (database, own)):
+    own = [*missing[MSDB], *own] if database == MSDB else [*own, *missing[database]]
+    first: list[Statement] = [] if database == MSDB else [*missing[MSDB]]
+    for place, statements in ((MSDB, first), (database, own)):
         if statements:
             yield UseDatabase(place)
             yield from statements
 
 
-def _refuse_taken_services(database: str, partner: Partner, present: Present) -> None:
+def _refuse_taken_services(database: str | None, partner: Partner, hop: Partner, present: Present) -> None:
     """A partner does not take over what is sent to others."""
     file, prefix = partner.file, f"partner:{partner.file.instance}:"
     own = [service for where, service in present.services if where == database]
-    for service in file.sends_to:
+    for service in () if database is None else file.sends_to:
         if service not in own:
             hint = f"it has: {', '.join(sorted(own)) or 'none'}"
             raise PartnerFileError(f"the database {database} has no service {service}, to which it wants to send", hint)
@@ -475,8 +511,8 @@ def _refuse_taken_services(database: str, partner: Partner, present: Present) ->
                 hint = "let the partner offer another one"
                 raise PartnerFileError(f"{service} is a service of the database {where} here", hint)
         for route in present.routes:
-            is_other = route.database == database and not route.name.startswith(prefix)
-            is_elsewhere = route.database == MSDB and route.address not in file.addresses
+            is_other = route.database == (database or MSDB) and not route.name.startswith(prefix)
+            is_elsewhere = route.database == MSDB and route.address not in hop.file.addresses
             if route.service == service and (is_other or is_elsewhere):
                 hint = f"USE [{route.database}]; DROP ROUTE [{route.name}] if it is not needed"
                 raise PartnerFileError(f"the route [{route.name}] leads to {service} already", hint)
@@ -486,11 +522,11 @@ def _refuse_taken_services(database: str, partner: Partner, present: Present) ->
                 raise PartnerFileError(f"the binding [{binding.name}] is for {service} already", hint)
 
 
-def _refuse_denied(database: str, partner: Partner, present: Present) -> None:
+def _refuse_denied(database: str | None, partner: Partner, hop: Partner, present: Present) -> None:
     """An import lifts no DENY."""
     for where, rule in present.rules:
         is_about = rule.permission is Permission.CONNECT or any(map(rule.is_about, partner.file.sends_to))
-        holders = [partner.who] if where == MSDB else [one.who for one in partner.identities if where == database]
+        holders = [hop.who] if where == MSDB else [one.who for one in partner.identities if where == database]
         if rule.state is PermissionState.DENY and is_about and any(map(rule.principal.covers, holders)):
             told = render_rule(rule.state, rule.permission, rule.securable, rule.principal.text)
             raise PartnerFileError(f"{told} in {where} is about {holders[0].name}", "REVOKE it first")

@@ -68,7 +68,7 @@ def database() -> None:
 @_database_argument
 def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
-    Keep using this file: it was moved, restored, or made in place of a lost one.
+    Accept this file: it was moved, restored, or replaces a lost one.
 
     DATABASE is a name in the configuration, msdb, or the path of a file. Do not use the original again. Exit codes: 0
     done, 3 no such database, 6 refused because a daemon has the file; a file made in place of a lost one is accepted
@@ -123,6 +123,7 @@ def create(config: Path | None, database: str) -> None:
 
     Examples:
         broker database create orders -c config/endpoint.toml
+        broker database create msdb -c config/gateway.toml
     """
     settings = read_settings(config)
     if database != MSDB and database not in settings.databases:

@@ -64,15 +64,13 @@ def partner() -> None:
 @click.option(
     "--service",
     "services",
-    required=True,
     multiple=True,
     metavar="NAME",
-    help="A service of this side; may be given several times.",
+    help="A service of this side; may be given several times. A gateway has none.",
 )
 @click.option(
     "--to",
     "sends_to",
-    required=True,
     multiple=True,
     metavar="NAME",
     help="A service of the other side to which this side sends or answers; may be given several times.",
@@ -94,19 +92,25 @@ def export_file(
     """
     Print the partner file of this instance.
 
-    The file is signed and holds no secret. The other side sees the fingerprint on standard error when it imports the
-    file. Exit codes: 0 printed, 1 something is missing, 4 daemon unreachable.
+    An instance without a database is a gateway: its file names no services. The file is signed and holds no secret. The
+    other side sees the fingerprint on standard error when it imports the file. Exit codes: 0 printed, 1 something is
+    missing, 4 daemon unreachable.
 
     Examples:
         broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
-        broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing --address tcp://orders.example:4022
+        broker partner export -c gateway.toml --address tcp://gateway.example:4022 > gateway.partner
     """
     settings = read_settings(config)
     name = _database(settings, database)
+    if name is None and (services or sends_to):
+        raise click.UsageError("this instance has no database, so it has no services: leave out --service and --to")
+    if name is not None and not (services and sends_to):
+        raise click.UsageError("name the services: --service of this side, and --to of the other side")
     addresses = addresses or tuple(map(str, settings.endpoint.advertise))
     if not addresses:
         raise click.UsageError("give --address tcp://HOST:PORT, or set endpoint.advertise")
-    known = [row[0] for row in AdminClient(settings.admin.socket).sql(_SERVICES, name)["rows"]]
+    client = AdminClient(settings.admin.socket)
+    known = [row[0] for row in client.sql(_SERVICES, name)["rows"]] if name else []
     for service in services:
         if service not in known:
             hint = f"it has: {', '.join(sorted(known)) or 'none'}"
@@ -115,38 +119,48 @@ def export_file(
     click.echo(text, nl=False)
     made = read_partner(text.encode())
     click.echo(f"compare by phone: {made.fingerprint}", err=True)
-    if not made.database:
+    if name and not made.database:
         click.echo(f"dialogs will not be sealed: databases.{name}.certificate is not set", err=True)
 
 
 @partner.command("import")
 @config_option
 @_database_option
+@click.option("--via", type=click.File("rb"), help="Partner file of the gateway through which the partner is reached.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @output_option
 @click.argument("file", type=click.File("rb"))
 def import_file(
-    config: Path | None, database: str | None, file: BinaryIO, output: str, *, dry_run: bool, yes: bool
+    config: Path | None,
+    database: str | None,
+    file: BinaryIO,
+    via: BinaryIO | None,
+    output: str,
+    *,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """
     Show what a partner file changes here, and change it.
 
     Writes certificates next to those of endpoint.peers and databases.NAME.peers, and runs statements: routes to the
-    partner's services, bindings, and permissions for what the partner sends. A second import changes nothing. Exit
-    codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal, 4 daemon
-    unreachable.
+    partner's services, bindings, and permissions for what the partner sends. With --via the gateway is trusted and
+    routed to, and the partner's database is sealed to. At a gateway, the partner may connect, and send to the services
+    that it names. A second import changes nothing. Exit codes: 0 done or nothing to change, 1 refused or not confirmed,
+    2 neither --yes nor a terminal, 4 daemon unreachable.
 
     Examples:
         broker partner import billing.partner -c orders.toml --dry-run
-        broker partner import billing.partner -c orders.toml --yes
+        broker partner import billing.partner --via gateway.partner -c orders.toml --yes
     """
     settings, now = read_settings(config), datetime.now(UTC)
     name = _database(settings, database)
     found = read_partner(file.read(SIZE_MAX + 1))
+    gateway = None if via is None else read_partner(via.read(SIZE_MAX + 1))
     client = AdminClient(settings.admin.socket)
-    change = plan(settings, name, found, _present(client, settings, name), now=now)
-    lines = _shown(settings, name, found, change)
+    change = plan(settings, name, found, _present(client, settings, name), now=now, via=gateway)
+    lines = _shown(settings, name, found, gateway, change)
     is_change = bool(change.files or change.statements)
     if output == "table":
         click.echo("\n".join(map(readable, lines)))
@@ -155,7 +169,7 @@ def import_file(
             confirm(f"make {found.file.instance} a partner?")
         store_files(change.files, is_replacing=True)
         if change.statements:
-            client.sql(change.script, name)
+            client.sql(change.script, name or MSDB)
     if output == "json":
         show_json(
             {
@@ -172,8 +186,10 @@ def import_file(
         click.echo("done")
 
 
-def _database(settings: Settings, database: str | None) -> str:
-    """The named database, or the only one."""
+def _database(settings: Settings, database: str | None) -> str | None:
+    """The named database, or the only one; None at a gateway, which has none."""
+    if database is None and not settings.databases:
+        return None
     name = database or next(iter(settings.databases), None)
     if name is None or name not in settings.databases or (database is None and len(settings.databases) > 1):
         known = ", ".join(settings.databases) or "there is none"
@@ -181,7 +197,7 @@ def _database(settings: Settings, database: str | None) -> str:
     return name
 
 
-def _present(client: AdminClient, settings: Settings, database: str) -> Present:
+def _present(client: AdminClient, settings: Settings, database: str | None) -> Present:
     def rows(question: str, where: str) -> list[list[str]]:
         found: list[list[str]] = client.sql(question, where)["rows"]
         return found
@@ -192,26 +208,29 @@ def _present(client: AdminClient, settings: Settings, database: str) -> Present:
     ]
     rules += [
         (where, PermissionRule(Permission.SEND, securable, parse_principal(who), PermissionState(state)))
-        for where in (MSDB, database)
+        for where in filter(None, (MSDB, database))
         for who, state, securable in rows(_SEND, where)
     ]
     return Present(
         services=[(where, row[0]) for where in settings.databases for row in rows(_SERVICES, where)],
         routes=[RouteRow(where, *row) for where in (MSDB, *settings.databases) for row in rows(_ROUTES, where)],
-        bindings=[BindingRow(*row) for row in rows(_BINDINGS, database)],
+        bindings=[BindingRow(*row) for row in rows(_BINDINGS, database)] if database else [],
         rules=rules,
     )
 
 
-def _shown(settings: Settings, database: str, found: Partner, change: Plan) -> list[str]:
-    """The partner and the changes, one a line."""
-    certificate = describe(found.endpoint[0])
-    lines = [
-        f"partner {found.file.instance} at {', '.join(found.file.addresses)}",
-        f"certificate of {found.who.name}, valid until {certificate.ends:%Y-%m-%d}",
-        f"compare by phone: {found.fingerprint}",
-    ]
-    if not is_sealed(settings, database, found):
+def _shown(settings: Settings, database: str | None, found: Partner, via: Partner | None, change: Plan) -> list[str]:
+    """The partner, the gateway and the changes, one a line."""
+    lines = []
+    for what, one in (("partner", found), ("gateway", via)):
+        if one is not None:
+            certificate = describe(one.endpoint[0])
+            lines += [
+                f"{what} {one.file.instance} at {', '.join(one.file.addresses)}",
+                f"certificate of {one.who.name}, valid until {certificate.ends:%Y-%m-%d}",
+                f"compare by phone: {one.fingerprint}",
+            ]
+    if database and not is_sealed(settings, database, found):
         missing = f"databases.{database}.certificate is not set" if found.database else "the file has no [database]"
         lines.append(f"dialogs will not be sealed: {missing}")
     lines += [f"{'replace' if path.exists() else 'write'} {path}" for path in change.files]

@@ -52,7 +52,6 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
 
     Examples:
         broker why -c config/orders.toml
-        broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
         broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
     """
     directory = Directory(where, credentials=credentials())

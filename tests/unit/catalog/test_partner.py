@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import BasicConstraints, CertificateBuilder, random_serial_number
+from msgspec import structs
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.partner import (
@@ -232,6 +233,65 @@ def test_import_writes_certificates_and_says_the_least_that_is_needed(orders: Se
         f"CREATE REMOTE SERVICE BINDING [{PREFIX}//shop/billing] TO SERVICE '//shop/billing' WITH USER = [CN=billing];",
         "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
     ] == [" ".join(line.split()) for line in change.script.splitlines()]
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Settings:
+    """It has no database."""
+    return structs.replace(instance(tmp_path / "gateway"), databases={})
+
+
+def gateway_file(gateway: Settings) -> Partner:
+    return read_partner(export(gateway, None, [], [], ["tcp://gateway.example:4022"]).encode())
+
+
+def test_through_a_gateway_the_gateway_is_trusted_and_the_database_of_the_partner_is_sealed_to(
+    orders: Settings, billing: Settings, gateway: Settings
+) -> None:
+    change = plan(orders, "orders", partner(billing), EMPTY, now=NOW, via=gateway_file(gateway))
+
+    assert [
+        "tls/peers/partner-gateway.pem",
+        "dialog/peers/partner-billing.dialog.pem",
+    ] == [str(path.relative_to(orders.instance.state_dir)) for path in change.files]
+    assert [
+        "USE [msdb];",
+        "GRANT CONNECT ON ENDPOINT::[*] TO [CN=gateway];",
+        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=gateway];",
+        "USE [orders];",
+        f"CREATE ROUTE [{PREFIX}//shop/billing] WITH {ROUTE.replace('billing.example', 'gateway.example')};",
+        f"CREATE REMOTE SERVICE BINDING [{PREFIX}//shop/billing] TO SERVICE '//shop/billing' WITH USER = [CN=billing];",
+        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
+    ] == [" ".join(line.split()) for line in change.script.splitlines()]
+
+
+def test_a_gateway_lets_a_partner_send_to_the_services_that_it_names_and_routes_to_its_own(
+    billing: Settings, gateway: Settings
+) -> None:
+    change = plan(gateway, None, partner(billing), Present([], [], [], []), now=NOW)
+
+    assert ["partner-billing.pem"] == [path.name for path in change.files]
+    assert [
+        "USE [msdb];",
+        "GRANT CONNECT ON ENDPOINT::[*] TO [CN=billing];",
+        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
+        f"CREATE ROUTE [{PREFIX}//shop/billing] WITH {ROUTE};",
+    ] == [" ".join(line.split()) for line in change.script.splitlines()]
+    taken = RouteRow("msdb", "r", "//shop/billing", "tcp://other:1", None)
+    with pytest.raises(PartnerFileError, match="leads to //shop/billing already"):
+        plan(gateway, None, partner(billing), Present([], [taken], [], []), now=NOW)
+
+
+def test_a_gateway_is_no_partner_and_only_a_gateway_leads_to_one(
+    orders: Settings, billing: Settings, gateway: Settings
+) -> None:
+    assert "gateway is a gateway, which has no services" == refused(orders, gateway_file(gateway))
+    with pytest.raises(PartnerFileError, match="billing has services, so nothing is reached through a gateway"):
+        plan(orders, "orders", partner(billing), EMPTY, now=NOW, via=partner(billing))
+    with pytest.raises(PartnerFileError, match="this instance has no database"):
+        plan(gateway, None, partner(billing), EMPTY, now=NOW, via=gateway_file(gateway))
+    with pytest.raises(PartnerFileError, match="names services of one side only"):
+        partner(billing, sends_to=[])
 
 
 def imported(settings: Settings, of: Partner) -> Present:

@@ -46,7 +46,8 @@ def test_bash_completes_commands_options_and_values() -> None:
 
 
 GROUPS = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}
-COMMANDS = sorted([*main.commands, *(f"{name} {inner}" for name, group in GROUPS.items() for inner in group.commands)])
+INNER = (f"{name} {one}" for name, group in GROUPS.items() for one, made in group.commands.items() if not made.hidden)
+COMMANDS = sorted([*main.commands, *INNER])
 
 
 def command(name: str) -> click.Command:

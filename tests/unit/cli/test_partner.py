@@ -54,7 +54,7 @@ def test_file_is_printed_and_its_fingerprint_beside_it(config: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        ("export --to x", 2, "Missing option '--service'"),
+        ("export --to x", 2, "name the services: --service of this side"),
         ("export --service x --to y -d other", 2, "name the --database of the services: orders"),
         ("export --service //shop/Order --to x", 1, "orders has no service //shop/Order; it has: //shop/Orders"),
         (f"export --service {ORDERS} --to x --address LOCAL", 1, "no other machine could dial LOCAL"),
