@@ -16,8 +16,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from itertools import pairwise
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
@@ -26,8 +29,11 @@ from msgspec import Struct
 from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
+from broker.catalog.handlers import grants_of
 from broker.catalog.lint import differing_names, live_routes, shown, survey
 from broker.config.settings import EndpointSettings
+from broker.config.toml import KeyPath
+from broker.errors import CertificateUnusableError
 from broker.flow import Disposition
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
@@ -36,6 +42,10 @@ from broker.routing.lint import Lint, leads_out
 from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
+from broker.security.certificate_files import read_certificates
+from broker.security.grants import Grants, Permission, PermissionState, render_rule
+from broker.security.identity import who_of
+from broker.security.principal import Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
 NAMES_MAX = 200  # that are asked for
@@ -76,6 +86,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
         yield from survey(run, is_one_target=is_one_target, unanswered=unanswered)
     yield from differing_names(runs)
     yield from _circles(given)
+    yield from _missing_grants(given)
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
 
@@ -188,6 +199,67 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
         problem = f"messages to {what} go in a circle, {path}, until their hops are used up (11285)"
         hint = "end the circle: on one of these instances lead them to where the service is, or drop the route"
         yield of_route(Lint.ROUTING_LOOP, problem, hint, at=given.at(leg), route=leg.route.name)
+
+
+# --- permissions ------------------------------------------------------------------------------------------
+
+
+def _missing_grants(given: Given) -> Iterator[Diagnostic]:
+    """Yield the permissions that instances and databases lack for what arrives from others, as statements to run."""
+    found: dict[tuple[Site, str], dict[str, str]] = {}  # by instance and database: statement, and a path that needs it
+    for site, sender in given.home_of:
+        for facts in given.facts(site, sender) if sender is not None else ():
+            for end in given.network.follow(facts, site):
+                if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
+                    for where, statement in _lacking(given, end, facts.to_service):
+                        found.setdefault(where, {}).setdefault(statement, end.path)
+    for (site, name), statements in found.items():
+        run = given.run_of[site]
+        problem = f"messages over {', '.join(dict.fromkeys(statements.values()))} are refused: {name} lacks permissions"
+        hint = f"USE [{name}]; {' '.join(f'{one};' for one in statements)}"
+        path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
+        yield of_setting(Lint.MISSING_GRANT, problem, hint, at=(run, run.databases[name]), path=path)
+
+
+def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
+    """The statements that a path lacks, each with the instance and database where; a DENY is not lifted."""
+    for before, leg in pairwise(end.legs):
+        run, who = given.run_of[leg.site], _endpoint_of(given.run_of[before.site])
+        if leg.site is not before.site and who is not None:
+            grants = grants_of(run.settings, run.msdb.rows.permissions)
+            connect, send = grants.connect(who), grants.send(who, service)
+            name = run.settings.instance.name
+            for permission, securable, ruling in (
+                (Permission.CONNECT, name, connect),
+                (Permission.SEND, service, send),
+            ):
+                if not ruling.is_permitted and ruling.rule is None:
+                    yield (leg.site, MSDB), render_rule(PermissionState.GRANT, permission, securable, who.name)
+    first, last = end.legs[0], end.legs[-1]
+    run, target = given.run_of[last.site], given.home_of[last.site, end.database]
+    who = _identity_of(given.run_of[first.site], given.home_of[first.site, first.database])
+    if who is not None and target.name in run.settings.databases:
+        is_identified = run.settings.databases[target.name].certificate is not None
+        ruling = Grants(target.rows.permissions, is_default_deny=is_identified).send(who, service)
+        if not ruling.is_permitted and ruling.rule is None:
+            statement = render_rule(PermissionState.GRANT, Permission.SEND, service, who.name)
+            yield (last.site, target.name), statement
+
+
+def _endpoint_of(run: DryRun) -> Who | None:
+    """The principal that the endpoint of an instance proves; None without a certificate that can be read."""
+    return _holder(run.settings.endpoint.certificate)
+
+
+def _identity_of(run: DryRun, home: DryDatabase) -> Who | None:
+    settings = run.settings.databases.get(home.name)
+    return None if settings is None else _holder(settings.certificate)
+
+
+def _holder(certificate: Path | None) -> Who | None:
+    with suppress(CertificateUnusableError, OSError, ValueError):  # reported for itself
+        return None if certificate is None else who_of(read_certificates(certificate)[0])
+    return None
 
 
 # --- dead ends ----------------------------------------------------------------------------------------------

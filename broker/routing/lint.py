@@ -52,6 +52,7 @@ class Lint(StrEnum):
     MISSING_RETURN_ROUTE = "missing-return-route"
     ROUTING_LOOP = "routing-loop"
     DEAD_END = "dead-end"
+    MISSING_GRANT = "missing-grant"
 
 
 class Remark(Struct, frozen=True):

@@ -15,6 +15,7 @@ from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import NAMES_MAX, named_hosts, survey_all, unresolved
 from broker.config.load import load_settings
 from broker.routing.lint import Lint
+from tests.support.partners import configured, instance, settings_of
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, BILLING, SHIPPING = (f"0d6a4cf5-9a0b-4d0e-8d8c-3c1c7f1f5a0{number}" for number in (1, 2, 3))
@@ -382,3 +383,46 @@ def test_number_of_names_is_bounded(dry: Any) -> None:
     unresolved(dry(script), resolve=asked.append)
 
     assert NAMES_MAX == len(asked)
+
+
+# --- permissions ---
+
+
+def allowed(directory: Path, *, is_granted: bool) -> list[str]:
+    """What is missing for dialogs between two databases over a gateway: place and statements."""
+    runs = []
+    for name, other in (("orders", "billing"), ("billing", "orders")):
+        settings = instance(directory / name, endpoint={"advertise": [f"tcp://{name}"], "listen": ["127.0.0.1:0"]})
+        grants = f"USE msdb; GRANT CONNECT ON ENDPOINT::[{name}] TO [CN=gateway];"
+        grants += " GRANT SEND ON SERVICE::[*] TO [CN=g*];"
+        grants += f" USE {name}; GRANT SEND ON SERVICE::[{name}] TO [CN={other}];"
+        script = service(name) + route("r", other, "gateway") + grants * is_granted
+        (directory / name / "scripts.d" / "s.sql").write_text(script)
+        runs.append(load_settings(settings.instance.state_dir / "broker.toml", environ={}))
+    gateway = settings_of("gateway", directory / "gateway")
+    del gateway["databases.gateway"]
+    gateway["endpoint"] |= {"advertise": ["tcp://gateway"], "listen": ["127.0.0.1:0"], "message_forwarding": True}
+    script = route("b", "billing", "billing") + route("o", "orders", "orders")
+    script += "GRANT CONNECT ON ENDPOINT::[gateway] TO [public]; GRANT SEND ON SERVICE::[*] TO [CN=*];" * is_granted
+    (directory / "gateway" / "scripts.d" / "s.sql").write_text(script)
+    runs.append(configured(directory / "gateway", gateway | {"routes": {"files": ["scripts.d/*.sql"]}}))
+    kept, _ = survey_all([dry_run(one, now=NOW) for one in runs])
+    return [f"{one.subject}: {one.hint}" for one in kept if one.lint is Lint.MISSING_GRANT]
+
+
+def test_every_grant_that_a_path_lacks_is_a_statement_to_run(tmp_path: Path) -> None:
+    connect, send = "GRANT CONNECT ON ENDPOINT::", "GRANT SEND ON SERVICE::"
+    at_gateway = f"{connect}[gateway] TO [CN=orders]; {send}[billing] TO [CN=orders];"
+    at_gateway += f" {connect}[gateway] TO [CN=billing]; {send}[orders] TO [CN=billing];"
+
+    assert [
+        f"billing, billing: USE [billing]; {send}[billing] TO [CN=orders];",
+        f"billing, msdb: USE [msdb]; {connect}[billing] TO [CN=gateway]; {send}[billing] TO [CN=gateway];",
+        f"gateway, msdb: USE [msdb]; {at_gateway}",
+        f"orders, msdb: USE [msdb]; {connect}[orders] TO [CN=gateway]; {send}[orders] TO [CN=gateway];",
+        f"orders, orders: USE [orders]; {send}[orders] TO [CN=billing];",
+    ] == sorted(allowed(tmp_path, is_granted=False))
+
+
+def test_a_path_with_all_its_grants_lacks_nothing(tmp_path: Path) -> None:
+    assert [] == allowed(tmp_path, is_granted=True)
