@@ -29,10 +29,8 @@ SECONDS = 60.0
 # Every public step of a worker and of its connection, and the function itself, is a place to die at.
 APPLICATION = """
 import os, signal, sys, broker
-from broker.client import queue as claim
-from broker.client import reader_worker as desk
-from broker.client import reader_worker as reader_connection
-from broker.client import reader_worker as work
+from broker.client import reader_worker
+from broker.client.reader_worker import ReaderConnection, Work
 
 left = int(os.environ["DIE_AT"])
 
@@ -52,9 +50,8 @@ def around(owner, name):
     setattr(owner, name, wrapped)
 
 for owner, name in [
-    (reader_connection.ReaderConnection, "begin"), (reader_connection.ReaderConnection, "commit_all"),
-    (work.Work, "load"), (work.Work, "argument"), (work, "settle"), (work.Work, "_end_dialogs"),
-    (desk, "claim_group"), (desk, "note_crashes"),
+    (ReaderConnection, "begin"), (ReaderConnection, "commit_all"), (Work, "load"), (Work, "argument"), (Work, "finish"),
+    (reader_worker, "finish_claim"), (reader_worker, "claim_group"), (reader_worker, "record_crashes"),
 ]:
     around(owner, name)
 
@@ -107,7 +104,8 @@ def wait(shop: Shop, process: subprocess.Popen[bytes]) -> bool:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
-    assert process.wait(SECONDS) in (0, -signal.SIGTERM)  # the latter while it is still starting
+    # -SIGTERM while it is still starting, -SIGKILL where its own step came first.
+    assert process.wait(SECONDS) in {0, -signal.SIGTERM, -signal.SIGKILL}
 
 
 def faults(shop: Shop, dialogs: int, messages: int) -> list[str]:

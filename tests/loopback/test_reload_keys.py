@@ -130,6 +130,7 @@ def cases(at: Path) -> dict[str, Case]:
         ),
         one(f"{db}.path", "else.db"),
         one(f"{db}.broker_instance", "12345678-1234-1234-1234-123456789abc"),
+        one(f"{db}.create", True),
         one(
             f"{db}.scripts",
             [str(at / "queue.sql")],

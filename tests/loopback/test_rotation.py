@@ -128,4 +128,4 @@ def test_files_that_change_are_used_within_seconds_and_those_that_cannot_be_used
                 pass  # its end is what is waited for
     wait_for(lambda: not client.is_heard(), seconds=SECONDS, what="its being refused")
     assert ["CN=other CA"] == [one["name"] for one in gateway.status()["certificates"] if one["role"] == "trust"]
-    assert "the peer's certificate is not trusted" in gateway.daemon.log.read_text()
+    assert "the peer's certificate is no longer trusted" in gateway.daemon.log.read_text()

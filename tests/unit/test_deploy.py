@@ -79,8 +79,8 @@ def test_the_command_understands_its_words() -> None:
 
     params = pipeline.commands["run"].make_context("run", words).params
 
-    assert timedelta(hours=1) == params["behind"] - params["first"]
-    assert timedelta(hours=1) <= datetime.now(UTC) - params["behind"] < timedelta(hours=2, minutes=1)
+    assert timedelta(hours=1) == params["end"] - params["first"]
+    assert timedelta(hours=1) <= datetime.now(UTC) - params["end"] < timedelta(hours=2, minutes=1)
     assert (Path(f"/flows/results/{params['first']:%Y-%m-%dT%H}"), "json") == (params["out"], params["output"])
 
 
