@@ -72,7 +72,9 @@ def installed(request: pytest.FixtureRequest, made: Made, tmp_path_factory: pyte
     )  # a .pth in there, of this checkout, is not read
     wheel = made.wheel(request.param)
     pinned = folder / "pinned.txt"
-    pinned.write_text(f"service-broker @ {wheel.as_uri()} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    pinned.write_text(
+        f"service-broker @ {wheel.as_uri()} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    )
     words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([folder / "bin" / "python", *words, "--require-hashes", "-r", pinned], check=True, env=environ())
     return request.param, folder / "bin"
