@@ -205,7 +205,7 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
 
 
 def _missing_grants(given: Given) -> Iterator[Diagnostic]:
-    """Yield the permissions that instances and databases lack for what arrives from others, as statements to run."""
+    """Yield the permissions that instances and databases lack for messages of others, as statements to run."""
     found: dict[tuple[Site, str], dict[str, str]] = {}  # by instance and database: statement, and a path that needs it
     for site, sender in given.home_of:
         for facts in given.facts(site, sender) if sender is not None else ():

@@ -388,7 +388,7 @@ def plan(
     endpoint, hop = settings.endpoint, via or partner
     own = None if database is None else settings.databases[database]
     if partner.is_gateway:
-        hint = "import the file of the partner behind the gateway, with --via and this one"
+        hint = "import the file of the partner on its other side, with --via and this one"
         raise PartnerFileError(f"{partner.file.instance} is a gateway, which has no services", hint)
     if via is not None and (own is None or not via.is_gateway):
         problem = "this instance has no database" if own is None else f"{via.file.instance} has services"
