@@ -319,7 +319,9 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
     if output == "json":
         show_json({"chosen": [asdict(one) for one in members], "ended": ended})
     else:
-        click.echo(f"{total:,} conversations would end" if dry_run else f"{ended:,} conversations ended")
+        click.echo(
+            f"{plural(total, 'conversation')} would end" if dry_run else f"{plural(ended, 'conversation')} ended"
+        )
 
 
 def _selection(

@@ -53,6 +53,16 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 }
 
 
+# The sections of the help.
+SECTIONS: Mapping[str, str] = {
+    "Run an instance": "serve check config status top health reload drain",
+    "Send and receive": "send receive run quarantine dialogs",
+    "Find out": "why explain sql flows pipeline",
+    "Set up": "routes certs partner token database",
+    "Tools": "bench completion",
+}
+
+
 class _Commands(UserDict[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
@@ -80,10 +90,11 @@ class _Program(click.Group):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, by name."""
+        """The commands, by what they are for."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names.split()])
 
 
 @click.group(
@@ -91,7 +102,7 @@ class _Program(click.Group):
     commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="broker", prog_name="broker")
+@click.version_option(package_name="service-broker", prog_name="broker")
 def main() -> None:
     """
     A Service-Broker-style message router and forwarder.

@@ -469,7 +469,8 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
     if not waiting:
         if state == "ER":
             return "the conversation has failed: no message of it will be sent; receive its Error message"
-        return f"everything sent is acknowledged ({sent} messages)" if sent else "nothing has been sent yet"
+        count = "1 message" if sent == 1 else f"{sent} messages"
+        return f"everything sent is acknowledged ({count})" if sent else "nothing has been sent yet"
     what = "1 message waits" if waiting == 1 else f"{waiting} messages wait"
     if has_daemon(path_of(db)) is False:
         before = f"; before that: {status}" if status else ""

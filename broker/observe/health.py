@@ -172,7 +172,7 @@ def _ledgers(status: Status) -> Iterator[HealthFinding]:
         yield HealthFinding(Level.BAD, "ledger", what, do)
     for name, database in status.databases.items():
         if database.ledger is not None and database.ledger.unaccounted:
-            what = f"{database.ledger.unaccounted:,} messages of the database {name} are unaccounted for"
+            what = f"{_count(database.ledger.unaccounted, 'message')} of the database {name} unaccounted for"
             yield HealthFinding(Level.BAD, "ledger", what, do)
 
 
@@ -292,9 +292,8 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
     for name, database in status.databases.items():
         oldest = database.oldest_waiting_s or 0.0
         if oldest > WAITING_SECONDS:
-            what = (
-                f"{database.waiting_messages:,} messages of {name} are not acknowledged, the oldest for {oldest:,.0f} s"
-            )
+            messages = _count(database.waiting_messages or 0, "message")
+            what = f"{messages} of {name} not acknowledged, the oldest for {oldest:,.0f} s"
             yield HealthFinding(Level.NOTICE, "database", what, "broker why shows for each conversation why it waits")
         for queue in database.queues or ():
             if not queue.is_receive_enabled:

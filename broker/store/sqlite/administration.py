@@ -82,7 +82,9 @@ class ContentsAtRisk:
     def __str__(self) -> str:
         states = ", ".join(f"{number:,} {state}" for state, number in self.conversations.items())
         inside = f" ({states})" if states else ""
-        return f"{self.count:,} conversations{inside}, {self.unsent:,} messages to send, {self.unread:,} unread"
+        many = "" if self.count == 1 else "s"
+        to_send = "1 message" if self.unsent == 1 else f"{self.unsent:,} messages"
+        return f"{self.count:,} conversation{many}{inside}, {to_send} to send, {self.unread:,} unread"
 
 
 def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:

@@ -13,6 +13,7 @@ import pytest
 
 from broker.cli import main
 from broker.cli.main import COMMANDS as TABLE
+from broker.cli.main import SECTIONS
 from tests.support.command import run
 
 
@@ -59,6 +60,11 @@ def command(name: str) -> click.Command:
     return found
 
 
+def test_every_command_is_in_one_section_of_the_help() -> None:
+    assert sorted(main.commands) == sorted(name for names in SECTIONS.values() for name in names.split())
+    assert run("--version").stdout.startswith("broker, version ")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_has_a_line_exit_codes_options_and_two_examples(name: str) -> None:
     result = run(*name.split(), "--help")
@@ -75,11 +81,11 @@ def test_the_help_of_a_command_has_a_line_exit_codes_options_and_two_examples(na
 
 
 def test_the_help_of_the_program_lists_every_command_and_exit_code() -> None:
-    text, _, listed = run("--help").stdout.partition("Commands:")
+    text, _, listed = run("--help").stdout.partition(f"{next(iter(SECTIONS))}:")
 
-    assert sorted(TABLE) == [
+    assert sorted(TABLE) == sorted(
         line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "
-    ]
+    )
     assert (
         "Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because"
         " it would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration)."

@@ -420,7 +420,7 @@ def test_nothing_waits_before_the_first_send_and_after_the_last_acknowledgement(
 
     assert [
         "nothing has been sent yet",
-        "everything sent is acknowledged (1 messages)",
+        "everything sent is acknowledged (1 message)",
         "the conversation has failed: no message of it will be sent; receive its Error message",
         "the conversation is over: no message of it waits",
     ] == told

@@ -111,7 +111,7 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
         (mirrored("NOT_OPERATIONAL"), "bad", "R is not operational"),
         (mirrored("PRINCIPAL_ONLY"), "notice", "R is principal only"),
         (mirrored("OPERATIONAL", "two principals"), "bad", "two principals"),
-        (database(ledger=LEDGER), "bad", "1 messages of the database orders are unaccounted for"),
+        (database(ledger=LEDGER), "bad", "1 message of the database orders unaccounted for"),
         (database(problem="disk full"), "bad", "disk full"),
         (database(quarantined=1), "bad", "1 dialog of orders in quarantine"),
         (database(replaced="x was in it"), "bad", "the database orders is a new, empty one: x was in it"),
@@ -135,7 +135,7 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
             "bad",
             f"{HOP} is not reached: refused, and 47 dialogs wait for it, the first for 23 s",
         ),
-        (database(oldest_waiting_s=61.0, waiting_messages=7), "notice", "7 messages of orders are not acknowledged"),
+        (database(oldest_waiting_s=61.0, waiting_messages=7), "notice", "7 messages of orders not acknowledged"),
         (queue(is_receive_enabled=False), "notice", "the queue Q of orders is off"),
         (
             queue(is_receive_enabled=True, oldest_s=301.0),
