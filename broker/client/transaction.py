@@ -103,7 +103,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
             return
         began = time.monotonic()
         try:
-            take_write_lock(db, least=BUSY_SECONDS, waits=_waits_of(db))
+            take_write_lock(db, least=BUSY_SECONDS, waits=partial(_waits_of, db))
         except sqlite3.OperationalError as error:
             blame_file(db, error, time.monotonic() - began)
             raise
@@ -203,7 +203,8 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    began, waits = time.monotonic(), _waits_of(db)
+    began = time.monotonic()
+    waits: WriteLockWaits | None = None
     while True:
         try:
             return call()
@@ -212,6 +213,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
             if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
                 blame_file(db, error, time.monotonic() - began)
                 raise
+            waits = waits or _waits_of(db)
             waits.go_on()
             time.sleep(LOCK_PAUSE)
 

@@ -52,7 +52,8 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
         sqlite3.OperationalError: others had the file for as long as the connection's own time-out.
         DemotedError: another daemon is the principal by now.
     """
-    take_write_lock(db, waits=db.lock_waits if isinstance(db, DaemonConnection) else None)
+    waits = db.lock_waits if isinstance(db, DaemonConnection) else None
+    take_write_lock(db, waits=None if waits is None else lambda: waits)
     try:
         check_epoch(db)
         yield
@@ -135,7 +136,9 @@ def epoch(db: sqlite3.Connection) -> int:
     return found
 
 
-def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0, waits: WriteLockWaits | None = None) -> None:
+def take_write_lock(
+    db: sqlite3.Connection, *, least: float = 0.0, waits: Callable[[], WriteLockWaits] | None = None
+) -> None:
     """
     BEGIN IMMEDIATE, with many short attempts.
 
@@ -146,7 +149,7 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0, waits: WriteL
     Args:
         db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
         least: Seconds to wait at least.
-        waits: Notes how long this took.
+        waits: Returns what notes how long this takes; called only when another connection has the lock.
 
     Raises:
         sqlite3.OperationalError: others had the file for so long.
@@ -154,6 +157,7 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0, waits: WriteL
     patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
     deadline = time.monotonic() + max(least, patience / 1000)
     pause = LOCK_PAUSE_FIRST
+    noted: WriteLockWaits | None = None
     db.execute("PRAGMA busy_timeout = 0")
     try:
         while True:
@@ -163,14 +167,15 @@ def take_write_lock(db: sqlite3.Connection, *, least: float = 0.0, waits: WriteL
                 if not is_busy(error) or time.monotonic() >= deadline:
                     raise
                 if waits is not None:
-                    waits.go_on()
+                    noted = noted or waits()
+                    noted.go_on()
                 time.sleep(pause)
                 pause = min(LOCK_PAUSE, 2 * pause)
             else:
                 return
     finally:
-        if waits is not None:
-            waits.end()
+        if noted is not None:
+            noted.end()
         db.execute(f"PRAGMA busy_timeout = {patience}")
 
 
