@@ -298,8 +298,9 @@ class Transmitter:
         """
         found: dict[str, tuple[int, float]] = {}
         for endpoint_id in islice(self._waiting, BLOCKED_MAX):
-            sender = self.senders[endpoint_id]
-            decision = self._decisions.get(endpoint_id) or self.decide(sender.contact)
+            sender, decision = self.senders[endpoint_id], self._decisions.get(endpoint_id)
+            if decision is None:
+                continue  # paths have changed: it is about to be decided again
             is_forwarded = decision.disposition is Disposition.FORWARDED
             where = str(decision.candidates[0].address) if is_forwarded else decision.disposition.value
             dialogs, since = found.get(where, (0, NEVER))
