@@ -23,6 +23,7 @@ from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota, Share
 from broker.forwarding.ring import Ring
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
+from tests.support.forwarding import PLAIN
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of
 from tests.support.tiers import examples
@@ -91,17 +92,6 @@ def test_last_of_a_large_pack_needs_little_memory(make_frame: MakeFrame) -> None
 
     assert 1 == len(queue)
     assert sys.getsizeof(queue.split(pack.name)) < sys.getsizeof(dict.fromkeys(pack.keys)) / 10
-
-
-PLAIN = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
-    to_service="//to",
-    from_service="//from",
-    from_broker_instance=NO_GUID,
-)
 
 
 class Queue(RuleBasedStateMachine):
