@@ -37,7 +37,7 @@ from examples.demo.topology import Daemon, wait_for
 # --- application ---
 # Applications of the benchmark, each a separate process as applications are: one interpreter would share its lock.
 #
-# They say when they are ready, wait for the word, and give one number back.
+# They say when they are ready, wait for the word, and give one value back.
 
 
 QUEUE = "BenchQueue"
@@ -46,8 +46,8 @@ WAIT = 60.0  # seconds for one message
 RESULT_SECONDS = 3600.0
 PIECE = 1024 * 1024  # bytes of a large message read at a time
 
-Work = Callable[..., float]
-"""(connection to its database, what says ready and waits for the word, arguments) -> a number."""
+Work = Callable[..., Any]
+"""(connection to its database, what says ready and waits for the word, arguments) -> a number, or several."""
 
 
 class ApplicationError(BrokerError):
@@ -90,11 +90,11 @@ class Child:
         """Let it begin."""
         self._pipe.send(None)
 
-    def result(self) -> float:
-        """Its number, when it is done. Raises ApplicationError."""
+    def result(self) -> Any:
+        """What its work returned, when it is done. Raises ApplicationError."""
         try:
             if self._pipe.poll(RESULT_SECONDS):
-                return float(self._pipe.recv())
+                return self._pipe.recv()
         except EOFError:
             pass
         raise ApplicationError("an application of the benchmark ended without a result; its error is above")
@@ -314,21 +314,21 @@ def _timed(net: Ends, source: Child, far: Child, count: int, name: str) -> dict[
     }
     source.ready()
     far.ready()
-    before, began = _spent(pids), time.monotonic()
+    before, began = spent(pids), time.monotonic()
     far.go()
     source.go()
     source.result()
     far.result()
-    seconds, after = time.monotonic() - began, _spent(pids)
-    return {name: count / seconds} | _cost(before, after, count)
+    seconds, after = time.monotonic() - began, spent(pids)
+    return {name: count / seconds} | cost(before, after, count)
 
 
-def _spent(pids: Mapping[str, int]) -> dict[str, float]:
+def spent(pids: Mapping[str, int]) -> dict[str, float]:
     """CPU seconds of each process so far."""
     return {name: cpu_seconds(pid) for name, pid in pids.items()}
 
 
-def _cost(before: Mapping[str, float], after: Mapping[str, float], messages: int) -> dict[str, float]:
+def cost(before: Mapping[str, float], after: Mapping[str, float], messages: int) -> dict[str, float]:
     """CPU microseconds a message: `cpu_us` of all processes together, `<name>_us` of each."""
     micros = {f"{name}_us": (after[name] - before[name]) / messages * 1e6 for name in after}
     return {"cpu_us": sum(micros.values())} | micros
@@ -355,14 +355,14 @@ def drain(messages: int) -> dict[str, float]:
 
         wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
         pids = {"sender": net.sender.pid, "gateway": net.gateway.pid, "target": net.target.pid}
-        before, began, first = _spent(pids), time.monotonic(), left()
+        before, began, first = spent(pids), time.monotonic(), left()
         wait_for(lambda: left() == 0, seconds=PATIENCE + messages / 500, what="an empty transmission queue")
-        drained, after = time.monotonic() - began, _spent(pids)
-        cost = _cost(before, after, max(1, first))
+        drained, after = time.monotonic() - began, spent(pids)
+        spending = cost(before, after, max(1, first))
         began = time.monotonic()
         consume(far, messages, BATCH)
         received_s = messages / (time.monotonic() - began)
-        return {"messages_s": first / max(drained, 1e-3), "received_s": received_s} | cost
+        return {"messages_s": first / max(drained, 1e-3), "received_s": received_s} | spending
 
 
 def large(mib: int) -> dict[str, float]:

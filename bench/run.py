@@ -5,7 +5,7 @@ Benchmarks on loopback: each starts what it measures, and ends it.
 
 Without names: forwarding, dialogs, codec, permissions, mirrors, journal and memory, in four minutes; with --full
 decisions, kernel, peers and routes too, in half an hour. Those of load need a machine without other work, and
-run when they are named: saturation, overload, connections, open-dialogs, day.
+run when they are named: durable, saturation, overload, connections, open-dialogs, day.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bench import (
     codec,
     decisions,
     dialogs,
+    durable,
     forwarding,
     haproxy,
     journal,
@@ -122,6 +123,7 @@ FULL: dict[str, Bench] = {
     )
 }
 LOAD: dict[str, Bench] = {
+    "durable": durable.measure,
     "saturation": _saturation,
     "overload": _overload,
     "connections": _connections,
