@@ -18,6 +18,7 @@ logged, and never counted. `Activation` is the original's ACTIVATION clause of a
 from __future__ import annotations
 
 import inspect
+import os
 import sqlite3
 import threading
 import time
@@ -309,7 +310,9 @@ class ReaderDatabase:
         self._lookouts = {id(reader): threading.Lock() for reader in readers}
         self._rules = _retry_rules(name, path, readers)
         now = time.time()
-        self._records = {reader.queue: QueueRecord(reader.queue, 0, now, None) for reader in readers}
+        self._records = {
+            one.queue: QueueRecord(one.queue, 0, now, None, os.getpid(), one.name, one.concurrency) for one in readers
+        }
         self._slot = ReaderSlot(str(path))
         self._disown()
         self._poller = threading.Thread(target=self._poll_changes, name=f"poll {name}", daemon=True)

@@ -36,7 +36,7 @@ from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
 from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import open_watch, origin
-from broker.store.sqlite.reader_slots import queue_monitors
+from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors
 from broker.store.sqlite.views import ROUTES
 
 Row = tuple[object, ...]
@@ -413,7 +413,7 @@ def _database_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
             with suppress(sqlite3.Error), closing(open_watch(path)) as db:
                 identity, made_at = origin(db)
                 guid, is_enabled, made = uuid.UUID(bytes=identity), True, datetime.fromtimestamp(made_at, UTC)
-        yield name, ids[name], guid, is_enabled, made, path and str(path)
+        yield name, ids[name], guid, is_enabled, made, False, True, path and str(path)
 
 
 def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
@@ -432,6 +432,18 @@ def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
                     one.queue_name,
                     one.readers,
                 )
+
+
+def _task_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
+    """One for each worker of a reader."""
+    ids = database_ids(databases)
+    for name, path in databases.items():
+        with suppress(sqlite3.Error):
+            for queue_id, one in activated_tasks(path):
+                for task in range(one.tasks):
+                    is_waiting = task < one.tasks_waiting
+                    ours = (name, one.queue_name, is_waiting)
+                    yield (one.process_id, ids[name], queue_id, one.procedure_name, None, *ours)
 
 
 def _wall_time(at: float | None) -> datetime | None:
@@ -456,7 +468,16 @@ class FilesView:
 
 DATABASES = FilesView(
     "sys.databases",
-    ("name", "database_id", "service_broker_guid", "is_broker_enabled", "create_date", "path"),
+    (
+        "name",
+        "database_id",
+        "service_broker_guid",
+        "is_broker_enabled",
+        "create_date",
+        "is_trustworthy_on",
+        "is_honor_broker_priority_on",
+        "path",
+    ),
     _database_rows,
 )
 QUEUE_MONITORS = FilesView(
@@ -474,8 +495,13 @@ QUEUE_MONITORS = FilesView(
     ),
     _monitor_rows,
 )
+ACTIVATED_TASKS = FilesView(
+    "sys.dm_broker_activated_tasks",
+    ("spid", "database_id", "queue_id", "procedure_name", "execute_as", "database_name", "queue_name", "is_waiting"),
+    _task_rows,
+)
 LEDGER = FilesView("sys.dm_broker_ledger", ("database_name", "entry", "reason", "messages"), _ledger_rows)
-FILES_VIEWS = (DATABASES, QUEUE_MONITORS, LEDGER)
+FILES_VIEWS = (DATABASES, QUEUE_MONITORS, ACTIVATED_TASKS, LEDGER)
 
 # --- the newest lines of the audit file; a line that is not an entry is left out ---
 

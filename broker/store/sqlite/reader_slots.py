@@ -48,23 +48,27 @@ READ_GROUPS_SQL = "SELECT conversation_group_id FROM broker_group_lock WHERE rea
 _FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Instant = Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]  # before the year 10000
-_read_record = msgspec.json.Decoder(list[tuple[str, _Count, _Instant, _Instant | None]]).decode
 
 
-@dataclass(slots=True)
-class QueueRecord:
+class QueueRecord(msgspec.Struct, array_like=True):
     """
     The record in which a reader process reports one queue, for the views. Times are UTC seconds.
 
     Attributes:
         tasks_waiting: So many of its workers have nothing to do.
         last_empty_time: When one of them last found nothing.
+        process_id: 0 of an older version, which does not write what follows.
+        procedure_name: The function that reads the queue, with its module.
+        tasks: Its workers.
     """
 
     queue_name: str
-    tasks_waiting: int
-    activated_time: float
-    last_empty_time: float | None
+    tasks_waiting: _Count
+    activated_time: _Instant
+    last_empty_time: _Instant | None
+    process_id: _Count = 0
+    procedure_name: str = ""
+    tasks: _Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +104,11 @@ class ReaderSlot:
 
     def record(self, queues: Iterable[QueueRecord]) -> None:
         """Report what this process does, for readers of `records`; what does not fit is left out."""
-        lines: list[object] = []
-        for queue in queues:
-            lines.append([queue.queue_name, queue.tasks_waiting, queue.activated_time, queue.last_empty_time])
-            if len(json.dumps(lines)) > RECORD_BYTES:
-                lines.pop()
-                break
+        lines = list(queues)
+        while len(text := msgspec.json.encode(lines)) > RECORD_BYTES:
+            lines.pop()
         with suppress(OSError):  # a full disk: the views show less, the readers do their work
-            os.pwrite(self._descriptor, json.dumps(lines).encode().ljust(RECORD_BYTES), self.number * RECORD_BYTES)
+            os.pwrite(self._descriptor, text.ljust(RECORD_BYTES), self.number * RECORD_BYTES)
 
     def close(self) -> None:
         """Release the slot: what it still has locked counts as left by a crash."""
@@ -223,8 +224,8 @@ def _is_locked(descriptor: int, slot: int) -> bool:
 def _decode(text: bytes) -> list[QueueRecord]:
     """A record; nothing when it was read while it was written, or by another version."""
     try:
-        return [QueueRecord(*queue) for queue in _read_record(text)]
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(text, type=list[QueueRecord])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return []
 
 
@@ -292,3 +293,15 @@ def queue_monitors(path: Path) -> list[Monitor]:
             )
         )
     return monitors
+
+
+def activated_tasks(path: Path) -> list[tuple[int, QueueRecord]]:
+    """
+    The readers at work on the queues of a database, each with the number of its queue. Blocking.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    with closing(open_watch(path)) as db:
+        queues = dict(db.execute("SELECT name, queue_id FROM broker_queue"))
+    return [(queues[one.queue_name], one) for one in records(str(path)) if one.queue_name in queues]

@@ -121,8 +121,18 @@ def contract_id(name: str) -> str:
     return f"CASE {name} {built_in} ELSE {stored} END"
 
 
+def _of_message_type(name: str, column: str, built_in: Mapping[str, object], undeclared: str) -> str:
+    """A column of the message type of a name, as SQL; `undeclared` when no statement has made it."""
+    known = " ".join(f"WHEN {_text(one)} THEN {value}" for one, value in built_in.items())
+    stored = f"(SELECT {column} FROM {{db}}.broker_message_type t WHERE t.name = {name})"  # noqa: S608 - own words
+    return f"CASE {name} {known} ELSE coalesce({stored}, {undeclared}) END"
+
+
 def _service_id(name: str) -> str:
     return f"(SELECT s.service_id FROM {{db}}.broker_service s WHERE s.name = {name})"  # noqa: S608 - own words
+
+
+_LETTER = _case("t.validation", {key: letter for key, (letter, _) in _VALIDATIONS.items()})
 
 
 def _is_sent_by(side: SentBy) -> str:
@@ -134,7 +144,7 @@ _SERVICE_MESSAGE_TYPES = FileView(
         "name": "t.name",
         "message_type_id": "t.message_type_id",
         "principal_id": "NULL",
-        "validation": _case("t.validation", {key: letter for key, (letter, _) in _VALIDATIONS.items()}),
+        "validation": _LETTER,
         "validation_desc": _case("t.validation", {key: word for key, (_, word) in _VALIDATIONS.items()}),
         "xml_collection_id": "NULL",
     },
@@ -283,6 +293,10 @@ _SERVICE_QUEUES = FileView(
     "{db}.broker_queue q",
 )
 
+_SERVICE_QUEUE_USAGES = FileView(
+    {"service_id": "s.service_id", "service_queue_id": "s.queue_id"}, "{db}.broker_service s"
+)
+
 # A closed side is known by its tombstone alone, which is kept until `security_timestamp`.
 _OF_OPEN = (
     "conversation_handle, conversation_group_id, lifetime, far_service, far_broker_instance, service_name, contract,"
@@ -381,10 +395,23 @@ QUEUE = FileView(
         "status": "m.status",
         "priority": "m.priority",
         "queuing_order": "m.queuing_order",
+        "conversation_group_id": guid("c.conversation_group_id"),
         "conversation_handle": guid("c.conversation_handle"),
         "message_sequence_number": "m.message_sequence_number",
         "service_name": "c.service_name",
+        "service_id": _service_id("c.service_name"),
+        "service_contract_name": "c.contract",
+        "service_contract_id": contract_id("c.contract"),
         "message_type_name": "m.message_type_name",
+        "message_type_id": _of_message_type(
+            "m.message_type_name", "message_type_id", {one.name: one.message_type_id for one in MESSAGE_TYPES}, "NULL"
+        ),
+        "validation": _of_message_type(
+            "m.message_type_name",
+            _LETTER,
+            {one.name: f"'{_VALIDATIONS[one.validation][0]}'" for one in MESSAGE_TYPES},
+            "'N'",
+        ),
         "message_body": "m.message_body",
         "message_enqueue_time": instant("m.message_enqueue_time"),
         "body_bytes": "length(m.message_body)",
@@ -396,6 +423,7 @@ FILE_VIEWS: Mapping[str, FileView] = {
     "sys.routes": ROUTES,
     "sys.services": _SERVICES,
     "sys.service_queues": _SERVICE_QUEUES,
+    "sys.service_queue_usages": _SERVICE_QUEUE_USAGES,
     "sys.service_message_types": _SERVICE_MESSAGE_TYPES,
     "sys.service_contracts": _SERVICE_CONTRACTS,
     "sys.service_contract_message_usages": _SERVICE_CONTRACT_MESSAGE_USAGES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from broker.observe import views as module
 from broker.observe.query import shown_value
 from broker.observe.snapshot import DropSnapshot, MirrorSnapshot, read_snapshot
 from broker.observe.views import (
+    ACTIVATED_TASKS,
     AUDIT_COLUMNS,
     COLUMN_COLUMNS,
     DATABASE_MIRRORING,
@@ -42,6 +44,7 @@ from broker.observe.views import (
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute, MirrorRole, OwnRoleStatus
 from broker.routing.route import MirroredPair
+from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from broker.store.sqlite.views import FILE_VIEWS, QUEUE
 from tests.support.shop import Shop
 
@@ -97,13 +100,21 @@ ORIGINAL = {
     "sys.dm_broker_queue_monitors": (
         "database_id queue_id state last_empty_rowset_time last_activated_time tasks_waiting"
     ),
+    "sys.dm_broker_activated_tasks": "spid database_id queue_id procedure_name execute_as",
+    "sys.service_queue_usages": "service_id service_queue_id",
+    "A queue itself": (
+        "status priority queuing_order conversation_group_id conversation_handle message_sequence_number service_name"
+        " service_id service_contract_name service_contract_id message_type_name message_type_id validation"
+        " message_body message_enqueue_time"
+    ),
 }
+FROM_FILES = {**FILE_VIEWS, "A queue itself": QUEUE}
 
 
 @pytest.mark.parametrize("view", ORIGINAL)
 def test_a_view_begins_with_the_columns_of_the_original_and_the_page_marks_the_others(view: str) -> None:
     expected = ORIGINAL[view].split()
-    columns = list(FILE_VIEWS[view].columns) if view in FILE_VIEWS else list(MEMORY_VIEWS[view])
+    columns = list(FROM_FILES[view].columns) if view in FROM_FILES else list(MEMORY_VIEWS[view])
     section = PAGE.read_text(encoding="utf-8").partition(f"\n## {view}\n")[2].partition("\n## ")[0]
 
     assert expected == columns[: len(expected)]
@@ -267,6 +278,7 @@ def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Pa
     rows = shown(DATABASES, files)
 
     told = [(row["name"], row["database_id"], row["is_broker_enabled"], row["path"]) for row in rows]
+    assert {(False, True)} == {(row["is_trustworthy_on"], row["is_honor_broker_priority_on"]) for row in rows}
     assert [
         ("msdb", 4, True, None),
         ("shop", 6, True, str(files["shop"])),
@@ -279,6 +291,17 @@ def test_queue_monitors_name_their_database_by_its_number(files: dict[str, Path]
 
     told = [(row["database_id"], row["database_name"], row["queue_name"], row["state"]) for row in rows]
     assert [(6, "shop", "OrdersQueue", "INACTIVE"), (6, "shop", "BillingQueue", "INACTIVE")] == told
+
+
+def test_each_worker_of_a_reader_is_an_activated_task(files: dict[str, Path]) -> None:
+    with closing(ReaderSlot(str(files["shop"]))) as slot:
+        slot.record([QueueRecord("BillingQueue", 1, 0.0, None, 42, "billing.handle", 2)])
+
+        rows = shown(ACTIVATED_TASKS, files)
+
+    billing = {"spid": 42, "database_id": 6, "queue_id": 2, "procedure_name": "billing.handle", "execute_as": None}
+    billing |= {"database_name": "shop", "queue_name": "BillingQueue"}
+    assert [billing | {"is_waiting": True}, billing | {"is_waiting": False}] == rows
 
 
 def test_ledgers_are_of_the_databases_that_can_be_read_and_not_of_msdb(files: dict[str, Path], shop: Shop) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import begin_dialog
-from broker.conversation.message_types import SentBy, Validation
+from broker.conversation.message_types import END_DIALOG, ERROR, SentBy, Validation
 from broker.conversation.state import ConversationState
 from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.tsql import add_functions
@@ -144,6 +144,13 @@ JOINS: dict[str, tuple[str, list[tuple[object, ...]]]] = {
     "routes": (
         "SELECT * FROM sys.routes",
         [("AutoCreatedLocal", 1, None, None, None, None, "LOCAL", None, 1, 0)],
+    ),
+    "a service and its queue": (
+        (
+            "SELECT s.name, q.name FROM sys.service_queue_usages u JOIN sys.services s ON s.service_id = u.service_id"
+            " JOIN sys.service_queues q ON q.object_id = u.service_queue_id"
+        ),
+        [("S", "Q")],
     ),
     "services": (
         "SELECT * FROM sys.services",
@@ -383,6 +390,21 @@ def test_transmission_queue_tells_an_end_from_an_error(
     assert flags == (last["is_conversation_error"], last["is_end_of_dialog"])
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [(END_DIALOG, (2, "E")), (ERROR, (1, "X")), ("made", (65536, "E")), ("not made", (None, "N"))]
+)
+def test_queue_knows_the_message_type_of_a_message(
+    db: sqlite3.Connection, name: str, expected: tuple[object, ...]
+) -> None:
+    put_message_type(db, "made", Validation.EMPTY)
+    add_message(db, body=b"")
+    db.execute("UPDATE broker_message SET message_type_name = ?", (name,))
+
+    (row,) = rows(db, QUEUE, queue_id=1)
+
+    assert expected == (row["message_type_id"], row["validation"])
+
+
 def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
     dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
     add_message(db, body=b"mine")
@@ -394,10 +416,16 @@ def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
         "status": 1,
         "priority": 5,
         "queuing_order": 1,
+        "conversation_group_id": str(dialog.conversation_group_id).upper(),
         "conversation_handle": str(dialog.conversation_handle).upper(),
         "message_sequence_number": 0,
         "service_name": "//shop/Orders",
+        "service_id": 1,
+        "service_contract_name": "DEFAULT",
+        "service_contract_id": 6,
         "message_type_name": "t",
+        "message_type_id": None,
+        "validation": "N",
         "message_body": b"mine",
         "message_enqueue_time": "1970-01-01 00:00:02.000",
         "body_bytes": 4,
