@@ -18,7 +18,7 @@ they have left or were rerouted. So it stays in order, and a second copy is foun
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -250,7 +250,7 @@ class Resolver:
         report: Report,
     ) -> None:
         self.context = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)  # replaced whole
-        self.passed: dict[RoutingFacts, None] = {}  # of the last `PASSED_MAX` decisions, the latest at the end
+        self.passed: OrderedDict[RoutingFacts, None] = OrderedDict()  # of the last `PASSED_MAX` decisions, latest last
         self.has_pinned = False  # the kernels may have cached entries that hold only while a dialog's frames wait
         self._table = table
         self._affinity = affinity
@@ -301,10 +301,10 @@ class Resolver:
         return entry, decision
 
     def _record_passed(self, facts: RoutingFacts) -> None:
-        self.passed.pop(facts, None)
         self.passed[facts] = None
+        self.passed.move_to_end(facts)
         if len(self.passed) > PASSED_MAX:
-            del self.passed[next(iter(self.passed))]
+            self.passed.popitem(last=False)  # O(1); the first key of a dict is searched from its beginning
 
 
 def request_better(decision: Decision, table: ForwardingTable) -> None:

@@ -13,9 +13,10 @@ Source: Service Broker documentation, "CREATE ROUTE", clause ADDRESS; the port m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+
+from msgspec import Struct
 
 DEFAULT_PORT = 4022  # the port every example of the original uses; ADDRESS may leave it out
 HOST_MAX_CHARACTERS = 253  # a domain name in text form (RFC 1035); a label has at most 63
@@ -36,8 +37,7 @@ LOCAL = Keyword.LOCAL
 TRANSPORT = Keyword.TRANSPORT
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkAddress:
+class NetworkAddress(Struct, frozen=True, cache_hash=True):
     """
     A peer's broker endpoint. Made by `parse_address`, which normalises; equal values mean the same endpoint.
 

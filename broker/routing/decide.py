@@ -488,5 +488,7 @@ def _forwarded(
     route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: RoutingFacts, health_of: HealthOf
 ) -> RouteChoice:
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
-    candidates = sorted(by_address.values(), key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
+    candidates = list(by_address.values())
+    if len(candidates) > 1:
+        candidates.sort(key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
     return RouteChoice(route_class, tuple(route for _, route in pairs), tuple(candidates))
