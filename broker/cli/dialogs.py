@@ -55,7 +55,7 @@ from broker.store.sqlite.schema import LARGE_BYTES
 @click.option("--to", "to_service", required=True, help="The service to talk to.")
 @click.option("--contract", default="DEFAULT", show_default=True, help="Contract of the dialog.")
 @click.option("--type", "message_type", default="DEFAULT", show_default=True, help="Type of the messages.")
-@click.option("--broker-instance", help="GUID of the only database that may answer.")
+@click.option("--broker-instance", help="GUID of the only database that may answer, or 'CURRENT DATABASE'.")
 @click.option("--lifetime", type=float, default=604_800.0, show_default=True, help="Of the dialog, in seconds.")
 @click.option(
     "--group", "related_conversation_group", metavar="GUID", help="Conversation group of the dialog; may be new."

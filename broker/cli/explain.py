@@ -24,9 +24,19 @@ from broker.cli.exit_codes import ExitCode
 from broker.cli.names import live_names
 from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import TextLine, print_lines, show_json
+from broker.client.arguments import CURRENT_DATABASE
 from broker.config.settings import Settings
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, configured_place, find_contact
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
+
+
+class BrokerInstance(click.types.UUIDParameterType):
+    """A GUID, or CURRENT_DATABASE."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value, or an error of usage."""
+        is_here = isinstance(value, str) and value.upper() == CURRENT_DATABASE
+        return CURRENT_DATABASE if is_here else super().convert(value, param, ctx)
 
 
 @click.command(cls=Command)
@@ -36,7 +46,12 @@ from broker.routing.explain import ClassTried, Explanation, PassShown, Progress,
     shell_complete=live_names("far service", "service"),
     help="The service; not needed for a conversation of this instance.",
 )
-@click.option("--broker-instance", type=click.UUID, metavar="GUID", help="The only database that may receive it.")
+@click.option(
+    "--broker-instance",
+    type=BrokerInstance(),
+    metavar="GUID",
+    help="The only database that may receive it; 'CURRENT DATABASE' is the one where it begins.",
+)
 @click.option(
     "--conversation",
     type=click.UUID,
@@ -74,6 +89,8 @@ def explain(
         broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
     """
     is_offline = how.pop("offline")
+    if how["broker_instance"] == CURRENT_DATABASE:
+        how |= {"broker_instance": None, "current_database": True}
     _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)
     request = ExplainRequest(**how)
     read = partial(_read_answer, request)

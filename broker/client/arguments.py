@@ -20,6 +20,7 @@ from broker.errors import ConversationError
 from broker.protocol.layout import NAME_MAX_BYTES
 
 INT_MAX = 2**31 - 1  # the original's int
+CURRENT_DATABASE = "CURRENT DATABASE"  # the original's word for the broker instance of the database itself
 _SHOWN_MAX = 80  # characters of what was given
 
 _NUMBERS = (int, float, SupportsFloat)  # in this order: to check a protocol takes 25 us

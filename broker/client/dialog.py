@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 
 from broker.client import ending, sending
 from broker.client.arguments import (
+    CURRENT_DATABASE,
     check_connection,
     check_dialog,
     check_name,
@@ -272,7 +273,7 @@ def begin_dialog(
         from_service: A service of this database.
         to_service: The target's name, 1 .. 512 bytes, wherever it lives.
         contract: Told to the target with the first message; when it is declared here, it is enforced at each send.
-        broker_instance: The one database that shall answer; None lets routing choose.
+        broker_instance: The one database that shall answer, 'CURRENT DATABASE' for this one; None lets routing choose.
         lifetime: Seconds, or a timedelta, after which the dialog fails at both sides.
         related_conversation: One whose conversation group this one joins.
         related_conversation_group: The group itself, which may be new. Without either the dialog has its own.
@@ -292,7 +293,8 @@ def begin_dialog(
     check_text(from_service, "the initiator's name")
     check_name(to_service, "target")
     check_name(contract, "contract")
-    far = None if broker_instance is None else guid_of(broker_instance)
+    is_here = isinstance(broker_instance, str) and broker_instance.upper() == CURRENT_DATABASE
+    far = None if broker_instance is None or is_here else guid_of(broker_instance)
     if far is not None and not far.int:
         raise ConversationError(8413, "the zero GUID is not a broker instance: leave it out, and routing chooses one")
     if related_conversation is not None and related_conversation_group is not None:
@@ -306,7 +308,10 @@ def begin_dialog(
         group = _group(db, related_conversation, related_conversation_group)
         _check_queue(db, group, from_service, 8414)
         priority = priority_for(db, contract, from_service, to_service)
-        names = (from_service, to_service, far.bytes if far else None, contract)
+        instance = (
+            ask(db, "SELECT broker_instance FROM broker_database").fetchone()[0] if is_here else far and far.bytes
+        )
+        names = (from_service, to_service, instance, contract)
         values = (handle.bytes, conversation.bytes, group.bytes, *names, priority, now + seconds, now)
         cursor = ask(db, _BEGIN, values)
         secure(db, conversation.bytes, to_service, now, encryption=encryption)

@@ -58,6 +58,9 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         str | None,
         Meta(description="The peer that sends it: a principal as in GRANT, without *. Then it arrives from outside."),
     ] = None
+    current_database: Annotated[
+        bool, Meta(description="That one database is the one in which it begins, as 'CURRENT DATABASE' says.")
+    ] = False
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True):
@@ -240,6 +243,10 @@ def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None
     sender = None if home is None else home.broker_instance
     table = place.surroundings.msdb if home is None else home.table
     named = None if request.broker_instance is None else request.broker_instance.bytes
+    if request.current_database:
+        if named is not None or sender is None:
+            raise BadRequestError("'CURRENT DATABASE' is the broker instance of a message that begins in a database")
+        named = sender
     if contact is not None:
         facts = contact.facts()
         return replace(facts, to_broker_instance=named or facts.to_broker_instance, database=sender), table

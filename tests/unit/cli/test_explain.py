@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,12 +61,13 @@ def explain_by(fake_admin: Any, *arguments: object, told: dict[str, Any] | None 
         ("--to S -d orders", {"to": "S", "database": "orders"}),
         (f"--conversation {GUID}", {"conversation": str(GUID)}),
         (f"--to S --broker-instance {{{GUID}}}", {"to": "S", "broker_instance": str(GUID)}),
+        ("--to S --broker-instance 'Current Database'", {"to": "S", "current_database": True}),
     ],
 )
 def test_the_running_instance_is_asked_what_the_options_say(
     fake_admin: Any, arguments: str, question: dict[str, Any]
 ) -> None:
-    result = explain_by(fake_admin, *arguments.split())
+    result = explain_by(fake_admin, *shlex.split(arguments))
 
     assert 0 == result.exit_code
     [(method, path, body)] = fake_admin.asked

@@ -55,6 +55,16 @@ def test_begun_dialog_is_local_state_with_all_that_was_said(shop: DialogShop) ->
     assert before <= create_date <= time.time()
 
 
+@pytest.mark.parametrize("word", ["CURRENT DATABASE", "current database"])
+def test_current_database_is_the_broker_instance_of_the_database_itself(shop: DialogShop, word: str) -> None:
+    db = shop.connect()
+
+    dialog = shop.begin(db, broker_instance=word)
+
+    own = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
+    assert uuid.UUID(bytes=own) == dialog.far_broker_instance
+
+
 @pytest.mark.parametrize(
     ("lifetime", "seconds"),
     [

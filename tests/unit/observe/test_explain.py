@@ -89,6 +89,12 @@ def test_a_message_from_a_database_is_not_incoming(question: dict[str, Any]) -> 
         next_hop(place("orders"), database="orders", **question)
 
 
+@pytest.mark.parametrize("question", [{"incoming": True}, {"broker_instance": GUID}])
+def test_only_a_message_that_begins_in_a_database_has_its_broker_instance(question: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError, match="CURRENT DATABASE"):
+        next_hop(place("orders"), current_database=True, **question)
+
+
 def test_an_unknown_database_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownNameError, match=r"'nope' does not exist here; there are: msdb, orders") as caught:
         next_hop(place("orders"), database="nope")
@@ -148,6 +154,7 @@ def begin(path: Path) -> broker.Dialog:
         ({"incoming": True}, FAR, "msdb"),
         ({"database": "msdb"}, FAR, "msdb"),
         ({"broker_instance": GUID}, GUID, "orders"),
+        ({"current_database": True}, ORDERS, "orders"),
     ],
 )
 def test_a_conversation_that_lives_here_has_the_rest_of_the_question(
