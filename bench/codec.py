@@ -17,8 +17,9 @@ from bench.figures import Row, row_of
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Header, decode_dialog, encode_dialog
 from broker.protocol.layout import HEADER, MAX_FRAME, Flag, FrameKind
-from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, Direction, Mode, frame_key, open_frame, read_box
-from broker.security.session import DialogCredentials, Sealer, Secured
+from broker.security.seal import ECHO_BYTES, NO_ECHO, Box, Direction, frame_key, open_frame, read_box
+from broker.security.secured import Mode, Secured
+from broker.security.session import DialogCredentials, Sealer
 
 PAYLOADS = (64, 256, 1024, 16 * 1024, 256 * 1024)
 REPEATS = 7

@@ -29,7 +29,7 @@ from broker.client.receiving import Received, getting_group, receiving
 from broker.client.sending import Item
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME
 from broker.conversation.state import ConversationState
-from broker.store.sqlite.quarantine import ATTEMPTS
+from broker.store.sqlite.failure import ATTEMPTS
 
 __all__ = [
     "Connection",

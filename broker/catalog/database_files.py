@@ -44,7 +44,6 @@ from broker.store.sqlite.database import (
     lock_path,
     lock_store,
     open_store,
-    open_watch,
 )
 from broker.store.sqlite.file_identity import (
     RECORD,
@@ -58,7 +57,7 @@ from broker.store.sqlite.file_identity import (
 )
 from broker.store.sqlite.role_file import check_remains, check_writable, may_make
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
-from broker.store.sqlite.transaction import DaemonConnection, damage, sentence
+from broker.store.sqlite.transaction import DaemonConnection, damage, open_watch, sentence
 
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
 LOST_HINT = (

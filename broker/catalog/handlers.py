@@ -47,7 +47,8 @@ from broker.security.principal import ANY as ANYBODY
 from broker.security.principal import parse_principal
 from broker.store.sqlite import metadata
 from broker.store.sqlite.administration import CONTRACT_DROPPED, error_conversations
-from broker.store.sqlite.metadata import PRIORITY_DEFAULT, Priority
+from broker.store.sqlite.dialog_rules import PRIORITY_DEFAULT
+from broker.store.sqlite.metadata import Priority
 
 NOT_SUPPORTED = 50000  # the original's number for messages that have no separate number
 BOUND = 3716  # the original's number for the DROP of what something else names

@@ -30,9 +30,9 @@ from broker.config.settings import Settings
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite import administration, file_identity
 from broker.store.sqlite.administration import ContentsAtRisk, stake_of
-from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_store, open_watch
+from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_store
 from broker.store.sqlite.role_file import check_remains
-from broker.store.sqlite.transaction import BUSY_SECONDS, sentence
+from broker.store.sqlite.transaction import BUSY_SECONDS, open_watch, sentence
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")

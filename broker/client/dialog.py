@@ -44,10 +44,9 @@ from broker.client.transaction import check_durable, check_schema, look, transac
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
-from broker.security.seal import SECRET_BYTES, Mode
-from broker.security.session import Secured
-from broker.store.sqlite.metadata import priority_for
-from broker.store.sqlite.side import put_secured
+from broker.security.secured import SECRET_BYTES, Mode, Secured
+from broker.store.sqlite.dialog_rules import priority_for
+from broker.store.sqlite.session_keys import put_secured
 from broker.store.sqlite.transaction import ask, path_of, plain
 
 _TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer is set

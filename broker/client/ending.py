@@ -21,7 +21,8 @@ from broker.conversation.message_types import END_DIALOG, ERROR, error_body
 from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
-from broker.store.sqlite.side import FailureReason, close, fail, forget_key, remove
+from broker.store.sqlite.ledger import FailureReason, close, fail, remove
+from broker.store.sqlite.session_keys import forget_key
 from broker.store.sqlite.transaction import ask, plain
 
 DESCRIPTION_MAX = 3000  # characters of an error's description; the original's nvarchar(3000)

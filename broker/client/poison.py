@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from broker.store.sqlite.quarantine import ROLLBACKS_MAX, Blame, note_failure
+from broker.store.sqlite.failure import ROLLBACKS_MAX, Blame, note_failure
 from broker.store.sqlite.transaction import ask, path_of
 
 DISK_MIN_BYTES = 16 << 20  # free on the disk; with less, a transaction may have failed for want of it

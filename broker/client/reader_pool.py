@@ -32,10 +32,9 @@ import structlog
 from broker.client.arguments import check_count, check_seconds
 from broker.client.reader_worker import TOP, Activation, Function, ReaderDatabase, ReaderWorker
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST
 from broker.store.sqlite.metadata import find_queue
-from broker.store.sqlite.quarantine import ATTEMPTS, REST_FIRST
-from broker.store.sqlite.transaction import sentence
+from broker.store.sqlite.transaction import open_watch, sentence
 
 CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
 GRACE = 30.0  # seconds: below the 90 s that systemd and the 30 s that Kubernetes wait before SIGKILL

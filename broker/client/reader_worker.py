@@ -32,7 +32,7 @@ from typing import Any, Literal, Self, TypeAlias
 
 import structlog
 
-from broker.client.queue import (
+from broker.client.claims import (
     Claim,
     ClaimLostError,
     Crash,
@@ -47,11 +47,10 @@ from broker.client.queue import (
 from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite.database import open_watch
+from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Verdict, blame, note_failure, rest
 from broker.store.sqlite.metadata import queues
-from broker.store.sqlite.quarantine import ATTEMPTS, REST_FIRST, Verdict, blame, note_failure, rest
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot, disown
-from broker.store.sqlite.transaction import BUSY_SECONDS, ask, sentence
+from broker.store.sqlite.transaction import BUSY_SECONDS, ask, open_watch, sentence
 
 TOP = 100  # messages of one conversation group in one transaction
 ASYNC_BUSY_SECONDS = 1.0  # a write in a coroutine stops the loop while it waits, and with it the holder of the file

@@ -36,9 +36,8 @@ from broker.client.queue import QueueSelection, QueueState, Scope, first_group, 
 from broker.client.transaction import check_schema, is_always_open, is_autocommit, look, transaction
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
 from broker.errors import ConversationError
-from broker.store.sqlite.database import open_watch
-from broker.store.sqlite.quarantine import ATTEMPTS, note_success
-from broker.store.sqlite.transaction import ask, path_of, plain
+from broker.store.sqlite.failure import ATTEMPTS, note_success
+from broker.store.sqlite.transaction import ask, open_watch, path_of, plain
 
 PAUSE_SECONDS = (0.001, 0.02)  # between two polls of the version: first, and at most
 RELOOK_SECONDS = 0.25  # between two queries of the queue when nothing has changed in the file

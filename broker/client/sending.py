@@ -33,7 +33,7 @@ from broker.client.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, validator
 from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite.metadata import message_rule
+from broker.store.sqlite.dialog_rules import message_rule
 from broker.store.sqlite.transaction import ask, plain
 
 BATCH_BYTES = 1024 * 1024  # held in memory at once

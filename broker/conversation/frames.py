@@ -16,7 +16,8 @@ from broker.protocol.frame import Fault, Header, Stored, checksum, encode_dialog
 from broker.protocol.layout import EARLY_WINDOW, HOP_LIMIT, NO_GUID, TIME_TO_LIVE_MS, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 from broker.security.seal import Direction
-from broker.security.session import Sealer, Secured
+from broker.security.secured import Secured
+from broker.security.session import Sealer
 
 EARLY_FRAGMENTS_MAX = 4096  # kept out of order for one side: what `EARLY_WINDOW` allows to be under way
 EARLY_BYTES_MAX = 64 * 1024 * 1024  # likewise, of bodies; a thousand fragments of the default size

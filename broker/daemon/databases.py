@@ -44,7 +44,7 @@ from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.security.session import DialogCredentials
 from broker.store.sqlite.role_file import PrincipalRecord, write_principal
-from broker.store.sqlite.side import note_own_certificate
+from broker.store.sqlite.session_keys import note_own_certificate
 from broker.store.sqlite.transaction import writing
 from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import SupervisedTask, Supervision

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 from broker.conversation.frames import Contact, Place
 from broker.protocol.frame import Fault
 from broker.ratelimit import TokenBucket
-from broker.security.session import Secured
+from broker.security.secured import Secured
 from broker.store.port import AckState
 
 BATCH_FRAMES = 1000  # of each kind in one batch: more would hold the database for long, and delay the next batch

@@ -36,8 +36,8 @@ from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, decide
 from broker.routing.table import RouteTable
-from broker.security.seal import Mode
-from broker.security.session import CannotSealError, DialogCredentials, Sealer, Secured
+from broker.security.secured import Mode, Secured
+from broker.security.session import CannotSealError, DialogCredentials, Sealer
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog, Run
 from broker.store.sqlite.outbound import left
 

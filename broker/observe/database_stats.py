@@ -29,7 +29,6 @@ from broker.conversation.state import ConversationState
 from broker.errors import StoreUnavailableError
 from broker.observe.status import LedgerStatus, QueueStatus
 from broker.store.sqlite import metadata
-from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.inspect import (
     Backlog,
     Census,
@@ -47,7 +46,7 @@ from broker.store.sqlite.inspect import (
 )
 from broker.store.sqlite.lookup import find_contact
 from broker.store.sqlite.quarantine import quarantined_by_service, quarantined_dialogs
-from broker.store.sqlite.transaction import sentence
+from broker.store.sqlite.transaction import open_watch, sentence
 
 QUEUES_MAX = 50  # of a database in a status: those that are off, then those whose first message has waited longest
 WALK_SECONDS = 2.0  # for counting the sides of one database; a walk that takes longer is given up

@@ -38,8 +38,8 @@ from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.store.sqlite import transaction as fault
-from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.lookup import conversations_under_way
+from broker.store.sqlite.transaction import open_watch
 
 EDITS_MAX = 1000
 CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm

@@ -22,8 +22,8 @@ from broker.errors import StoreUnavailableError
 from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
 from broker.observe.views import SNAPSHOT_VIEWS, MemoryView, Row, RowSource
-from broker.store.sqlite.database import open_watch
 from broker.store.sqlite.lookup import handles_of
+from broker.store.sqlite.transaction import open_watch
 
 ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
 SENDERS_A_STEP = 256  # dialogs asked about at once: a few milliseconds of the loop

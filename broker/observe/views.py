@@ -35,8 +35,9 @@ from broker.observe.database_stats import read_ledger
 from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
 from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
-from broker.store.sqlite.database import open_watch, origin
+from broker.store.sqlite.database import origin
 from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors
+from broker.store.sqlite.transaction import open_watch
 from broker.store.sqlite.views import ROUTES
 
 Row = tuple[object, ...]

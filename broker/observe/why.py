@@ -34,9 +34,9 @@ from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, UNTRIED, Row
 from broker.routing.explain import Outcome
-from broker.store.sqlite.database import broker_instance, open_watch
+from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
-from broker.store.sqlite.transaction import sentence
+from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
 
 Guid = Annotated[str, Meta(description="Upper case, as the views show it.")]

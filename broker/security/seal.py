@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -44,9 +43,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from broker.flow import Disposition
 from broker.security.identity import FINGERPRINT_BYTES, OwnIdentity, Sealing, SigningKey, VerifyingKey
+from broker.security.secured import SECRET_BYTES, Mode
 
 VERSION = 1
-SECRET_BYTES = 32
 KEY_ID_BYTES = 16
 ECHO_BYTES = 8
 NONCE_BYTES = 12
@@ -84,13 +83,6 @@ class SealRefusedError(Exception):
 
     def __str__(self) -> str:
         return f"{self.disposition}: {self.why}"
-
-
-class Mode(StrEnum):
-    """How a dialog is secured: in full mode both sides prove who they are, in anonymous mode the target only."""
-
-    FULL = "FULL"
-    ANONYMOUS = "ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True)

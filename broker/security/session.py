@@ -50,12 +50,10 @@ from broker.security.seal import (
     ECHO_BYTES,
     KEY_ID_BYTES,
     NO_ECHO,
-    SECRET_BYTES,
     TAG_BYTES,
     Box,
     Direction,
     KeyPacket,
-    Mode,
     SealRefusedError,
     clear_part,
     frame_key,
@@ -66,6 +64,7 @@ from broker.security.seal import (
     read_packet,
     seal,
 )
+from broker.security.secured import SECRET_BYTES, Mode, Secured
 
 KEY_SECONDS = 24 * 3600.0
 KEY_FRAMES = 2**26  # far below what GCM allows for one key
@@ -75,31 +74,6 @@ FRESH_SECONDS = 15 * 60.0  # half of `broker.store.sqlite.side.REPLAY_GUARD`
 _FROM_TARGET = int(Flag.FROM_TARGET)  # an enum's operators are slow
 Draw = Callable[[int], bytes]
 """So many random bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Secured:
-    """
-    How one side of a dialog is secured, for as long as it lives.
-
-    Attributes:
-        mode: None for a dialog within this instance: at the initiator security was asked for and there was no binding;
-            at the target the other two are those of its initiator, empty when it may never leave.
-        far_principal: Who alone has the other side.
-        secret: Of an anonymous dialog, 32 bytes.
-    """
-
-    mode: Mode | None
-    far_principal: str = ""
-    secret: bytes = field(default=b"", repr=False)
-
-    def outside(self) -> Secured | None:
-        """Return how frames from outside this instance have to be sealed; None when none are accepted."""
-        if self.mode is not None:
-            return self
-        if self.secret:
-            return Secured(Mode.ANONYMOUS, secret=self.secret)
-        return Secured(Mode.FULL, self.far_principal) if self.far_principal else None
 
 
 @dataclass(slots=True)

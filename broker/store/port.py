@@ -23,7 +23,7 @@ from broker.conversation.window import FIRST_FRAMES
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
 from broker.protocol.layout import FrameKind
-from broker.security.session import Secured
+from broker.security.secured import Secured
 from broker.store.sqlite.transaction import DaemonConnection
 from broker.store.sqlite.write_lock import WriteWaits
 

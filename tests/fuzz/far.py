@@ -7,8 +7,9 @@ from functools import cache
 
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import decode_dialog
-from broker.security.seal import Mode, SealRefusedError
-from broker.security.session import Opener, Sealer, Secured
+from broker.security.seal import SealRefusedError
+from broker.security.secured import Mode, Secured
+from broker.security.session import Opener, Sealer
 from tests.fuzz.target import Target
 from tests.support.identities import credentials
 from tests.support.sealed import NOW, initiator, sealed

@@ -18,8 +18,8 @@ import pytest
 
 from broker.client.dialog import begin_dialog
 from broker.store.sqlite.database import open_store
+from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.metadata import put_queue, put_service, queues
-from broker.store.sqlite.quarantine import Blame, note_failure
 from broker.store.sqlite.transaction import writing
 from tests.docs.page import blocks
 from tests.support.command import run

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.store.sqlite.quarantine import Blame, note_failure
+from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.transaction import writing
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run

@@ -54,7 +54,7 @@ TABLE = {
         " tests/property/test_forwarding_relay.py tests/property/test_held_frames.py"
     ),
     "broker/store/sqlite/receive.py broker/store/sqlite/verify.py"
-    " broker/store/sqlite/reassembly.py broker/store/sqlite/quarantine.py"
+    " broker/store/sqlite/reassembly.py broker/store/sqlite/failure.py broker/store/sqlite/quarantine.py"
     " broker/store/sqlite/file_identity.py broker/store/sqlite/role_file.py"
     " broker/store/sqlite/inspect.py broker/store/sqlite/transaction.py": (
         "tests/unit/store tests/property/test_reception.py tests/property/test_exchanged_fields.py"

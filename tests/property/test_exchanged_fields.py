@@ -24,13 +24,14 @@ from broker.protocol.frame import Envelope, Fault, decode_dialog, encode_dialog,
 from broker.protocol.layout import Flag
 from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
-from broker.security.seal import Mode
-from broker.security.session import Sealer, Secured
+from broker.security.secured import Mode, Secured
+from broker.security.session import Sealer
 from broker.store.port import ReceiveResult
 from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import put_permission
 from broker.store.sqlite.receive import store_frames
-from broker.store.sqlite.side import FailureReason, close, put_secured
+from broker.store.sqlite.session_keys import put_secured
 from broker.store.sqlite.transaction import DaemonConnection, writing
 from broker.store.sqlite.verify import FrameVerifier
 from tests.support.dialog import QUEUE, open_database

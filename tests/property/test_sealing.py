@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import decode_dialog
-from broker.security.seal import Mode, SealRefusedError
-from broker.security.session import DialogCredentials, Opener, Sealer, Secured
+from broker.security.seal import SealRefusedError
+from broker.security.secured import Mode, Secured
+from broker.security.session import DialogCredentials, Opener, Sealer
 from tests.support.identities import credentials
 from tests.support.sealed import HERE, NOW, THERE, draw
 from tests.support.tiers import examples

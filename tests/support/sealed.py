@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
-from broker.security.session import DialogCredentials, Sealer, Secured
+from broker.security.secured import Secured
+from broker.security.session import DialogCredentials, Sealer
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"

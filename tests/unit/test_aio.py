@@ -20,7 +20,7 @@ import broker
 from broker import aio
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite.quarantine import ATTEMPTS
+from broker.store.sqlite.failure import ATTEMPTS
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop
 

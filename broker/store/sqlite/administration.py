@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_body
 from broker.protocol.layout import Flag
+from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
 from broker.store.sqlite.lookup import conversations_by_state
-from broker.store.sqlite.side import ACKNOWLEDGED, SENT
 
 BROKER_ERRORED = -9719  # the code that both ends read
 CONTRACT_DROPPED = -8487

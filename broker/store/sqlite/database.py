@@ -3,7 +3,7 @@ The file of a database: opened, made, locked and watched.
 
 A database is one SQLite file, shared with the application, which keeps conversations through every crash. Opening makes
 the file when it is missing, for its owner alone (mode 0600, which SQLite gives its log as well), in WAL mode with
-`synchronous=FULL`: what was committed is on the disk. Its tables are in `schema`, a write to it in `transaction`.
+`synchronous=FULL`: what was committed is on the disk. Its tables are in `migration`, a write to it in `transaction`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from broker.errors import StoreUnavailableError
 from broker.files import reported
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.sqlite.metadata import put_routes
+from broker.store.sqlite.migration import make_tables, migrate
 from broker.store.sqlite.role_file import lost
-from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, make_tables, migrate, schema_version
+from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
 from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, is_busy, sentence, writing
 
 CATALOG = (  # what statements read and change
@@ -171,14 +172,6 @@ def is_sqlite(path: str | Path) -> bool:
                 raise
             return False
     return True
-
-
-def open_watch(path: str | Path) -> sqlite3.Connection:
-    """A connection that only reads: commits of all other connections change its `data_version`."""
-    address = f"{Path(path).absolute().as_uri()}?mode=ro"
-    db = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA query_only = ON")
-    return db
 
 
 def copy_of_catalog(path: str | Path, *, is_with_conversations: bool = True) -> sqlite3.Connection:

@@ -25,8 +25,9 @@ from collections.abc import Mapping
 from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY, error_body
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
+from broker.store.sqlite.ledger import FailureReason, close, fail, purge_tombstones
 from broker.store.sqlite.reassembly import QueueWriter, discard_fragments
-from broker.store.sqlite.side import FailureReason, SideRow, close, fail, purge_tombstones, side_of
+from broker.store.sqlite.side import SideRow, side_of
 
 SLICE = 256  # timers, expired dialogs of a walk, tombstones in one batch
 LINGER_SECONDS = 30 * 60.0  # past its lifetime, for an application that has read the end and is about to end it too

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from broker.store.sqlite.quarantine import IN_QUARANTINE, READY
-from broker.store.sqlite.side import ACKNOWLEDGED, SENT
+from broker.store.sqlite.failure import IN_QUARANTINE, READY
+from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
 
 HELD, FAILED, UNACCOUNTED = "held", "failed", "unaccounted"
 _NONE: Mapping[str, int] = MappingProxyType({})

@@ -18,9 +18,9 @@ from broker.conversation.frames import Contact
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.reader_slots import LOCKED_GROUPS_SQL, locked_groups
+from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.sqlite.reader_slots import records as reader_records
-from broker.store.sqlite.side import sentence_sql
+from broker.store.sqlite.session_keys import sentence_sql
 from broker.store.sqlite.transaction import ask, path_of
 
 _FIND = """

@@ -18,7 +18,7 @@ from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.port import LoadedFragments, LoadRequest, PendingDialog
 from broker.store.sqlite.schema import PART_BYTES
-from broker.store.sqlite.side import secured_of
+from broker.store.sqlite.session_keys import secured_of
 
 _LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
 _NEWEST = "SELECT max(transmission_id) FROM broker_transmission"

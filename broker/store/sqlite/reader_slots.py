@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import sqlite3
-import struct
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -30,22 +29,9 @@ import msgspec
 
 from broker.errors import StoreUnavailableError
 from broker.files import reported
-from broker.store.sqlite.database import open_watch
-from broker.store.sqlite.transaction import ask, path_of
+from broker.store.sqlite.group_locks import RECORD_BYTES, SLOTS_MAX, is_locked, live_slots, lock_file, lock_of
+from broker.store.sqlite.transaction import ask, open_watch, path_of
 
-RECORD_BYTES = 4096  # of a slot's record: some dozens of queues
-SLOTS_MAX = 1024  # reader processes on one database: more would only wait for the one writer
-_LOCKS_AT = SLOTS_MAX * RECORD_BYTES  # where the bytes that are locked begin: after the records
-
-# The groups that no other reader may lock now; its parameters are those of `locked_groups`. A rest that begins in the
-# future does not count: the clock was set back.
-LOCKED_GROUPS_SQL = (
-    "SELECT conversation_group_id FROM broker_group_lock"
-    " WHERE retry_time - ? BETWEEN 0.000001 AND retry_time - lock_time OR reader IN (SELECT value FROM json_each(?))"
-)
-# Those of them that a reader has; its parameter is the second of `locked_groups`.
-READ_GROUPS_SQL = "SELECT conversation_group_id FROM broker_group_lock WHERE reader IN (SELECT value FROM json_each(?))"
-_FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux: type, whence, start, length, process
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 _Instant = Annotated[float, msgspec.Meta(ge=0.0, lt=253_402_300_800.0)]  # before the year 10000
 
@@ -130,21 +116,6 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def locked_groups(db: sqlite3.Connection, now: float) -> tuple[float, str] | None:
-    """
-    The parameters of `LOCKED_GROUPS_SQL` at this moment; None when no group is locked, which costs one SELECT.
-
-    Args:
-        db: Any connection to the database.
-        now: UTC seconds since 1970.
-    """
-    readers = ask(db, "SELECT DISTINCT reader FROM broker_group_lock").fetchall()
-    if not readers:
-        return None
-    live = live_slots(path_of(db), (row[0] for row in readers if row[0] is not None))
-    return now, json.dumps(sorted(live))
-
-
 def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[Abandoned]:
     """
     The groups whose reader has died; `own` is a slot that lives because the caller has it.
@@ -169,20 +140,6 @@ def disown(db: sqlite3.Connection, slot: int) -> None:
     ask(db, "UPDATE broker_group_lock SET reader = ~reader WHERE reader = ?", (slot,))
 
 
-def live_slots(path: str, slots: Iterable[int]) -> set[int]:
-    """Which of these slots a living process has; any process may ask, also about itself."""
-    try:
-        descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return set()  # no reader was ever here
-    except OSError:
-        return set(slots)  # without permission to look, assume that they live
-    try:
-        return {slot for slot in slots if _is_locked(descriptor, slot)}
-    finally:
-        os.close(descriptor)
-
-
 def records(path: str) -> list[QueueRecord]:
     """Return the records in which the live reader processes report their queues."""
     try:
@@ -193,32 +150,19 @@ def records(path: str) -> list[QueueRecord]:
     try:
         for slot in range(os.fstat(descriptor).st_size // RECORD_BYTES):
             text = os.pread(descriptor, RECORD_BYTES, slot * RECORD_BYTES)
-            if _is_locked(descriptor, slot):
+            if is_locked(descriptor, slot):
                 found += _decode(text)
     finally:
         os.close(descriptor)
     return found
 
 
-def lock_file(path: str) -> str:
-    """The lock file of the readers of a database: next to the file itself, by whatever link that is reached."""
-    return f"{os.path.realpath(path)}.readers"
-
-
 def _try_lock(descriptor: int, slot: int) -> bool:
     try:
-        fcntl.fcntl(
-            descriptor, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _LOCKS_AT + slot, 1, 0)
-        )
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock_of(slot))
     except (BlockingIOError, PermissionError):
         return False
     return True
-
-
-def _is_locked(descriptor: int, slot: int) -> bool:
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _LOCKS_AT + slot, 1, 0)
-    kind: int = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))[0]
-    return kind != fcntl.F_UNLCK
 
 
 def _decode(text: bytes) -> list[QueueRecord]:

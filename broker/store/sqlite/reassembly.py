@@ -31,8 +31,8 @@ from broker.conversation.message_types import (
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
-from broker.store.sqlite.metadata import message_rule
-from broker.store.sqlite.quarantine import IN_QUARANTINE, READY
+from broker.store.sqlite.dialog_rules import message_rule
+from broker.store.sqlite.failure import IN_QUARANTINE, READY
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow
 

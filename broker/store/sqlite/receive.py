@@ -36,10 +36,11 @@ from broker.protocol.frame import (
     decode_stored,
 )
 from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
-from broker.security.session import Secured
+from broker.security.secured import Secured
 from broker.store.port import AckState, ReceiveResult, Run
+from broker.store.sqlite.ledger import FailureReason
 from broker.store.sqlite.reassembly import EarlyFragment, LargeBody, QueueWriter, Reassembly
-from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, FailureReason, SideRow, SideTable, Tombstone
+from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, SideRow, SideTable, Tombstone
 from broker.store.sqlite.verify import FrameGroup, FrameVerifier, VerifiedBatch
 
 RUNS_MAX = 1024  # of one acknowledgement that are read

@@ -16,10 +16,12 @@ Source: SQLite documentation, "Result and Error Codes", "How To Corrupt An SQLit
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from os import PathLike
 
 from broker.errors import DemotedError
 from broker.store.sqlite.write_lock import WriteLockWaits
@@ -182,6 +184,16 @@ def take_write_lock(
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Whether another connection has the file now, so that waiting helps; the upper bytes of the code are detail."""
     return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def open_watch(path: str | PathLike[str]) -> sqlite3.Connection:
+    """A connection that only reads: commits of all other connections change its `data_version`."""
+    name = os.path.abspath(path)  # noqa: PTH100 - pathlib would be half of what the first call of an application imports
+    for mark in "%?#":  # source: SQLite documentation, "Uniform Resource Identifiers (URIs) In SQLite", section 3.1
+        name = name.replace(mark, f"%{ord(mark):02x}")
+    db = sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA query_only = ON")
+    return db
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ from broker.protocol.frame import Header
 from broker.security.grants import Grants, PermissionRuling
 from broker.security.principal import NOBODY
 from broker.security.seal import SealRefusedError
-from broker.security.session import DialogCredentials, KeySource, Opener, Secured
+from broker.security.secured import Secured
+from broker.security.session import DialogCredentials, KeySource, Opener
 from broker.store.port import KeyEvidence, ReceiveResult
 from broker.store.sqlite.metadata import permissions
-from broker.store.sqlite.side import SideRow, Tombstone, load_secured, note_certificate, put_secured
+from broker.store.sqlite.session_keys import load_secured, note_certificate, put_secured
+from broker.store.sqlite.side import SideRow, Tombstone
 
 FAILURES_MAX = 500  # broken seals of one origin within a second: what costs a tenth of it
 

@@ -24,7 +24,7 @@ from broker.conversation.message_types import CONTRACTS, MESSAGE_TYPES, SentBy, 
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
 from broker.store.sqlite.metadata import FIRST_ID
-from broker.store.sqlite.side import sentence_sql
+from broker.store.sqlite.session_keys import sentence_sql
 
 GUID_FUNCTION = "guid_text"  # SQL function of the caller: a blob of 16 bytes -> text
 STATUS_FUNCTION = "transmission_status"  # likewise: conversation_handle (blob) -> text

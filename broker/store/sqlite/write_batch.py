@@ -21,11 +21,19 @@ from broker.conversation.window import FIRST_BYTES
 from broker.errors import StoreUnavailableError
 from broker.security.session import DialogCredentials
 from broker.store.port import Find, LoadRequest, Store, WriteBatch, WriteResult
-from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size, open_watch
+from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
 from broker.store.sqlite.receive import store_frames
-from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
+from broker.store.sqlite.transaction import (
+    DaemonConnection,
+    check_confirmed,
+    check_epoch,
+    epoch,
+    open_watch,
+    sentence,
+    writing,
+)
 from broker.store.sqlite.verify import FrameVerifier
 from broker.store.sqlite.write_lock import LockWait, WriteLockWaits, WriteWaits
 

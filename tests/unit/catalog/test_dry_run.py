@@ -19,6 +19,7 @@ from broker.daemon.instance import serve
 from broker.routing.address import LOCAL
 from broker.routing.route import Route, row_of
 from broker.store.sqlite import database, metadata
+from broker.store.sqlite.transaction import open_watch
 
 INSTANCE = UUID(int=7)
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -206,7 +207,7 @@ async def test_scripts_come_to_what_the_daemon_makes_of_them(run: Run, tmp_path:
         async with serve(found.settings):
             pass
         for name, one in found.databases.items():
-            with closing(database.open_watch(tmp_path / f"{name}.db")) as db:
+            with closing(open_watch(tmp_path / f"{name}.db")) as db:
                 assert {row_of(route) for route in one.routes.values()} == set(metadata.routes(db))
                 assert (one.rows.queues, one.rows.services) == (metadata.queues(db), metadata.services(db))
 

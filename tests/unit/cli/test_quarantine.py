@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from broker.client.dialog import begin_dialog
-from broker.store.sqlite.quarantine import Blame, note_failure
+from broker.store.sqlite.failure import Blame, note_failure
 from tests.support.command import run
 
 

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,10 @@ from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIA
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.layout import Flag
-from broker.security.seal import Mode
-from broker.security.session import Secured
+from broker.security.secured import Mode, Secured
 from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.metadata import Priority, put_priority
-from broker.store.sqlite.side import load_secured, note_own_certificate
+from broker.store.sqlite.session_keys import load_secured, note_own_certificate
 from tests.support.shop import Shop
 
 DialogShop = Any  # its class is in conftest.py, which nothing imports
@@ -401,7 +399,7 @@ def test_a_binding_forces_security_and_without_one_encryption_decides_and_a_cert
         assert other is not None
         assert one.secret != other.secret
         assert 32 == len(one.secret)
-        one = other = replace(one, secret=b"?")
+        one = other = one._replace(secret=b"?")
     assert secured == one == other
 
 

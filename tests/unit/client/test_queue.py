@@ -9,25 +9,22 @@ from typing import Any
 
 import pytest
 
-from broker.client import queue as claim_module
+from broker.client import claims as claim_module
 from broker.client import queue as module
-from broker.client.dialog import Dialog
-from broker.client.queue import (
+from broker.client.claims import (
     Claim,
     ClaimLostError,
-    QueueSelection,
     RetryRule,
-    Scope,
     claim_group,
     finish_claim,
-    first_group,
-    next_messages,
     next_rest_end,
-    queue_of,
     record_crashes,
     release_claim,
 )
-from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.client.dialog import Dialog
+from broker.client.queue import QueueSelection, Scope, first_group, next_messages, queue_of
+from broker.store.sqlite.failure import Blame, note_failure
+from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
 from tests.support.shop import Shop
 

@@ -22,8 +22,8 @@ from broker.client.reader_pool import Reader, Readers, find_readers, reader, run
 from broker.client.receiving import Message
 from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.sqlite.group_locks import live_slots
 from broker.store.sqlite.quarantine import failures
-from broker.store.sqlite.reader_slots import live_slots
 from tests.support.reading import Told, count, is_drained, reading, until
 from tests.support.shop import Shop
 

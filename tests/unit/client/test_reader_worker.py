@@ -16,8 +16,10 @@ from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, reader
 from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work, open_connection
 from broker.errors import StoreUnavailableError
-from broker.store.sqlite.quarantine import Blame, failures, note_failure
-from broker.store.sqlite.reader_slots import live_slots, records
+from broker.store.sqlite.failure import Blame, note_failure
+from broker.store.sqlite.group_locks import live_slots
+from broker.store.sqlite.quarantine import failures
+from broker.store.sqlite.reader_slots import records
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 

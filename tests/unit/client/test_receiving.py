@@ -17,7 +17,8 @@ from broker.client import receiving as module
 from broker.client.dialog import get_dialog
 from broker.client.receiving import get_conversation_group, receive
 from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
-from broker.store.sqlite.quarantine import Blame, failures, note_failure
+from broker.store.sqlite.failure import Blame, note_failure
+from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
 from broker.store.sqlite.schema import LARGE_BYTES
 

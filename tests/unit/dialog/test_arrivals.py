@@ -21,7 +21,7 @@ from broker.dialog.arrivals import (
     Inbox,
     UnknownDialogs,
 )
-from broker.security.session import Secured
+from broker.security.secured import Secured
 from broker.store.port import AckState
 from tests.support.virtual_time import virtual_time
 

@@ -55,8 +55,9 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from broker.security.seal import Mode, read_box
-from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer, Secured
+from broker.security.seal import read_box
+from broker.security.secured import Mode, Secured
+from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from tests.support.dialog import ALONE
 from tests.support.forwarding import outbox_context

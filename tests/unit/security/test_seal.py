@@ -18,7 +18,6 @@ from broker.security.seal import (
     PACKET_MAX,
     TAG_BYTES,
     Direction,
-    Mode,
     SealRefusedError,
     clear_part,
     frame_key,
@@ -29,6 +28,7 @@ from broker.security.seal import (
     read_packet,
     seal,
 )
+from broker.security.secured import Mode
 from tests.support.identities import own, signing
 from tests.support.sealed import VECTORS
 

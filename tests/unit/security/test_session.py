@@ -13,7 +13,8 @@ from broker.security import session
 from broker.security.identity import KnownPeers, parse_own, parse_peers
 from broker.security.issue import Issued, Validity, issue_sealing
 from broker.security.principal import NOBODY
-from broker.security.seal import NO_ECHO, Box, Mode, SealRefusedError, read_box, read_packet
+from broker.security.seal import NO_ECHO, Box, SealRefusedError, read_box, read_packet
+from broker.security.secured import Mode, Secured
 from broker.security.session import (
     FRESH_SECONDS,
     KEY_SECONDS,
@@ -24,9 +25,8 @@ from broker.security.session import (
     Opened,
     Opener,
     Sealer,
-    Secured,
 )
-from broker.store.sqlite.side import REPLAY_GUARD
+from broker.store.sqlite.ledger import REPLAY_GUARD
 from tests.support.identities import AGES, credentials, issue, issued, own, signing
 from tests.support.sealed import NOW, initiator, sealed, sealer, target
 

@@ -17,18 +17,10 @@ import pytest
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.sqlite import database
-from broker.store.sqlite.database import (
-    FileWatch,
-    broker_instance,
-    is_locked,
-    lock_store,
-    open_store,
-    open_watch,
-    origin,
-)
+from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store, origin
 from broker.store.sqlite.metadata import drop_route, put_queue, queues, routes
 from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
-from broker.store.sqlite.transaction import DaemonConnection
+from broker.store.sqlite.transaction import DaemonConnection, open_watch
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

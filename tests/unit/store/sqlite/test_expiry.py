@@ -17,8 +17,8 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
+from broker.store.sqlite.ledger import REPLAY_GUARD
 from broker.store.sqlite.metadata import drop_service
-from broker.store.sqlite.side import REPLAY_GUARD
 from tests.support.dialog import QUEUE, open_database, queued, rows, states
 
 TOO_LATE = error_body(-8489, "the dialog has exceeded its LIFETIME")

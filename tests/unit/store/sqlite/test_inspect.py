@@ -30,8 +30,8 @@ from broker.store.sqlite.inspect import (
     take_census,
     unconfirmed,
 )
+from broker.store.sqlite.ledger import FailureReason, fail, remove
 from broker.store.sqlite.metadata import queues
-from broker.store.sqlite.side import FailureReason, fail, remove
 from tests.support.shop import Shop
 
 

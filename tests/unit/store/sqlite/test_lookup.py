@@ -16,6 +16,7 @@ from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite import lookup as module
 from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.failure import rest
 from broker.store.sqlite.lookup import (
     Closed,
     ConversationFacts,
@@ -28,7 +29,6 @@ from broker.store.sqlite.lookup import (
     find_conversation,
     handles_of,
 )
-from broker.store.sqlite.quarantine import rest
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from tests.support.shop import Shop
 

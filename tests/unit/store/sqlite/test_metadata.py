@@ -14,8 +14,8 @@ from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
 from broker.store.sqlite import metadata as permission
+from broker.store.sqlite.dialog_rules import PRIORITY_DEFAULT, message_rule, priority_for
 from broker.store.sqlite.metadata import (
-    PRIORITY_DEFAULT,
     Priority,
     QueueRow,
     Service,
@@ -27,8 +27,6 @@ from broker.store.sqlite.metadata import (
     find_priority_about,
     find_priority_for,
     find_route,
-    message_rule,
-    priority_for,
     put_contract,
     put_message_type,
     put_priority,

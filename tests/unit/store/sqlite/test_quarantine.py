@@ -9,26 +9,28 @@ import pytest
 
 from broker.client.dialog import Dialog
 from broker.protocol.frame import Envelope, encode_envelope
-from broker.store.sqlite.quarantine import (
+from broker.store.sqlite.failure import (
     ERROR_MAX,
     REST_MAX,
     TRACEBACK_MAX,
     Blame,
-    Failure,
     Verdict,
     blame,
-    body_pieces,
-    failures,
-    find,
     forget,
     is_failing,
     note_failure,
     note_queue_success,
     note_success,
-    quarantined_by_service,
-    quarantined_dialogs,
     remove_message,
     rest_seconds,
+)
+from broker.store.sqlite.quarantine import (
+    Failure,
+    body_pieces,
+    failures,
+    find,
+    quarantined_by_service,
+    quarantined_dialogs,
     resume,
     skip,
 )

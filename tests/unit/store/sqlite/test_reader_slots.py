@@ -13,18 +13,14 @@ import pytest
 
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite import reader_slots as module
+from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, RECORD_BYTES, live_slots, lock_file, locked_groups
 from broker.store.sqlite.reader_slots import (
-    LOCKED_GROUPS_SQL,
-    RECORD_BYTES,
     Abandoned,
     Monitor,
     MonitorState,
     QueueRecord,
     ReaderSlot,
     disown,
-    live_slots,
-    lock_file,
-    locked_groups,
     queue_monitors,
     records,
     rows_of_dead_slots,

@@ -31,9 +31,9 @@ from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES,
 from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_service
 from broker.store.sqlite.schema import LARGE_BYTES
-from broker.store.sqlite.side import FailureReason, close
 from tests.support.dialog import (
     LAST,
     FarSide,

@@ -14,29 +14,21 @@ from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.conversation.state import ConversationState
 from broker.protocol.frame import Header, decode_dialog
-from broker.security.seal import Mode
-from broker.security.session import Secured
+from broker.security.secured import Mode, Secured
 from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close, fail, purge_tombstones, remove
 from broker.store.sqlite.metadata import Priority, put_priority
+from broker.store.sqlite.session_keys import load_secured, note_own_certificate, put_secured
 from broker.store.sqlite.side import (
     NAMING_PROVES_NOTHING,
     OPENING_ACKNOWLEDGED,
     OPENING_UNKNOWN,
-    REPLAY_GUARD,
-    FailureReason,
     SideRow,
     SideTable,
-    close,
     dialogs_between,
-    fail,
     is_begun_here,
-    load_secured,
-    note_own_certificate,
-    purge_tombstones,
     put_group,
     put_lifetime,
-    put_secured,
-    remove,
     shorten_lifetime,
     side_of,
     state_of,

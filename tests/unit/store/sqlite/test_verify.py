@@ -14,13 +14,13 @@ from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
-from broker.security.seal import Mode
-from broker.security.session import FRESH_SECONDS, DialogCredentials, Sealer, Secured
+from broker.security.secured import Mode, Secured
+from broker.security.session import FRESH_SECONDS, DialogCredentials, Sealer
 from broker.store.port import ReceiveResult
 from broker.store.sqlite import verify as module
 from broker.store.sqlite.metadata import put_permission
 from broker.store.sqlite.receive import store_frames
-from broker.store.sqlite.side import load_secured
+from broker.store.sqlite.session_keys import load_secured
 from broker.store.sqlite.transaction import writing
 from broker.store.sqlite.verify import FrameVerifier
 from tests.support.dialog import open_database, queued, rows

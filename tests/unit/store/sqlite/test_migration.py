@@ -17,10 +17,12 @@ from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.errors import StoreUnavailableError
 from broker.protocol.frame import decode_dialog
-from broker.store.sqlite import schema
+from broker.store.sqlite import migration
 from broker.store.sqlite.database import open_store
-from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, make_tables
-from broker.store.sqlite.side import ACKNOWLEDGED, REPLAY_GUARD, SENT, SideTable
+from broker.store.sqlite.ledger import ACKNOWLEDGED, REPLAY_GUARD, SENT
+from broker.store.sqlite.migration import make_tables
+from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, schema_version
+from broker.store.sqlite.side import SideTable
 from broker.store.sqlite.transaction import writing
 from tests.support import version_1
 from tests.support.dialog import rows
@@ -44,7 +46,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]
     path = tmp_path_factory.mktemp("migrated") / "orders.db"
     version_1.make(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        schema.migrate(db, path, now=lambda: NOW)
+        migration.migrate(db, path, now=lambda: NOW)
         yield db
 
 
@@ -134,8 +136,8 @@ def test_ledger_adds_up(db: sqlite3.Connection) -> None:
     ((sent, acknowledged),) = rows(db, "SELECT sum(send_sequence), sum(acknowledged_sequence) FROM broker_conversation")
     held = rows(db, "SELECT count(*) FROM broker_transmission")[0]
 
-    assert {schema.BEFORE: 2, SENT: 3, ACKNOWLEDGED: 3} == entries
-    assert sent + entries[SENT] == acknowledged + entries[ACKNOWLEDGED] + held + entries[schema.BEFORE]
+    assert {migration.BEFORE: 2, SENT: 3, ACKNOWLEDGED: 3} == entries
+    assert sent + entries[SENT] == acknowledged + entries[ACKNOWLEDGED] + held + entries[migration.BEFORE]
 
 
 def test_numbers_of_what_is_gone_are_never_given_again(old: Path) -> None:
@@ -183,8 +185,8 @@ def test_opening_migrates_and_opening_again_does_not(old: Path) -> None:
 
 
 def test_progress_is_told_while_it_lasts(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(schema, "_STEPS", 10)
+    monkeypatch.setattr(migration, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(migration, "_STEPS", 10)
 
     with structlog.testing.capture_logs() as logs:
         open_store(old).close()
@@ -199,27 +201,27 @@ def test_what_another_has_migrated_meanwhile_is_left_alone(old: Path, monkeypatc
     open_store(old).close()
     before = content(old)
     versions = iter([1, SCHEMA_VERSION])
-    monkeypatch.setattr(schema, "schema_version", lambda _: next(versions))
+    monkeypatch.setattr(migration, "schema_version", lambda _: next(versions))
 
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
-        schema.migrate(db, old)
+        migration.migrate(db, old)
 
     assert before == content(old)
 
 
 KILLED = """
 import os, signal, sys
-from broker.store.sqlite import schema
+from broker.store.sqlite import migration
 from broker.store.sqlite.database import open_store
 
 STEP = sys.argv[2]
-real = getattr(schema, STEP)
+real = getattr(migration, STEP)
 
 def kill(*arguments):
     real(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
-setattr(schema, STEP, kill)
+setattr(migration, STEP, kill)
 open_store(sys.argv[1])
 """
 
@@ -233,7 +235,7 @@ def test_killed_in_the_middle_nothing_has_changed(old: Path, step: str) -> None:
     assert -signal.SIGKILL == done.returncode, done.stderr
     assert before == content(old)
     with closing(open_store(old)) as db:
-        assert SCHEMA_VERSION == schema.schema_version(db)
+        assert SCHEMA_VERSION == schema_version(db)
 
 
 def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
@@ -242,7 +244,7 @@ def test_a_failure_changes_nothing_and_says_what_to_do(old: Path) -> None:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
         db.execute(f"PRAGMA max_page_count = {pages + 10}")
         with pytest.raises(StoreUnavailableError) as caught:
-            schema.migrate(db, old)
+            migration.migrate(db, old)
 
     assert (
         f"from version 1 to {SCHEMA_VERSION}, and nothing was changed: the disk is full: free some space"
