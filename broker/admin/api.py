@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import STATEMENT_LEAST, Caller
-from broker.catalog.catalog import MSDB, ScriptProgress
+from broker.catalog.catalog import MESSAGES_MAX, MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
@@ -220,6 +220,9 @@ class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Apply the configuration as it is written now."""
 
     dry_run: Annotated[bool, Meta(description="Try everything, report the changes, and change nothing.")] = False
+    prune: Annotated[
+        bool, Meta(description="Drop the routes, bindings and permissions that no script of the configuration names.")
+    ] = False
 
 
 class ChangedSetting(msgspec.Struct, frozen=True):
@@ -250,6 +253,14 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
     warnings: Annotated[
         list[str], Meta(description="Warnings about the settings in force after the reload that were not there before.")
     ] = []
+    unscripted: Annotated[
+        list[str],
+        Meta(
+            description="Statements that drop what no script names: the first hundred. They are compared when scripts"
+            " have changed and when it prunes, and have been executed when it prunes and is no dry run."
+        ),
+    ] = []
+    unscripted_more: Annotated[int, Meta(description="How many more there are.")] = 0
 
 
 # --- operations ---
@@ -425,7 +436,8 @@ class Api:
             ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
         """
         seen = ReloadAudit(self._audit, caller, "POST /v1/reload")
-        return _reload_answer(await self._instance.reloads.reload(is_dry_run=request.dry_run, seen_by=seen))
+        done = await self._instance.reloads.reload(is_dry_run=request.dry_run, is_pruning=request.prune, seen_by=seen)
+        return _reload_answer(done)
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
         """Return every setting in force."""
@@ -622,6 +634,8 @@ def _reload_answer(done: Reloaded) -> ReloadAnswer:
         done.connections,
         waiting,
         done.warnings,
+        done.unscripted[:MESSAGES_MAX],
+        max(0, len(done.unscripted) - MESSAGES_MAX),
     )
 
 

@@ -33,9 +33,11 @@ from broker.ddl.lexer import decode_script
 from broker.ddl.parser import read_script
 from broker.ddl.statements import (
     AlterDatabase,
+    AlterRemoteServiceBinding,
     AlterRoute,
     BeginConversationTimer,
     ChangePermission,
+    CreateRemoteServiceBinding,
     CreateRoute,
     CreateService,
     DropRoute,
@@ -73,6 +75,8 @@ class DryDatabase(Struct):
         service_statements: The statement that made a service, by its name.
         permission_statements: The statement that made a rule.
         missed_drops: DROP ROUTE of a name that was not there.
+        is_scripted: Whether any statement is about it.
+        mentioned: Kind and name of bindings, and of routes whose guard did not hold, that a statement makes or alters.
     """
 
     name: str
@@ -86,6 +90,8 @@ class DryDatabase(Struct):
     service_statements: dict[str, CreateService] = field(default_factory=dict)
     permission_statements: dict[PermissionRule, ChangePermission] = field(default_factory=dict)
     missed_drops: list[DropRoute] = field(default_factory=list)
+    is_scripted: bool = False
+    mentioned: set[tuple[str, str]] = field(default_factory=set)
 
     @property
     def services(self) -> Mapping[str, metadata.Service]:
@@ -275,9 +281,17 @@ class _ScriptRunner(Struct):
             and not metadata.find_route(self.stores[database.name], statement.name)
         ):
             database.missed_drops.append(statement)
-        if not self.script.carry_out(statement):
-            return
+        is_done = self.script.carry_out(statement)
+        database.is_scripted = database.is_scripted or not isinstance(statement, UseDatabase)
         match statement:
+            case CreateRoute() | AlterRoute() if not is_done:
+                database.mentioned.add(("route", statement.name))
+            case CreateRemoteServiceBinding() | AlterRemoteServiceBinding():
+                database.mentioned.add(("binding", statement.name))
+            case ChangePermission():
+                database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
+            case _ if not is_done:
+                pass
             case CreateRoute() | AlterRoute():
                 database.statements[statement.name] = statement
             case DropRoute():
@@ -286,8 +300,6 @@ class _ScriptRunner(Struct):
                 database.service_statements[statement.name] = statement
             case DropService():
                 database.service_statements.pop(statement.name, None)
-            case ChangePermission():
-                database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
 
     def _refuse_mirrored(self, statement: UseDatabase | AlterDatabase) -> None:
         """Refuse to name a mirrored database of the configuration in the scripts of another one."""

@@ -23,6 +23,8 @@ from msgspec.structs import replace
 from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
+from broker.catalog.unscripted import unscripted
+from broker.config.toml import KeyPath
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
@@ -74,6 +76,7 @@ def survey(
     yield from _exposed_services(run)
     yield from _forwarding_off(run)
     yield from survey_grants(run)
+    yield from _unscripted(run)
     yield from _unanswerable(run, unanswered)
 
 
@@ -228,6 +231,16 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
             path = ("databases", database.name)
             at = (run, database)
             yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
+
+
+def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
+    """Yield what is in a database and in none of its scripts."""
+    for one in unscripted(run):
+        problem = f"{one.what} is here and in no script: it was removed from one, or made by broker sql"
+        hint = f"write it into a script, or drop it: {one.script} or, for all of them, broker reload --prune"
+        is_msdb = one.database is run.msdb
+        path: KeyPath = ("routes", "files") if is_msdb else ("databases", one.database.name, "scripts")
+        yield of_setting(Lint.NOT_IN_SCRIPTS, problem, hint, at=(run, one.database), path=path)
 
 
 # --- permissions of msdb ---

@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.scripts import is_pattern, unescaped
+from broker.catalog.unscripted import PARTNER_FILE, PARTNER_NAME
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath
 from broker.ddl.render import render_statement
@@ -403,7 +404,7 @@ def plan(
     files: dict[Path, Content] = {}
     trusted = [one for path in trusted_files(endpoint.trust) for one in read_certificates(path)]
     if not any(may_issue(one) and is_signed_by(hop.endpoint[0], one) for one in trusted):
-        place = place_for(settings, ("endpoint", "peers"), endpoint.peers, f"partner-{hop.file.instance}")
+        place = place_for(settings, ("endpoint", "peers"), endpoint.peers, f"{PARTNER_FILE}{hop.file.instance}")
         granted = [rule.principal for where, rule in present.rules if where == MSDB]
         known = [*trusted_files((*endpoint.trust, *endpoint.peers)), endpoint.certificate]
         _refuse_namesakes(hop.endpoint, place, known, granted)
@@ -411,7 +412,7 @@ def plan(
         files[place] = Content(certificates_pem(hop.endpoint))
     if database is not None and own is not None and is_sealed(settings, database, partner):
         place = place_for(
-            settings, ("databases", database, "peers"), own.peers, f"partner-{partner.file.instance}.dialog"
+            settings, ("databases", database, "peers"), own.peers, f"{PARTNER_FILE}{partner.file.instance}.dialog"
         )
         granted = [rule.principal for where, rule in present.rules if where == database]
         granted += [parse_principal(one.principal) for one in present.bindings]
@@ -449,7 +450,7 @@ def _statements(
 ) -> Iterator[Statement]:
     """Statements for msdb, then for the database; none for what holds already."""
     database = home or MSDB
-    file, prefix = partner.file, f"partner:{partner.file.instance}:"
+    file, prefix = partner.file, f"{PARTNER_NAME}{partner.file.instance}:"
     names = {service: f"{prefix}{service}"[:_NAME_MAX] for service in file.services}
     grants = [(MSDB, Permission.CONNECT, ANY, hop.who)]
     grants += [(MSDB, Permission.SEND, service, hop.who) for service in file.sends_to]
@@ -499,7 +500,7 @@ def _statements(
 
 def _refuse_taken_services(database: str | None, partner: Partner, hop: Partner, present: Present) -> None:
     """A partner does not take over what is sent to others."""
-    file, prefix = partner.file, f"partner:{partner.file.instance}:"
+    file, prefix = partner.file, f"{PARTNER_NAME}{partner.file.instance}:"
     own = [service for where, service in present.services if where == database]
     for service in () if database is None else file.sends_to:
         if service not in own:

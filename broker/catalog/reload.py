@@ -28,6 +28,7 @@ from broker.catalog.diagnostics import listen_error
 from broker.catalog.dry_run import dry_run
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Scripts, look, run_changed
+from broker.catalog.unscripted import Unscripted, unscripted
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
 from broker.config.schema import Reload
@@ -126,6 +127,8 @@ class Reloaded:
         scripts: The changes that these scripts made, in words.
         connections: Links that keep the settings they had, where a change is for new ones.
         warnings: Warnings about the new settings that the old settings did not have, with places.
+        unscripted: Scripts that drop what no script names, as far as this reload has compared them; it has run them
+            when it prunes.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -134,6 +137,8 @@ class Reloaded:
     connections: int = 0
     is_dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
+    unscripted: list[str] = field(default_factory=list)
+    is_pruned: bool = False
 
     @property
     def waiting(self) -> list[Difference]:
@@ -143,7 +148,8 @@ class Reloaded:
     @property
     def has_changed(self) -> bool:
         """Whether anything holds now that did not before."""
-        return bool(self.databases) or len(self.waiting) < len(self.changes)
+        is_dropped = self.is_pruned and bool(self.unscripted)
+        return bool(self.databases) or is_dropped or len(self.waiting) < len(self.changes)
 
 
 class Reloads:
@@ -190,12 +196,15 @@ class Reloads:
             "connections_as_before": self.connections_as_before,
         }
 
-    async def reload(self, *, is_dry_run: bool = False, seen_by: ReloadObserver | None = None) -> Reloaded:
+    async def reload(
+        self, *, is_dry_run: bool = False, is_pruning: bool = False, seen_by: ReloadObserver | None = None
+    ) -> Reloaded:
         """
         Read the configuration again, and have it hold.
 
         Args:
             is_dry_run: Only report what would change; everything else is still tried.
+            is_pruning: Drop what no script names.
             seen_by: Permits it, and records what changes before it does; None for a signal.
 
         Raises:
@@ -205,13 +214,15 @@ class Reloads:
         """
         # A client that disconnects must not cause a change that is only half made.
         seen = seen_by or self._instance.admin.signalled()
-        running = asyncio.get_running_loop().create_task(self._in_turn(is_dry_run=is_dry_run, seen_by=seen))
+        running = asyncio.get_running_loop().create_task(
+            self._in_turn(seen, is_dry_run=is_dry_run, is_pruning=is_pruning)
+        )
         return await asyncio.shield(running)
 
-    async def _in_turn(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
+    async def _in_turn(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> Reloaded:
         async with self._turn:
             try:
-                done = await self._reload(is_dry_run=is_dry_run, seen_by=seen_by)
+                done = await self._reload(seen_by, is_dry_run=is_dry_run, is_pruning=is_pruning)
             except BrokerError as error:
                 if not is_dry_run:
                     self._fail(error)
@@ -221,7 +232,7 @@ class Reloads:
                 self._succeed(done)
             return done
 
-    async def _reload(self, *, is_dry_run: bool, seen_by: ReloadObserver) -> Reloaded:
+    async def _reload(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> Reloaded:
         instance = self._instance
         self._refuse_while_stopping()
         old, new = instance.settings, await asyncio.to_thread(_read_again, instance.settings)
@@ -230,8 +241,9 @@ class Reloads:
         settings = in_force(old, new, changed)
         scripts = await asyncio.to_thread(look, settings)
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
-        if changed or are_others:
-            await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others)
+        left: list[Unscripted] = []
+        if changed or are_others or is_pruning:
+            left = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
         async with AsyncExitStack() as undo:
@@ -240,14 +252,19 @@ class Reloads:
             now = asyncio.get_running_loop().time()
             is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
             warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
-            left = instance.connections(now) if is_for_new else 0
-            done = Reloaded(changed, names, [], left, is_dry_run, warnings)
+            connections = instance.connections(now) if is_for_new else 0
+            drops = [one.script for one in left]
+            done = Reloaded(changed, names, [], connections, is_dry_run, warnings, drops, is_pruning)
             if is_dry_run:
                 return done
             await asyncio.to_thread(
                 seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
             )
-            done.scripts.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by))
+            done.scripts.extend(
+                await run_changed(
+                    instance.catalog, settings, scripts, names, seen_by, drops=drops if is_pruning else ()
+                )
+            )
             undo.pop_all()
         await carry_out()
         self._scripts.done = scripts
@@ -273,6 +290,7 @@ class Reloads:
                 scripts_of=done.databases,
                 connections_as_before=done.connections,
                 warnings=done.warnings[:PROBLEMS_LOGGED],
+                in_no_script=[] if done.is_pruned else done.unscripted[:PROBLEMS_LOGGED],
             )
         else:
             log.info("configuration reloaded, nothing changed")
@@ -304,13 +322,22 @@ def _read_again(settings: Settings) -> Settings:
     return found
 
 
-def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> None:
-    """Whether these settings could hold on this machine. Blocking; raises SettingsError with everything."""
+def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> list[Unscripted]:
+    """
+    Whether these settings could hold on this machine; returns what their scripts do not name. Blocking.
+
+    Raises:
+        SettingsError: with everything that is wrong.
+    """
+    left: list[Unscripted] = []
     errors = [*mixed_contradictions(settings, changed), *changeable_errors(settings)]
     if is_with_scripts:
-        errors += dry_run(settings, now=datetime.now(UTC)).errors
+        run = dry_run(settings, now=datetime.now(UTC))
+        errors += run.errors
+        left += [] if run.errors else unscripted(run)
     if errors:
         raise SettingsError(sorted(errors, key=by_place))
+    return left
 
 
 def _judge_files(settings: Settings) -> None:

@@ -9,7 +9,7 @@ is not an empty one.
 Where a script of a database has changed, was added or removed, all of that database's scripts are executed again, in
 their order and as at a start; the scripts of other databases are left alone. All scripts that are executed are one
 change: a mistake in one of them, and nothing has happened. A definition that was removed from a script stays, as it
-does at a start: only DROP takes something away.
+does at a start: only DROP takes something away, and a reload that prunes (`broker.catalog.unscripted`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -230,10 +230,18 @@ def _digest(path: Path) -> bytes:
 
 
 async def run_changed(
-    catalog: Catalog, settings: Settings, scripts: State, databases: Iterable[str], seen_by: Permitting
+    catalog: Catalog,
+    settings: Settings,
+    scripts: State,
+    databases: Iterable[str],
+    seen_by: Permitting,
+    *,
+    drops: Sequence[str] = (),
 ) -> list[str]:
     """
-    Carry out the scripts of these databases, all or none. Databases that are elsewhere get theirs when they arrive.
+    Carry out the scripts of these databases, then the statements of `drops`, all or none.
+
+    Databases that are elsewhere get theirs when they arrive.
 
     Returns:
         The messages of `execute` about what was done.
@@ -243,13 +251,13 @@ async def run_changed(
         StoreUnavailableError: as `execute`.
     """
     here = [name for name in databases if name in catalog.databases]
-    if not here:
+    if not here and not drops:
         return []
     source = ", ".join(str(path) for name in here for path, _ in scripts[name])
     size = await asyncio.to_thread(lambda: sum(path.stat().st_size for name in here for path, _ in scripts[name]))
     reading = _ScriptReader()
     try:
-        statements = seen_by.permitted(reading.statements({name: scripts[name] for name in here}))
+        statements = seen_by.permitted(reading.statements({name: scripts[name] for name in here}, drops))
         progress = ScriptProgress(source, size, seen_by=seen_by)
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
@@ -269,10 +277,12 @@ class _ScriptReader:
 
     database: str = MSDB
 
-    def statements(self, scripts: State) -> Iterator[Statement | DdlSyntaxError]:
+    def statements(self, scripts: State, drops: Iterable[str]) -> Iterator[Statement | DdlSyntaxError]:
         """Each script begins in its own database."""
         for name, files in scripts.items():
             self.database = name
             for path, _ in files:
                 yield UseDatabase(name)
                 yield from read_script(decode_script(path.read_bytes(), source=str(path)), source=str(path))
+        for script in drops:
+            yield from read_script(script)

@@ -12,11 +12,12 @@ import click
 from broker.admin.client import ProblemError
 from broker.cli.access import admin_client
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Command, config_option, output_option, socket_option
+from broker.cli.options import Command, config_option, confirm, output_option, socket_option
 from broker.cli.output import show_json
 from broker.errors import SettingsError
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
+_IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays, and broker reload --prune drops it"
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
 _EFFECTS_IF = {
     "live": "would be in force",
@@ -30,21 +31,31 @@ _EFFECTS_IF = {
 @socket_option
 @output_option
 @click.option("--dry-run", is_flag=True, help="Check everything, show what would change, and change nothing.")
-def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool) -> None:
+@click.option("--prune", is_flag=True, help="Drop routes, bindings and permissions that no script names.")
+@click.option("--yes", is_flag=True, help="Do not ask before --prune drops something.")
+def reload(
+    config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool, prune: bool, yes: bool
+) -> None:
     """
     Reload the configuration of a running instance, as SIGHUP does.
 
-    All changes are made, or none. Exit codes: 0 reloaded, 2 something is wrong with the configuration, 4 daemon
-    unreachable, 5 not permitted.
+    All changes are made, or none. Scripts only add: what was removed from one stays and is named; --prune shows it,
+    asks, and drops it. Exit codes: 0 reloaded, 2 something is wrong with the configuration, 4 daemon unreachable, 5 not
+    permitted.
 
     Examples:
         broker reload -c config/gateway.toml
         broker reload --dry-run -o json --socket /run/broker/admin.sock
+        broker reload -c config/gateway.toml --prune
     """
     try:
-        answer = admin_client(config, socket, timeout=RELOAD_SECONDS).request(
-            "POST", "/v1/reload", {"dry_run": dry_run}
-        )
+        client = admin_client(config, socket, timeout=RELOAD_SECONDS)
+        if prune and not (dry_run or yes):
+            drops = list(_drops(client.request("POST", "/v1/reload", {"dry_run": True, "prune": True})))
+            if drops:
+                click.echo("\n".join(["in no script:", *drops]), err=True)
+                confirm("drop them?")
+        answer = client.request("POST", "/v1/reload", {"dry_run": dry_run, **({"prune": True} if prune else {})})
     except SettingsError as error:
         fail(str(error), ExitCode.USAGE)
     except ProblemError as error:
@@ -58,11 +69,18 @@ def reload(config: Path | None, socket: Path | str | None, output: str, *, dry_r
     if output == "json":
         show_json(answer)
         return
-    for line in _lines(answer):
+    for line in _lines(answer, is_pruned=prune):
         click.echo(line)
 
 
-def _lines(answer: dict[str, Any]) -> Iterator[str]:
+def _drops(answer: dict[str, Any]) -> Iterator[str]:
+    """A line for each statement that drops what no script names."""
+    yield from (f"  {statement}" for statement in answer.get("unscripted", []))
+    if more := answer.get("unscripted_more", 0):
+        yield f"  and {more:,} more"
+
+
+def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
     """A summary, and a line for each change."""
     yield _sentence(answer)
     effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
@@ -72,6 +90,9 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
     yield from (f"  warning: {one}" for one in answer.get("warnings", []))
     for message in answer["messages"]:
         yield f"  {message}"
+    if answer.get("unscripted") and (answer["dry_run"] or not is_pruned):
+        yield "would be dropped, as no script names it:" if is_pruned else f"{_IN_NO_SCRIPT}:"
+        yield from _drops(answer)
     if answer["connections"]:
         yield f"{answer['connections']} connections go on with what they had; new ones have the new settings"
     if answer["waiting"]:

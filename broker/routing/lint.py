@@ -48,6 +48,7 @@ class Lint(StrEnum):
     NOBODY_MAY_SEND = "nobody-may-send"
     GRANT_TO_ALL = "grant-to-all"
     GRANT_UNUSED = "grant-unused"
+    NOT_IN_SCRIPTS = "not-in-scripts"
     # of one instance, and of several together
     MISSING_RETURN_ROUTE = "missing-return-route"
     ROUTING_LOOP = "routing-loop"

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.catalog.check import check_running
+from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
+from broker.ddl.parser import parse_script
 from broker.errors import SettingsError
 from broker.routing.address import NetworkAddress
+from broker.routing.lint import Lint
 from tests.support.certificates import make
 from tests.support.loopback import raw, until
 from tests.support.reloaded import File, Sections, plain
@@ -165,3 +169,36 @@ async def test_several_scripts_are_one_change(tmp_path: Path) -> None:
 
         assert "a" not in {route.name for route in instance.catalog.msdb.table}
         assert 16 == instance.forwarder.limits.max_hops
+
+
+async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path) -> None:
+    """Nothing that the program or a partner has made is among it, and nothing that a guard only looks for."""
+    script, route = tmp_path / "m.sql", "CREATE ROUTE [{}] WITH SERVICE_NAME = '//{}', ADDRESS = 'tcp://127.0.0.1:9';"
+    kept = (
+        f"{route.format('a', 'a')} IF NOT EXISTS (SELECT * FROM sys.routes WHERE name = 'b') {route.format('b', 'b')}"
+    )
+    by_hand = "".join(route.format(name, name) for name in ("b", "hand", "partner:x:y"))
+    late = "CREATE ROUTE late WITH SERVICE_NAME = '//l', ADDRESS = 'tcp://127.0.0.1:9', LIFETIME = 600;"
+    script.write_text(f"{route.format('gone', 'g')} GRANT SEND ON SERVICE::[//s] TO public;")
+    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, file):
+        await execute(instance.catalog, parse_script(by_hand + late), database="msdb")
+        script.write_text(kept)
+
+        told = await file.reload(instance)
+        concerns = (await asyncio.to_thread(check_running, file.settings())).concerns
+        dry = await instance.reloads.reload(is_dry_run=True, is_pruning=True)
+        before = {one.name for one in instance.catalog.msdb.table}
+        pruned = await instance.reloads.reload(is_pruning=True)
+        again = await instance.reloads.reload(is_pruning=True)
+
+        drops = ["DROP ROUTE [gone];", "DROP ROUTE [hand];", "REVOKE SEND ON SERVICE::[//s] FROM [public];"]
+        expected = [f"USE [msdb]; {drop}" for drop in drops]
+        assert [expected] * 3 == [sorted(one.unscripted) for one in (told, dry, pruned)]
+        assert 3 == len([one for one in concerns if one.lint is Lint.NOT_IN_SCRIPTS])
+        assert {"gone", "hand"} == before - {one.name for one in instance.catalog.msdb.table}
+        assert ((), True, [], False) == (
+            instance.catalog.msdb.rows.permissions,
+            pruned.has_changed,
+            again.unscripted,
+            again.has_changed,
+        )

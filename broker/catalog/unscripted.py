@@ -1,0 +1,81 @@
+"""
+Unscripted: the routes, bindings and permissions of a database that no script of the configuration names any more.
+
+Scripts only add, so what was removed from one stays until it is dropped. What a dry run of the scripts finds in the
+files and no statement names was removed from a script, or was made by `broker sql`; nothing tells the two apart, so it
+is only reported, and dropped on demand.
+
+Left out are: databases without scripts, where all is made by hand; AutoCreatedLocal; what `broker partner import` has
+made; routes with a LIFETIME, which end by themselves. Queues, services and contracts are left out, because messages
+and conversations would be dropped with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from broker.catalog.dry_run import DryDatabase, DryRun
+from broker.config.settings import Settings
+from broker.ddl.render import render_name, render_statement
+from broker.ddl.statements import DropRemoteServiceBinding, DropRoute, RevokePermission, Statement
+from broker.errors import CertificateUnusableError
+from broker.net.certificates import trusted_files
+from broker.routing.route import AUTO_CREATED_LOCAL
+from broker.security.certificate_files import read_certificates
+from broker.security.grants import Permission, PermissionRule, render_rule
+from broker.security.identity import who_of
+from broker.security.principal import Who
+
+PARTNER_NAME = "partner:"  # how the routes and bindings of an import begin
+PARTNER_FILE = "partner-"  # and the files of its certificates
+
+
+class Unscripted(NamedTuple):
+    """One object that no script names, such as "the route [r]", and the statement that drops it."""
+
+    database: DryDatabase
+    what: str
+    drop: Statement
+
+    @property
+    def script(self) -> str:
+        """The statement with its database, ready to run."""
+        return f"USE {render_name(self.database.name)}; {render_statement(self.drop)}"
+
+
+def unscripted(run: DryRun) -> Iterator[Unscripted]:
+    """Yield what the databases have and the scripts do not name; reads the certificates of partners. Blocking."""
+    databases = [one for one in run.databases.values() if one.is_scripted]
+    partners = _partners(run.settings) if databases else []
+    for database in databases:
+        for route in database.routes.values():
+            is_named = route.name in database.statements or ("route", route.name) in database.mentioned
+            is_own = route.lifetime is not None or route.name == AUTO_CREATED_LOCAL.name
+            if not (is_named or is_own or route.name.startswith(PARTNER_NAME)):
+                yield Unscripted(database, f"the route {render_name(route.name)}", DropRoute(route.name))
+        for name in database.rows.bindings:
+            if ("binding", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
+                yield Unscripted(database, f"the binding {render_name(name)}", DropRemoteServiceBinding(name))
+        for rule in database.rows.permissions:
+            if rule not in database.permission_statements and not _is_of(rule, partners):
+                securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
+                who = rule.principal.text
+                what = render_rule(rule.state, rule.permission, securable, who)
+                yield Unscripted(database, what, RevokePermission(rule.permission, securable, (who,)))
+
+
+def _partners(settings: Settings) -> list[Who]:
+    """The principals whose certificates an import has stored; a file that cannot be read is reported for itself."""
+    patterns = [settings.endpoint.peers, *(one.peers for one in settings.databases.values())]
+    files = [path for some in patterns for path in trusted_files(some) if path.name.startswith(PARTNER_FILE)]
+    found: list[Who] = []
+    for path in files:
+        with suppress(CertificateUnusableError, OSError, ValueError):
+            found += map(who_of, read_certificates(path))
+    return found
+
+
+def _is_of(rule: PermissionRule, partners: list[Who]) -> bool:
+    return not rule.principal.is_pattern and any(map(rule.principal.covers, partners))
