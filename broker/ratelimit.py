@@ -56,11 +56,12 @@ class RateLimiter:
     Warnings that anybody who reaches the port can cause, within a rate.
 
     Attributes:
-        left_out: Lines that were not written since the last one that was.
+        left_out: Lines that were not written since the start.
     """
 
     def __init__(self) -> None:
         self.left_out = 0
+        self._reported = 0
         self._bucket = TokenBucket(LINES_PER_SECOND, BURST, time.monotonic())
 
     def warning(self, event: str, **fields: object) -> None:
@@ -68,7 +69,7 @@ class RateLimiter:
         if not self._bucket.allow(time.monotonic()):
             self.left_out += 1
             return
-        if self.left_out:
+        if self.left_out > self._reported:
             log.warning("lines left out", count=self.left_out)
-            self.left_out = 0
+            self._reported = self.left_out
         log.warning(event, **fields)

@@ -218,13 +218,17 @@ class RepeatFilter:
 
 
 def _identity(event: Event) -> object:
-    """Return the key that identical events share; a field that is not a text counts by its `repr`."""
+    """
+    Return the key that identical events share; a field that is not a text counts by its `repr`.
+
+    Of a peer only the host counts: each connection of a crowd has another port.
+    """
     fields = (
         (name, value if isinstance(value, str) else repr(value))
         for name, value in event.items()
         if name != "exc_info" and (isinstance(value, bool) or not isinstance(value, int | float))
     )
-    return frozenset(fields)
+    return frozenset((name, (name == "peer" and text.rpartition(":")[0]) or text) for name, text in fields)
 
 
 LogFormat: TypeAlias = Literal["auto", "json", "console"]

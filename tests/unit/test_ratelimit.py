@@ -39,7 +39,7 @@ def test_crowd_is_counted_instead(clock: Clock) -> None:
 
     assert {"event": "connection refused", "peer": 0, "log_level": "warning"} == logs[0]
     assert {"event": "lines left out", "count": 1000, "log_level": "warning"} == logs[BURST]
-    assert (BURST + 1 + LINES_PER_SECOND, 100 - LINES_PER_SECOND) == (len(logs), lines.left_out)
+    assert (BURST + 1 + LINES_PER_SECOND, 1100 - LINES_PER_SECOND) == (len(logs), lines.left_out)
 
 
 def test_bucket_allows_its_burst_and_then_its_rate() -> None:

@@ -441,6 +441,12 @@ def test_identical_is_what_has_the_same_fields_but_for_numbers(
     assert held_back == (_passes(repeats, **other) is None)
 
 
+def test_of_a_peer_only_the_host_counts(repeats: RepeatFilter) -> None:
+    peers = ["tcp://[::1]:1", "tcp://[::1]:2", "tcp://[::2]:2"]
+
+    assert [True, False, True] == [_passes(repeats, peer=peer) is not None for peer in peers]
+
+
 @pytest.mark.parametrize("level", ["debug", "info"])
 def test_event_that_is_not_an_error_always_passes(repeats: RepeatFilter, level: str) -> None:
     assert None not in [_passes(repeats, level=level) for _ in range(3)]
