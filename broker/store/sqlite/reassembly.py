@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import repeat
 
 from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
 from broker.conversation.message_types import (
@@ -35,6 +36,7 @@ from broker.store.sqlite.dialog_rules import message_rule
 from broker.store.sqlite.failure import IN_QUARANTINE, READY
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow
+from broker.store.sqlite.transaction import DaemonConnection
 
 HELD_RUNS_MAX = 128  # reported in one acknowledgement, about a kilobyte
 ENVELOPE_LENGTH = 4  # bytes of the length before an envelope
@@ -210,10 +212,15 @@ def _envelope_bytes(first: bytes) -> int:
 
 # --- queues -----------------------------------------------------------------------------------------------------
 
+ORDERS_RESERVED = 1000  # numbers of messages for which the sequence table is written once
 _PUT = (
-    "INSERT INTO broker_message (queue_id, status, priority, endpoint_id, message_sequence_number, message_type_name,"
-    " message_enqueue_time, message_body, body_fragments, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO broker_message (queuing_order, queue_id, status, priority, endpoint_id, message_sequence_number,"
+    " message_type_name, message_enqueue_time, message_body, body_fragments, headers)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_LAST_ORDER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'broker_message'"
+_RESERVE_FIRST = "INSERT INTO sqlite_sequence (seq, name) VALUES (?, 'broker_message')"
+_RESERVE = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'broker_message'"
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
 
@@ -282,8 +289,29 @@ class QueueWriter:
     def flush(self) -> None:
         """Write what was put, in the order in which it was put."""
         if self._rows:
-            self._db.executemany(_PUT, self._rows)
+            orders = self._orders(len(self._rows))
+            self._db.executemany(_PUT, [(order, *row) for order, row in zip(orders, self._rows, strict=True)])
             self._rows.clear()
+
+    def _orders(self, count: int) -> Iterable[int | None]:
+        """
+        The numbers of so many messages, each higher than all before and given once, whatever happens.
+
+        Those that SQLite gives by itself (None) write its sequence table with each message, which is a page more in the
+        log. A daemon's connection has a block of them, which that table counts as given. What others put meanwhile gets
+        higher numbers, and the next block begins after those; the rest of a block is never used.
+        """
+        db = self._db
+        if not isinstance(db, DaemonConnection):
+            return repeat(None, count)
+        last = db.execute(_LAST_ORDER).fetchone()[0]
+        free = db.free_orders
+        if free.stop - 1 != last or len(free) < count:
+            first = (last or 0) + 1
+            free = range(first, first + max(ORDERS_RESERVED, count))
+            db.execute(_RESERVE_FIRST if last is None else _RESERVE, (free.stop - 1,))
+        db.free_orders = free[count:]
+        return free[:count]
 
     def _find(self, service: str) -> tuple[int, str] | None:
         if service not in self._services:

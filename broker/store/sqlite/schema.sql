@@ -176,7 +176,7 @@ CREATE TABLE broker_transmission_part (
 
 -- Received whole and in order, waiting for RECEIVE.
 CREATE TABLE broker_message (
-    queuing_order            INTEGER PRIMARY KEY AUTOINCREMENT,
+    queuing_order            INTEGER PRIMARY KEY AUTOINCREMENT,  -- a daemon reserves them in blocks: there are gaps
     queue_id                 INTEGER NOT NULL,
     status                   INTEGER NOT NULL DEFAULT 1,         -- 1 ready, 4 in quarantine
     priority                 INTEGER NOT NULL DEFAULT 5,         -- of its conversation; 11 an error, 12 a timer

@@ -43,6 +43,7 @@ class DaemonConnection(sqlite3.Connection):
     epoch: int | None = None  # in which it may write; None = in any
     is_confirmed: Callable[[], bool] | None = None  # whether it may write now; None = always
     lock_waits: WriteLockWaits | None = None  # what its waits for the write lock are noted in
+    free_orders = range(0)  # the rest of the numbers reserved for messages (`QueueWriter`)
 
 
 @contextmanager
@@ -96,6 +97,8 @@ def commit(db: sqlite3.Connection) -> None:
 
 def roll_back(db: sqlite3.Connection) -> None:
     """Undo what `begin_within` has begun, unless it is over."""
+    if isinstance(db, DaemonConnection):
+        db.free_orders = range(0)  # they may have been reserved in it
     if db.in_transaction:  # a full disk may have ended it already
         db.execute("ROLLBACK")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,19 @@ from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, S
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
+from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_contract, put_message_type
-from broker.store.sqlite.reassembly import HELD_RUNS_MAX, EarlyFragment, LargeBody, QueueWriter, Reassembly
+from broker.store.sqlite.reassembly import (
+    HELD_RUNS_MAX,
+    ORDERS_RESERVED,
+    EarlyFragment,
+    LargeBody,
+    QueueWriter,
+    Reassembly,
+)
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow, SideTable
+from broker.store.sqlite.transaction import writing
 from tests.support.dialog import open_database, rows
 
 ENVELOPE = Envelope(type="T")
@@ -249,6 +259,36 @@ def test_messages_are_written_when_the_batch_is_and_in_its_order(db: sqlite3.Con
     expected = [(0, b"x", 7, 1, None), (1, b"x", 7, 1, None), (2, b"error", 11, 1, None), (3, None, 7, 1, 17)]
     assert expected == rows(db, MESSAGES)
     assert Counter(Billing=4) == queue.delivered
+
+
+def test_numbers_of_messages_grow_and_none_is_given_twice(db: sqlite3.Connection, tmp_path: Path) -> None:
+    """Though messages leave, others put some, a batch is rolled back, and a daemon starts again."""
+    one = side(db)
+    given: list[int] = []
+
+    def put(db: sqlite3.Connection, count: int = 1, *, is_kept: bool = True) -> None:
+        queue = QueueWriter(db, NOW)
+        for _ in range(count):
+            queue.put(one, 0, "Any", b"")
+        with suppress(ZeroDivisionError), writing(db):
+            queue.flush()
+            orders = rows(db, "DELETE FROM broker_message RETURNING queuing_order")
+            given.extend(sorted(orders) if is_kept else ())
+            _ = 1 // is_kept
+
+    put(db)
+    put(db)
+    with closing(sqlite3.connect(tmp_path / "bank.db", isolation_level=None)) as other:
+        put(other)
+        put(db, ORDERS_RESERVED, is_kept=False)
+        put(other, ORDERS_RESERVED)
+    put(db)
+    put(db, ORDERS_RESERVED + 1)
+    with closing(open_store(tmp_path / "bank.db")) as again:
+        put(again)
+
+    assert given == sorted(set(given))
+    assert [1, 2, ORDERS_RESERVED + 1] == given[:3]
 
 
 def test_dialog_in_quarantine_stays_in_order_there(db: sqlite3.Connection) -> None:
