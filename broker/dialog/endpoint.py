@@ -282,8 +282,7 @@ class Endpoint:
             find=self._find,
             load=transmitter.load_requests(),  # before the next line: it may evict
             load_max_bytes=transmitter.load_max_bytes,
-            known=transmitter.senders,
-            first_frames=transmitter.tuning.first_frames,
+            request_for=transmitter.request_for,
             is_maintenance_due=is_maintenance_due,
             is_probe=bool(self.problem),
             statuses=transmitter.due_statuses(),

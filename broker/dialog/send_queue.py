@@ -166,10 +166,16 @@ class LoadBudget:
 
     def check(self, sender: Sender) -> None:
         """Note a sender whose window has room for more than is loaded."""
-        if sender.has_more and not sender.is_loading and not sender.is_unloaded:
-            frames, size = sender.outbound.room
-            if frames and (size >= self._fragment_size or not sender.outbound.loaded):
-                self._needs_loading[sender.endpoint_id] = None
+        if sender.has_more and self.request(sender) is not None:
+            self._needs_loading[sender.endpoint_id] = None
+
+    def request(self, sender: Sender) -> LoadRequest | None:
+        """What to load for a sender; None when its window has no room, or it is being loaded, or waits to be resent."""
+        frames, size = sender.outbound.room
+        has_room = frames and (size >= self._fragment_size or not sender.outbound.loaded)
+        if not has_room or sender.is_loading or sender.is_unloaded:
+            return None
+        return LoadRequest(sender.endpoint_id, sender.outbound.load_from, frames, min(size, LOAD_BYTES))
 
     def requests(self) -> list[LoadRequest]:
         """What to load in the next batch, for those that have waited longest; evicts others when memory is short."""

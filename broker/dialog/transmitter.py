@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from broker.conversation.frames import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
 from broker.conversation.outbound import Held, Outbound, Outgoing
-from broker.conversation.window import FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
+from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.dialog.journal_hooks import SenderJournal
 from broker.dialog.send_queue import FRAME_COST, AckHorizon, FairQueue, LoadBudget, RoundTripCounts, Sender, TimerHeap
 from broker.dialog.status import DialogContext, StatusWriter, TransmissionStatus
@@ -189,6 +189,18 @@ class Transmitter:
     def load_requests(self) -> list[LoadRequest]:
         """What to load in the next batch; may evict dialogs that cannot send."""
         return self._budget.requests()
+
+    def request_for(self, found: PendingDialog) -> LoadRequest | None:
+        """
+        What to load of a dialog that was found; None when it has no room, or is being loaded.
+
+        For the writer thread. Where the loop changes the dialog meanwhile, what was loaded does not follow any longer,
+        and is loaded again.
+        """
+        sender = self.senders.get(found.endpoint_id)
+        if sender is None:
+            return LoadRequest(found.endpoint_id, (found.first_sequence, 0), self.tuning.first_frames, FIRST_BYTES)
+        return self._budget.request(sender)
 
     def on_loaded(self, loaded: LoadedFragments) -> None:
         """Send what was loaded; a dialog for which nothing was loaded and nothing is in flight is done."""

@@ -12,14 +12,13 @@ views use the database directly and are ported separately; `CatalogAccess` marks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Outgoing
-from broker.conversation.window import FIRST_FRAMES
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
 from broker.protocol.layout import FrameKind
@@ -72,10 +71,9 @@ class WriteBatch:
         now: UTC seconds since 1970.
         frames: Whole dialog frames for this database, in the order of arrival.
         find: Which dialogs to look for.
-        load: The fragments to load of dialogs that are known.
+        load: The fragments to load of dialogs that were found before.
         load_max_bytes: Limit of the bodies loaded, in all; never exceeded.
-        known: Dialogs that the loop loads for itself, by endpoint_id; read in the writer thread.
-        first_frames: At most so many are loaded of a dialog that was found and is not among `known`.
+        request_for: What to load of a dialog that was found, None for nothing; called in the writer thread.
         is_maintenance_due: Fire timers, end what is past its lifetime, remove what is no longer needed.
         statuses: Why dialogs wait, by endpoint_id; None where they do not.
         is_probe: The store failed before; a batch with nothing else to write shows whether it works again.
@@ -90,8 +88,7 @@ class WriteBatch:
     find: Find = Find.NOTHING
     load: list[LoadRequest] = field(default_factory=list)
     load_max_bytes: int = 0
-    known: Container[int] = ()
-    first_frames: int = FIRST_FRAMES
+    request_for: Callable[[PendingDialog], LoadRequest | None] = lambda _: None
     is_maintenance_due: bool = False
     statuses: dict[int, str | None] = field(default_factory=dict)
     is_probe: bool = False
@@ -273,7 +270,7 @@ class WriteResult:
     Attributes:
         received: The effects of its frames.
         found: Dialogs that have something to send.
-        loaded: Fragments that were requested, or of dialogs that were found and are not among `known`.
+        loaded: Fragments that were requested, or of dialogs that were found.
         postponed: Requests that there was no capacity to load.
         finished: Endpoints that maintenance has ended: they have nothing left to send.
         has_more_maintenance: Maintenance should run again soon.

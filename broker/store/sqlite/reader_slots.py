@@ -15,7 +15,6 @@ Source: fcntl(2), "Open file description locks"; Service Broker documentation, "
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import sqlite3
 from collections.abc import Iterable

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import structlog
 
-from broker.conversation.window import FIRST_BYTES
 from broker.errors import StoreUnavailableError
 from broker.security.session import DialogCredentials
-from broker.store.port import Find, LoadRequest, Store, WriteBatch, WriteResult
+from broker.store.port import Find, Store, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
@@ -162,17 +161,11 @@ class SqliteStore(Store):
         return cursor
 
     def _load(self, batch: WriteBatch, result: WriteResult) -> None:
-        """
-        Load the fragments that were requested.
-
-        Of dialogs that begin to wait, load those that they may send at once: that saves a batch.
-        """
+        """Load the fragments that were requested, and those that dialogs just found may send: that saves a batch."""
         free_bytes = batch.load_max_bytes
         requests = [(request, True) for request in batch.load]
-        for found in result.found[:FOUND_LOADED]:
-            if found.endpoint_id not in batch.known:
-                place = (found.first_sequence, 0)
-                requests.append((LoadRequest(found.endpoint_id, place, batch.first_frames, FIRST_BYTES), False))
+        wanted = map(batch.request_for, result.found[:FOUND_LOADED])
+        requests += [(request, False) for request in wanted if request is not None]
         for request, is_asked_for in requests:
             loaded = load_fragments(self.connection, request, self._fragment_size, now=batch.now, free_bytes=free_bytes)
             if loaded is not None:

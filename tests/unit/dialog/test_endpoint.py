@@ -111,6 +111,19 @@ async def test_loading_that_found_no_room_is_taken_up_again(path: Path, monkeypa
             acknowledged += 1
 
 
+@virtual_time
+async def test_message_of_a_dialog_that_is_sending_is_loaded_in_the_batch_that_finds_it(path: Path) -> None:
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        with mock.patch.object(SqliteStore, "write_in_writer", autospec=True, side_effect=WRITE) as write:
+            dialog.send(b"b")
+            await asyncio.sleep(SOON)
+
+        assert [0, 1] == [header.sequence_number for header in shop.link.headers()]
+        assert [] == [request for call in write.call_args_list for request in call.args[1].load]
+
+
 def _is_waiting(shop: Shop, dialog: Dialog) -> bool:
     query = "SELECT acknowledged_sequence FROM broker_conversation WHERE conversation_id = ?"
     return rows(shop.application, query, dialog.conversation_id.bytes) == [0]

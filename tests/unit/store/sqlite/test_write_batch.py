@@ -13,10 +13,9 @@ import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.message_types import ERROR
-from broker.conversation.window import FIRST_BYTES
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.frame import Fault
-from broker.store.port import Find, LoadRequest, WriteBatch, WriteResult
+from broker.store.port import Find, LoadRequest, PendingDialog, WriteBatch, WriteResult
 from broker.store.sqlite import write_batch as module
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.transaction import LAPSED
@@ -24,8 +23,12 @@ from broker.store.sqlite.write_batch import CHECKPOINT_PAGES, SqliteStore
 from tests.support.dialog import far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0
-NOTHING = WriteBatch(now=NOW, load_max_bytes=1000, known={1, 2})
+NOTHING = WriteBatch(now=NOW, load_max_bytes=1000)
 REQUEST = LoadRequest(endpoint_id=1, place=(0, 0), fragments=10, max_bytes=1000)
+
+
+def request_for(found: PendingDialog) -> LoadRequest:
+    return replace(REQUEST, endpoint_id=found.endpoint_id)
 
 
 @pytest.fixture
@@ -129,9 +132,10 @@ def test_what_is_requested_is_loaded_until_there_is_no_capacity(store: SqliteSto
 def test_dialog_that_begins_to_wait_is_loaded_in_the_batch_that_finds_it(store: SqliteStore, dialog: Dialog) -> None:
     dialog.send(b"more")
 
-    result = store.write_in_writer(replace(NOTHING, find=Find.NEW, known=(), first_frames=1))
+    request = LoadRequest(1, (0, 0), 1, 1000)
 
-    request = LoadRequest(1, (0, 0), 1, FIRST_BYTES)
+    result = store.write_in_writer(replace(NOTHING, find=Find.NEW, request_for=lambda _: request))
+
     assert [(request, [(0, 0)])] == [(one.request, [m.place for m in one.fragments]) for one in result.loaded]
 
 
@@ -141,14 +145,14 @@ def test_of_many_that_begin_to_wait_the_first_are_loaded_and_the_others_only_fou
     monkeypatch.setattr(module, "FOUND_LOADED", 1)
     begin_dialog(store.connection, from_service="Orders", to_service="//far/Billing").send(b"another")
 
-    result = store.write_in_writer(replace(NOTHING, find=Find.NEW, known=()))
+    result = store.write_in_writer(replace(NOTHING, find=Find.NEW, request_for=request_for))
 
     found = [one.endpoint_id for one in result.found]
     assert (len(found), found[:1]) == (2, [loaded.request.endpoint_id for loaded in result.loaded])
 
 
-@pytest.mark.parametrize("more", [{"known": {1}}, {"known": (), "load_max_bytes": 10}])
-def test_what_the_loop_loads_itself_or_does_not_fit_is_only_found(
+@pytest.mark.parametrize("more", [{}, {"request_for": request_for, "load_max_bytes": 10}])
+def test_what_is_not_wanted_or_does_not_fit_is_only_found(
     store: SqliteStore, dialog: Dialog, more: dict[str, object]
 ) -> None:
     result = store.write_in_writer(replace(NOTHING, find=Find.NEW, **more))  # type: ignore[arg-type]
