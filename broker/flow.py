@@ -43,6 +43,7 @@ class Disposition(StrEnum):
     UNKNOWN_CONVERSATION = "unknown conversation"
     NOT_OF_THIS_DIALOG = "not of this dialog"
     SERVICE_NOT_FOUND = "service not found"
+    QUEUE_DISABLED = "queue disabled"
     CONTRACT_REFUSED = "contract refused"
     CONVERSATION_ENDED = "conversation ended"
     CORRUPTED = "corrupted"
@@ -84,6 +85,7 @@ NUMBER = {
     Disposition.UNKNOWN_CONVERSATION: 11213,
     Disposition.NOT_OF_THIS_DIALOG: 11223,
     Disposition.SERVICE_NOT_FOUND: 11210,
+    Disposition.QUEUE_DISABLED: 11219,
     Disposition.CONTRACT_REFUSED: 11214,
     Disposition.CONVERSATION_ENDED: 11212,
     Disposition.CORRUPTED: 11221,

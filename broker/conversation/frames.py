@@ -120,6 +120,16 @@ class Travel:
     time_to_live: int = TIME_TO_LIVE_MS
 
 
+class NotStored(NamedTuple):
+    """Why a receiver does not store for now what has arrived: the number of a disposition, and words."""
+
+    code: int
+    reason: str
+
+
+NOTHING_SAID = NotStored(0, "")
+
+
 class Fragment(NamedTuple):
     """One fragment to send."""
 
@@ -161,19 +171,19 @@ def ack_frame(
     stored: Place,
     held: tuple[tuple[int, int, int], ...] = (),
     *,
+    not_stored: NotStored = NOTHING_SAID,
     seal: Seal | None = None,
 ) -> bytes:
     """
     An acknowledgement by itself: everything before `stored` is safe here, and after that the runs in `held`.
 
-    A run is (sequence, first fragment, last fragment).
+    A run is (sequence, first fragment, last fragment). `not_stored` says why what arrived is not stored.
 
     Raises:
         CannotSealError: it is to be sealed, and a certificate is missing.
     """
-    return _frame(
-        contact, travel, message_id, _ACK, Fragment((0, 0), 0, encode_stored(Stored(held)), stored), seal=seal
-    )
+    body = encode_stored(Stored(held, *not_stored))
+    return _frame(contact, travel, message_id, _ACK, Fragment((0, 0), 0, body, stored), seal=seal)
 
 
 def fault_frame(contact: Contact, travel: Travel, message_id: bytes, fault: Fault, seal: Seal | None = None) -> bytes:

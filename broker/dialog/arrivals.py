@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from broker.conversation.frames import Contact, Place
+from broker.conversation.frames import Contact, NotStored, Place
+from broker.flow import Disposition
 from broker.protocol.frame import Fault
 from broker.ratelimit import TokenBucket
 from broker.security.secured import Secured
@@ -31,8 +32,11 @@ ENOUGH = 4  # frames not acknowledged yet; a window that is small stays open
 GRACE = 10.0  # seconds by which the beginning of a dialog may be late: several resends of it
 REPEAT_SECONDS = 60.0  # between two faults for one dialog, which may get lost
 UNKNOWN_MAX = 4096  # unknown dialogs remembered
+REFUSED_MAX = 4096  # dialogs remembered because a queue was off
 FAULTS_PER_SECOND = 100  # of a database, so that a flood of old frames is not answered with another
 GONE = Fault(-8462, "the remote conversation endpoint is not known here; it has ended, or its database was replaced")
+
+QUEUE_OFF = NotStored(Disposition.QUEUE_DISABLED.number, "the queue of the far service is off")
 
 _Entry: TypeAlias = tuple[bytes, object, Secured | None]
 
@@ -150,3 +154,35 @@ class UnknownDialogs:
         self._due[key] = now + REPEAT_SECONDS
         self._due.move_to_end(key)
         return True
+
+
+class RefusedDialogs:
+    """
+    Dialogs of which something was not stored because a queue was off: their far sides learn when it is on again.
+
+    One that is forgotten, above REFUSED_MAX or by a restart, is sent again when its sender's wait is over.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[Contact, Place]] = {}  # by service
+        self._count = 0
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """The services whose queue was off."""
+        return tuple(self._places)
+
+    def add(self, contact: Contact, place: Place) -> None:
+        """What this side expects next was not stored."""
+        places = self._places.setdefault(contact.service_name, {})
+        if contact not in places and self._count < REFUSED_MAX:
+            self._count += 1
+            places[contact] = place
+        elif contact in places:
+            places[contact] = place
+
+    def pop(self, service: str) -> list[tuple[Contact, Place]]:
+        """Forget the dialogs of a service whose queue is on, and return them."""
+        places = self._places.pop(service, {})
+        self._count -= len(places)
+        return list(places.items())

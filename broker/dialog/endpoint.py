@@ -28,7 +28,8 @@ from typing import TypeVar
 
 import structlog
 
-from broker.dialog.arrivals import GONE, DelayedAcks, Inbox, UnknownDialogs
+from broker.conversation.frames import NOTHING_SAID, Contact, NotStored, Place
+from broker.dialog.arrivals import GONE, QUEUE_OFF, DelayedAcks, Inbox, RefusedDialogs, UnknownDialogs
 from broker.dialog.journal_hooks import ReceiverJournal
 from broker.dialog.route_requests import RouteRequester
 from broker.dialog.send_queue import RoundTripCounts
@@ -107,6 +108,7 @@ class Endpoint:
         self._inbox = Inbox()
         self._journal = None if forwarder.ring is None else ReceiverJournal(forwarder.ring)
         self._unknown_dialogs = UnknownDialogs()
+        self._refused_dialogs = RefusedDialogs()
         self._refusals: dict[Disposition, TokenBucket] = {}
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
@@ -287,6 +289,7 @@ class Endpoint:
             is_probe=bool(self.problem),
             statuses=transmitter.due_statuses(),
             faults=transmitter.faults,
+            off=self._refused_dialogs.services if is_maintenance_due else (),
         )
         self._find, transmitter.faults = Find.NOTHING, {}
         if self._journal is not None:
@@ -335,6 +338,8 @@ class Endpoint:
             self._maintenance_at = 0.0
             self._wake_up()
         self._apply_received(result.received)
+        for service in result.on_again:
+            self._acknowledge_places(self._refused_dialogs.pop(service))
 
     def _apply_received(self, received: ReceiveResult) -> None:
         """Act on what arrivals led to, and acknowledge what is stored."""
@@ -354,13 +359,16 @@ class Endpoint:
             transmitter.bind(endpoint_id, contact)
         for endpoint_id, place in received.acknowledged.items():
             transmitter.on_acknowledged(endpoint_id, place, received.held_there.get(endpoint_id, ()))
+        for endpoint_id, said in received.said.items():
+            transmitter.on_said(endpoint_id, said)
         for endpoint_id, state in received.stored.items():
             transmitter.on_stored(endpoint_id, state.place)
         self._acks.on_stored(received.stored)
+        self._acknowledge_places(received.closed)
+        for contact, place in received.refused:
+            self._refused_dialogs.add(contact, place)
+        self._acknowledge_places(received.refused, QUEUE_OFF)
         frames: list[tuple[ForwardingEntry, Buffer | None]] = []
-        for contact, place in received.closed:
-            entry = self._forwarder.table.entry_for(transmitter.decide(contact), FrameKind.ACK)
-            frames.append((entry, builder.ack(contact, entry, place)))
         for contact, is_certain in received.unknown_dialogs:
             if self._unknown_dialogs.may_answer(contact, now, is_certain=is_certain):
                 received.faults.append((contact, GONE))
@@ -387,6 +395,14 @@ class Endpoint:
             entry, _ = self.transmitter.path_for(endpoint_id, state.contact, FrameKind.ACK)
             ack = self.transmitter.frames.ack(state.contact, entry, state.place, state.held, is_urgent=state.is_urgent)
             frames.append((entry, ack))
+        self._submit(frames, self._loop.time())
+
+    def _acknowledge_places(self, places: list[tuple[Contact, Place]], not_stored: NotStored = NOTHING_SAID) -> None:
+        """Acknowledge everything before a place of each of these dialogs, of which no side may be here."""
+        frames: list[tuple[ForwardingEntry, Buffer | None]] = []
+        for contact, place in places:
+            entry = self._forwarder.table.entry_for(self.transmitter.decide(contact), FrameKind.ACK)
+            frames.append((entry, self.transmitter.frames.ack(contact, entry, place, not_stored=not_stored)))
         self._submit(frames, self._loop.time())
 
     def _submit(self, frames: list[tuple[ForwardingEntry, Buffer | None]], now: float) -> None:

@@ -63,6 +63,8 @@ class Sender:
     acked_at: float = -NEVER  # when one of its round trips was measured last
     last_rejection: str = ""  # why the next hop refused a frame; empty once that frame is sent again
     rejected_at: float = 0.0  # when it did
+    not_stored: str = ""  # why the far side stores nothing of it for now; empty while it does
+    not_stored_at: float = 0.0  # when it said so
     seal_error: str = ""  # why its frames cannot be sealed
     blocked_since: float = NEVER  # since when its path accepts no frames; NEVER while it does
 
@@ -83,6 +85,8 @@ class Sender:
         trip = self.outbound.round_trip
         trip.latest = None
         done = self.outbound.acknowledge(place, now, held)
+        if done:
+            self.not_stored = ""
         if trip.latest is not None:
             count_round_trip(trips, self.next_hop, trip.latest)
             horizon.record(self.contact.far_service, now - trip.latest, now)

@@ -26,6 +26,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision
 
 REFUSED = "refused by the next hop: "  # before the disposition and its number, at the end of a status
+NOT_STORED = "not stored by the far side: "  # likewise
 MOVING = "being sent: acknowledgements come in"
 WRITE_SECONDS = 1.0  # between two checks of a dialog
 STATUSES_MAX = 256  # checked for one batch: a few milliseconds
@@ -93,6 +94,8 @@ class TransmissionStatus:
         attempt = outbound.round_trip.attempts + 1
         if sender.last_rejection:
             return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {REFUSED}{sender.last_rejection}"
+        if sender.not_stored:
+            return f"{status}; attempt {attempt}, {self._at(sender.not_stored_at)}, {NOT_STORED}{sender.not_stored}"
         return f"{status}, attempt {attempt}" if attempt > 1 else status
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:

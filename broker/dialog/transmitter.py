@@ -20,7 +20,18 @@ from itertools import count, islice
 
 from msgspec.structs import replace
 
-from broker.conversation.frames import Contact, Fragment, Place, Seal, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.frames import (
+    NOTHING_SAID,
+    Contact,
+    Fragment,
+    NotStored,
+    Place,
+    Seal,
+    Travel,
+    ack_frame,
+    fault_frame,
+    message_frame,
+)
 from broker.conversation.outbound import Held, Outbound, Outgoing
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.dialog.journal_hooks import SenderJournal
@@ -235,6 +246,19 @@ class Transmitter:
             self._schedule(sender)
         else:
             self._forget(sender)
+
+    def on_said(self, endpoint_id: int, said: NotStored) -> None:
+        """The far side says why it does not store what it was sent, or acknowledges without such words."""
+        sender = self.senders.get(endpoint_id)
+        if sender is None:
+            return
+        if said.code:
+            sender.not_stored = f"{said.reason.strip() or 'no reason given'} ({said.code})"
+            sender.not_stored_at = self._loop.time()
+        elif sender.not_stored:
+            sender.not_stored = ""
+            sender.outbound.rewind()
+            self._schedule(sender)
 
     def bind(self, endpoint_id: int, contact: Contact) -> None:
         """The far side's broker instance is known now: later frames name it (R5.1)."""
@@ -550,13 +574,14 @@ class FrameBuilder:
         held: tuple[Run, ...] = (),
         *,
         is_urgent: bool = True,
+        not_stored: NotStored = NOTHING_SAID,
     ) -> bytes | None:
         """An acknowledgement; None when it cannot be sealed: what is not acknowledged is sent again."""
         try:
             seal = self.seal(contact, entry, with_packet=is_urgent)
         except CannotSealError:
             return None
-        return ack_frame(contact, self.travel, self.message_id(), stored, held, seal=seal)
+        return ack_frame(contact, self.travel, self.message_id(), stored, held, not_stored=not_stored, seal=seal)
 
     def fault(self, contact: Contact, entry: ForwardingEntry, fault: Fault) -> bytes | None:
         """An error; None when it cannot be sealed: the far side would not accept it."""

@@ -24,7 +24,7 @@ from msgspec import Meta, structs
 
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
-from broker.dialog.status import REFUSED
+from broker.dialog.status import NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
@@ -250,6 +250,9 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
         return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
+    if NOT_STORED in status:
+        remedy = remedy_of(Disposition.QUEUE_DISABLED, instance="its instance", service=side.far_service)
+        return spot.found(Disposition.QUEUE_DISABLED, Severity.TROUBLE, symptom, status, give_up, remedy)
     return spot.found(
         "not acknowledged",
         Severity.WAITING,

@@ -327,9 +327,18 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of an ACK: runs of [sequence, first_fragment, last_fragment] held out of order."""
+    """
+    Body of an ACK.
+
+    Attributes:
+        stored: Runs of [sequence, first_fragment, last_fragment] held out of order.
+        code: Why the message at the acknowledged place was not stored although it arrived; 0 = nothing is said.
+        reason: The same in words.
+    """
 
     stored: tuple[tuple[int, int, int], ...] = ()
+    code: int = 0
+    reason: str = ""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -374,12 +383,12 @@ def decode_fault(body: bytes) -> Fault:
 
 
 def encode_stored(stored: Stored) -> bytes:
-    """Body of an ACK frame; empty when nothing is held out of order."""
-    return _ENCODER.encode(stored) if stored.stored else b""
+    """Body of an ACK frame; empty when there is nothing to say."""
+    return _ENCODER.encode(stored) if stored.stored or stored.code else b""
 
 
 def decode_stored(body: bytes) -> Stored:
-    """Return what an ACK reports as held out of order; nothing for an empty body. Raises FrameMalformedError."""
+    """Return what an ACK says besides the acknowledged place; nothing for an empty body. Raises FrameMalformedError."""
     return _decode(_STORED, body, "ACK") if body else Stored()
 
 

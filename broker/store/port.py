@@ -12,12 +12,12 @@ views use the database directly and are ported separately; `CatalogAccess` marks
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from broker.conversation.frames import Contact, Place
+from broker.conversation.frames import Contact, NotStored, Place
 from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
@@ -81,6 +81,7 @@ class WriteBatch:
         inside: Frames, counted from 0, that a database of this instance has sent, and how the target of a dialog that
             begins keeps what its initiator may seal with later.
         faults: Of dialogs that cannot be sent as they have to be, by endpoint_id.
+        off: Services whose queue was off when something arrived for them.
     """
 
     now: float
@@ -95,6 +96,7 @@ class WriteBatch:
     origins: Sequence[object] = ()
     inside: Mapping[int, Secured] = field(default_factory=dict)
     faults: dict[int, Fault] = field(default_factory=dict)
+    off: Collection[str] = ()
 
     def parts(self) -> list[WriteBatch]:
         """
@@ -106,7 +108,9 @@ class WriteBatch:
         writes = bool(self.frames or self.statuses or self.faults or self.is_maintenance_due)
         if self.is_probe or not (reads and writes):
             return [self]
-        reading = replace(self, frames=[], origins=(), inside={}, statuses={}, faults={}, is_maintenance_due=False)
+        reading = replace(
+            self, frames=[], origins=(), inside={}, statuses={}, faults={}, is_maintenance_due=False, off=()
+        )
         return [reading, replace(self, find=Find.NOTHING, load=[])]
 
 
@@ -178,8 +182,10 @@ class ReceiveResult:
     Attributes:
         stored: The acknowledgements to send, by endpoint_id.
         closed: The places that tombstones acknowledge, with the contact of each.
+        refused: Dialogs of which something was not stored, as the queue is off, and the place that each side expects.
         acknowledged: The place up to which the far side has everything, by endpoint_id.
         held_there: The runs that the far side has after that place, by endpoint_id.
+        said: Why the far side stores nothing for now, as its last acknowledgement by itself says, by endpoint_id.
         contacts: Endpoints whose far side became known.
         finished: Endpoints that have nothing left to send.
         faults: The faults to send.
@@ -196,8 +202,10 @@ class ReceiveResult:
 
     stored: dict[int, AckState] = field(default_factory=dict)
     closed: list[tuple[Contact, Place]] = field(default_factory=list)
+    refused: list[tuple[Contact, Place]] = field(default_factory=list)
     acknowledged: dict[int, Place] = field(default_factory=dict)
     held_there: dict[int, tuple[Run, ...]] = field(default_factory=dict)
+    said: dict[int, NotStored] = field(default_factory=dict, compare=False)
     contacts: dict[int, Contact] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     faults: list[tuple[Contact, Fault]] = field(default_factory=list)
@@ -273,6 +281,7 @@ class WriteResult:
         loaded: Fragments that were requested, or of dialogs that were found.
         postponed: Requests that there was no capacity to load.
         finished: Endpoints that maintenance has ended: they have nothing left to send.
+        on_again: Those of the batch's services whose queue is on, or that are gone.
         has_more_maintenance: Maintenance should run again soon.
         next_timer: UTC instant of the next conversation timer.
         commit_seconds: Duration of the transaction, its commit to the disk included; None where nothing was written.
@@ -283,6 +292,7 @@ class WriteResult:
     loaded: list[LoadedFragments] = field(default_factory=list)
     postponed: list[LoadRequest] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
+    on_again: list[str] = field(default_factory=list)
     has_more_maintenance: bool = False
     next_timer: float | None = None
     commit_seconds: float | None = None

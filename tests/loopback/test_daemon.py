@@ -108,6 +108,22 @@ def test_a_missing_route_delays_and_a_new_one_frees_at_once(net: Topology) -> No
     assert ["0", "1"] == receive(billing, 2)
 
 
+def test_a_queue_that_is_off_takes_nothing_until_it_is_on(net: Topology) -> None:
+    """Across a gateway: the sender keeps the messages and says why, and they arrive in order as soon as it is on."""
+    _, orders, billing = shop(net)
+    net.start()
+    send(orders, "0")
+    assert ["0"] == receive(billing, 1)
+    billing.admin.sql("ALTER QUEUE Inbox WITH STATUS = OFF", "billing")
+    send(orders, "1", "2")
+    wait_status(orders, "not stored by the far side: the queue of the far service is off (11219)")
+    assert 1 == len(billing.query("SELECT conversation_id FROM sys.conversation_endpoints"))
+
+    billing.admin.sql("ALTER QUEUE Inbox WITH STATUS = ON", "billing")
+
+    assert ["1", "2"] == receive(billing, 2)
+
+
 def test_answers_come_back_over_the_connection_that_the_initiator_opened(net: Topology) -> None:
     """The gateway could never reach the initiator: its address resolves to nothing."""
     unreachable = "tcp://initiator.invalid:4022"

@@ -84,6 +84,12 @@ def find_service(db: sqlite3.Connection, name: str) -> Service | None:
     return None if row is None else _service(row)
 
 
+def services_on(db: sqlite3.Connection, names: Iterable[str]) -> list[str]:
+    """Those of these services whose queue is on, or that are gone."""
+    query = "SELECT q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id) WHERE s.name = ?"
+    return [name for name in names if db.execute(query, (name,)).fetchone() != (0,)]
+
+
 def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
     """The name of a service that uses this queue."""
     return _name(db, "SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", queue_id)

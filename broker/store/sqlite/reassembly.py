@@ -221,6 +221,10 @@ _PUT = (
 _LAST_ORDER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'broker_message'"
 _RESERVE_FIRST = "INSERT INTO sqlite_sequence (seq, name) VALUES (?, 'broker_message')"
 _RESERVE = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'broker_message'"
+_FIND_SERVICE = (
+    "SELECT queue_id, s.contracts, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id)"
+    " WHERE s.name = ?"
+)
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
 
@@ -231,7 +235,7 @@ class QueueWriter:
         self.delivered: Counter[str] = Counter()
         self._db = db
         self._now = now
-        self._services: dict[str, tuple[int, str] | None] = {}  # the queue and the contracts
+        self._services: dict[str, tuple[int, str, bool] | None] = {}  # the queue, the contracts, whether it is on
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._has_failures: bool | None = None
         self._rows: list[tuple[object, ...]] = []
@@ -240,6 +244,11 @@ class QueueWriter:
         """The contracts that a service accepts, empty = any; None when there is no such service."""
         found = self._find(service)
         return None if found is None else json.loads(found[1])
+
+    def is_off(self, service: str) -> bool:
+        """Whether the queue of a service takes nothing."""
+        found = self._find(service)
+        return found is not None and not found[2]
 
     def why_refused(self, side: SideRow, type_name: str, body: bytes | LargeBody) -> Refusal | None:
         """Why the far side may not send this message."""
@@ -313,10 +322,9 @@ class QueueWriter:
         db.free_orders = free[count:]
         return free[:count]
 
-    def _find(self, service: str) -> tuple[int, str] | None:
+    def _find(self, service: str) -> tuple[int, str, bool] | None:
         if service not in self._services:
-            query = "SELECT queue_id, contracts FROM broker_service WHERE name = ?"
-            self._services[service] = self._db.execute(query, (service,)).fetchone()
+            self._services[service] = self._db.execute(_FIND_SERVICE, (service,)).fetchone()
         return self._services[service]
 
     def _is_quarantined(self, endpoint_id: int) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from broker.conversation.frames import Contact, FragmentArrival, Place, after, classify
+from broker.conversation.frames import Contact, FragmentArrival, NotStored, Place, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -44,6 +44,7 @@ from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, Side
 from broker.store.sqlite.verify import FrameGroup, FrameVerifier, VerifiedBatch
 
 RUNS_MAX = 1024  # of one acknowledgement that are read
+REASON_MAX = 512  # characters of one that are kept
 PEER_GONE = -8462
 CODES = (-(2**31), -1)  # of errors that a broker makes, least and most
 _FRAGMENT_MAX = 2**32 - 1
@@ -117,6 +118,7 @@ class SideReceiver:
         self._new_frames = 0
         self._has_message = False  # one arrived, so something is to be acknowledged
         self._is_ack_urgent = False
+        self._is_refused = False  # one arrived that the queue does not take
 
     def apply(self, group: FrameGroup) -> None:
         """Apply the group in order and write the row once."""
@@ -146,8 +148,9 @@ class SideReceiver:
             if reason is not None:
                 self._drop(reason)
                 return False
-            side.contact = side.contact.bound_to(header.from_broker_instance)
-            self._result.contacts[side.endpoint_id] = side.contact
+            if header.kind == FrameKind.MESSAGE or not decode_stored(body).code:  # else the dialog has not begun there
+                side.contact = side.contact.bound_to(header.from_broker_instance)
+                self._result.contacts[side.endpoint_id] = side.contact
         return True
 
     def _why_not_first_answer(self, header: Header, body: bytes) -> Disposition | None:
@@ -205,14 +208,16 @@ class SideReceiver:
     def _on_ack(self, header: Header, body: bytes, *, is_true: bool) -> None:
         """Note what the far side has after the acknowledged place; the newest frame counts."""
         try:
-            runs = decode_stored(body).stored[:RUNS_MAX]
+            said = decode_stored(body)
         except FrameMalformedError:
             self._drop(Disposition.MALFORMED)
             return
+        runs = said.stored[:RUNS_MAX]
         held = tuple(run for run in runs if self._was_sent(run))
         if len(held) < len(runs):
             self._drop(Disposition.OUT_OF_SEQUENCE)
         key, result = self._side.endpoint_id, self._result
+        result.said[key] = NotStored(said.code, said.reason[:REASON_MAX])
         known = result.acknowledged.get(key, (0, 0))
         if not is_true or (header.ack_sequence, header.ack_fragment) < known or self._is_given_up():
             return
@@ -230,6 +235,11 @@ class SideReceiver:
         side = self._side
         self._has_message = True
         arrival = classify(side.expected, header.place)
+        is_new = arrival is not FragmentArrival.DUPLICATE and side.state in TAKES_MESSAGES
+        if is_new and self._queue.is_off(side.contact.service_name):
+            self._is_refused = True
+            self._drop(Disposition.QUEUE_DISABLED)
+            return
         if arrival is FragmentArrival.EXPECTED and side.state in TAKES_MESSAGES:
             self._new_frames += 1
             self._accept(header.flags, body)
@@ -393,7 +403,9 @@ class SideReceiver:
             self._sides.close(side, self._fail_reason or FailureReason.FAR_SIDE_ENDED)
         elif self._fail_reason is not None:
             self._sides.fail(side, self._fail_reason)
-        if self._has_message:
+        if self._is_refused:
+            self._result.refused.append((side.contact, side.expected))
+        elif self._has_message:
             held = self._fragments.held_runs() if self._fragments.count else ()
             self._result.stored[side.endpoint_id] = AckState(
                 side.contact, side.expected, held, self._new_frames, self._is_ack_urgent or bool(held)
@@ -495,6 +507,8 @@ def _begin_dialog(
             result.refusals[error.disposition] = error.why
         if error.fault is not None:
             result.faults.append((contact, error.fault))
+        elif error.disposition is Disposition.QUEUE_DISABLED:
+            result.refused.append((contact, (0, 0)))
         return None
     verified.on_begun(side, first[0])
     return side
@@ -520,7 +534,8 @@ def _create_target_side(
     Create the target's side of a new dialog.
 
     Raises:
-        _DialogRefusedError: its service is not here or does not accept its contract, or its sender may not send to it.
+        _DialogRefusedError: its service is not here or does not accept its contract, its queue is off, or its sender
+            may not send to it.
     """
     header, body = first
     why_stale = verified.why_stale(header)
@@ -535,6 +550,8 @@ def _create_target_side(
     if ruling is not None and not ruling.is_permitted:
         text = f"you do not have permission to access the service {contact.service_name!r}: {ruling.why}"
         raise _DialogRefusedError(Disposition.NOT_PERMITTED, Fault(-8494, text), why=ruling.why)
+    if queue.is_off(contact.service_name):
+        raise _DialogRefusedError(Disposition.QUEUE_DISABLED)
     try:
         envelope, _ = decode_envelope(body)
     except FrameMalformedError:

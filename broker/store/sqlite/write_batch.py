@@ -22,6 +22,7 @@ from broker.security.session import DialogCredentials
 from broker.store.port import Find, Store, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
+from broker.store.sqlite.metadata import services_on
 from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import (
@@ -115,6 +116,8 @@ class SqliteStore(Store):
             else:
                 check_epoch(self.connection)
                 result.next_timer = next_timer(self.connection)
+            if batch.off:
+                result.on_again = services_on(self.connection, batch.off)
             self._file_watch.check()  # after the commit: otherwise the file that has the batch may not be found again
             check_confirmed(self.connection)  # likewise, because the process may have been paused within the commit
         self._cursor = cursor  # only now: a batch that failed finds the same rows again

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from broker.client.dialog import Dialog
-from broker.conversation.frames import Travel, ack_frame
+from broker.conversation.frames import NotStored, Travel, ack_frame
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.dialog.arrivals import ACK_DELAY
 from broker.dialog.endpoint import BATCH_PAUSE, FAILURE_PAUSE, MAINTENANCE_SECONDS, RIDE_SECONDS, SETTLE_SECONDS
@@ -19,8 +19,9 @@ from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import FrameKind
 from broker.store.port import Find, WriteBatch, WriteResult
+from broker.store.sqlite.metadata import put_queue
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import far_initiator, queued, rows, states
+from tests.support.dialog import QUEUE, far_initiator, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.running import SOON, Shop, open_shop
 
@@ -150,6 +151,41 @@ async def test_what_the_far_side_holds_out_of_order_is_told_to_the_sender(path: 
             await asyncio.sleep(SOON)
 
         acknowledge.assert_called_once_with(1, (1, 0), runs)
+
+
+@virtual_time
+async def test_far_side_learns_that_a_queue_is_off_and_when_it_is_on_again(path: Path) -> None:
+    async with open_shop(path) as shop:
+        put_queue(shop.application, QUEUE, is_receive_enabled=False)
+        shop.arrive(far_initiator("Orders").message(0))
+        await asyncio.sleep(MAINTENANCE_SECONDS * 2)
+        put_queue(shop.application, QUEUE, is_receive_enabled=True)
+        await asyncio.sleep(MAINTENANCE_SECONDS * 3)
+
+        said = [
+            (header.ack_sequence, decode_stored(body).code) for header, body in map(decode_dialog, shop.link.frames)
+        ]
+        assert [(0, 11219), (0, 0)] == said
+
+
+@virtual_time
+async def test_what_a_queue_did_not_take_is_sent_again_when_it_is_on(path: Path) -> None:
+    """Without the wait that has doubled meanwhile; the status says why it waits."""
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        contact, refusal = shop.target_of(dialog).contact, NotStored(11219, "queue disabled")
+        for _ in range(5):
+            shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0), not_stored=refusal))
+            await asyncio.sleep(8.0)
+        sent, sender = len(shop.link.headers()), shop.endpoint.transmitter.senders[1]
+        status = shop.endpoint.transmitter.status_of(sender)
+        shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0)))
+        await asyncio.sleep(SOON)
+
+        assert "not stored by the far side: queue disabled (11219)" in status
+        assert sent + 1 == len(shop.link.headers())
+        assert "not stored" not in shop.endpoint.transmitter.status_of(sender)
 
 
 @virtual_time

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.frames import NOTHING_SAID, NotStored, Travel, ack_frame
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
     DIALOG_TIMER,
@@ -32,10 +33,11 @@ from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
-from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_service
+from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_queue, put_service
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.dialog import (
     LAST,
+    QUEUE,
     FarSide,
     far_initiator,
     far_target,
@@ -453,7 +455,7 @@ def test_malformed_bodies_and_frames_of_a_later_version_are_counted_and_change_n
     )
 
     assert ReceiveResult(dropped=dropped(Disposition.MALFORMED, 3)) == result
-    assert (["CO"], [b"0"]) == (desk.states, desk.bodies)
+    assert (["CO"], 1) == (desk.states, len(desk.bodies))
 
 
 TOO_MANY = {str(number): "" for number in range(HEADERS_MAX + 1)}
@@ -888,3 +890,39 @@ def test_frame_that_closes_a_gap_is_delivered_though_what_arrived_early_is_corru
     last = result.last_dropped[Disposition.CORRUPTED]
     assert last is not None
     assert (far.contact.conversation_id, (2, 0)) == (last.conversation_id, last.place)
+
+
+# --- a queue that is off ------------------------------------------------------------------------------------------
+
+
+def test_no_dialog_begins_on_a_queue_that_is_off(desk: Desk, far: FarSide) -> None:
+    """Nothing is stored or acknowledged; the sender learns why, and its dialog begins when the queue is on."""
+    put_queue(desk.db, QUEUE, is_receive_enabled=False)
+    result = desk.take(far.message(0))
+
+    assert ([], {}, dropped(Disposition.QUEUE_DISABLED)) == (desk.states, result.stored, result.dropped)
+    assert [(far.contact.conversation_id, (0, 0))] == [(one.conversation_id, place) for one, place in result.refused]
+    put_queue(desk.db, QUEUE, is_receive_enabled=True)
+    assert [(1, 0)] == stored(desk.take(far.message(0)))
+
+
+def test_dialog_goes_on_where_it_was_when_its_queue_is_on_again(desk: Desk, far: FarSide) -> None:
+    """Off, only what is stored already is acknowledged; what waits here can be acknowledged by the far side."""
+    desk.take(far.message(0))
+    put_queue(desk.db, QUEUE, is_receive_enabled=False)
+
+    assert [(1, 0)] == stored(desk.take(far.message(0)))
+    result = desk.take(far.message(1), far.message(3), far.end(4))
+    assert ([(1, 0)], {}, []) == ([place for _, place in result.refused], result.stored, desk.kept)
+    assert (["CO"], 1) == (desk.states, len(desk.bodies))
+    put_queue(desk.db, QUEUE, is_receive_enabled=True)
+    desk.take(far.message(1), far.message(2), far.message(3), far.end(4))
+    assert (["DI"], 5) == (desk.states, len(desk.bodies))
+
+
+def test_acknowledgement_that_says_why_nothing_is_stored_binds_nothing(desk: Desk, target: FarSide) -> None:
+    refusal = NotStored(11219, "queue disabled")
+    result = desk.take(ack_frame(target.contact, Travel(), bytes(16), (0, 0), not_stored=refusal))
+
+    assert ([refusal], [None]) == (list(result.said.values()), desk.rows(FAR_INSTANCE))
+    assert [NOTHING_SAID] == list(desk.take(target.ack(1, 0)).said.values())
