@@ -257,7 +257,7 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
         list[str],
         Meta(
             description="Statements that drop what no script names: the first hundred. They are compared when scripts"
-            " have changed and when it prunes, and have been executed when it prunes and is no dry run."
+            " have changed and when it prunes, and have been executed when it prunes, unless it is a dry run."
         ),
     ] = []
     unscripted_more: Annotated[int, Meta(description="How many more there are.")] = 0

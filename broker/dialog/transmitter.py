@@ -205,8 +205,8 @@ class Transmitter:
         """
         What to load of a dialog that was found; None when it has no room, or is being loaded.
 
-        For the writer thread. Where the loop changes the dialog meanwhile, what was loaded does not follow any longer,
-        and is loaded again.
+        For the writer thread. If the loop changes the dialog at the same time, the fragments loaded do not follow any
+        longer, and are loaded again.
         """
         sender = self.senders.get(found.endpoint_id)
         if sender is None:

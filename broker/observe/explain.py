@@ -59,7 +59,7 @@ class ExplainRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Meta(description="The peer that sends it: a principal as in GRANT, without *. Then it arrives from outside."),
     ] = None
     current_database: Annotated[
-        bool, Meta(description="That one database is the one in which it begins, as 'CURRENT DATABASE' says.")
+        bool, Meta(description="The named database is the one in which it begins, as 'CURRENT DATABASE' says.")
     ] = False
 
 

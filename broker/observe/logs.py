@@ -221,7 +221,7 @@ def _identity(event: Event) -> object:
     """
     Return the key that identical events share; a field that is not a text counts by its `repr`.
 
-    Of a peer only the host counts: each connection of a crowd has another port.
+    Of a peer only the host counts: each of many connections has another port.
     """
     fields = (
         (name, value if isinstance(value, str) else repr(value))

@@ -1,7 +1,7 @@
 """
-What the contracts and priorities of a database say of a dialog: its priority, and which messages it may carry.
+The rules of a dialog, by the contracts and priorities of its database: its priority, and the messages it may carry.
 
-The two look-ups of calls that begin a dialog or send on it, on any connection.
+Two queries for calls that begin a dialog or send on it, on any connection.
 """
 
 from __future__ import annotations

@@ -307,8 +307,8 @@ class QueueWriter:
         The numbers of so many messages, each higher than all before and given once, whatever happens.
 
         Those that SQLite gives by itself (None) write its sequence table with each message, which is a page more in the
-        log. A daemon's connection has a block of them, which that table counts as given. What others put meanwhile gets
-        higher numbers, and the next block begins after those; the rest of a block is never used.
+        log. A daemon's connection has a block of them, which that table counts as given. Messages that others put
+        in between get higher numbers, and the next block begins after those; the rest of a block is never used.
         """
         db = self._db
         if not isinstance(db, DaemonConnection):
