@@ -9,7 +9,6 @@ A dropped frame is not an error: see `broker.flow.Disposition`.
 
 from __future__ import annotations
 
-from inspect import get_annotations
 from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals for it
@@ -30,7 +29,7 @@ class BrokerError(Exception):
     _fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        own = (name for name, form in get_annotations(cls).items() if not str(form).startswith("ClassVar"))
+        own = (name for name, form in cls.__annotations__.items() if not str(form).startswith("ClassVar"))
         cls._fields = (*cls._fields, *own)
 
     def __init__(self, *values: object, **named: object) -> None:

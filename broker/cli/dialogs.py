@@ -40,7 +40,7 @@ from broker.cli.options import (
     socket_option,
 )
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
-from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.config.units import plural
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError

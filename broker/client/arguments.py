@@ -13,7 +13,6 @@ import sqlite3
 import uuid
 from contextlib import suppress
 from datetime import timedelta
-from inspect import iscoroutinefunction
 from typing import SupportsFloat, SupportsIndex, cast
 
 from broker.errors import ConversationError
@@ -22,6 +21,7 @@ from broker.protocol.layout import NAME_MAX_BYTES
 INT_MAX = 2**31 - 1  # the original's int
 CURRENT_DATABASE = "CURRENT DATABASE"  # the original's word for the broker instance of the database itself
 _SHOWN_MAX = 80  # characters of what was given
+_CO_COROUTINE = 0x80  # of the code of a function; `inspect` has it, and takes longer to import than all of this
 
 _NUMBERS = (int, float, SupportsFloat)  # in this order: to check a protocol takes 25 us
 _AWAITED = ", whose calls are awaited: those of broker.aio take one of broker.aio.connect(PATH)"
@@ -85,7 +85,8 @@ def check_connection(db: object) -> None:
     """
     if isinstance(db, sqlite3.Connection) or isinstance(getattr(db, "in_transaction", None), bool):
         return
-    is_awaited = hasattr(db, "__await__") or iscoroutinefunction(getattr(db, "execute", None))
+    code = getattr(getattr(db, "execute", None), "__code__", None)
+    is_awaited = hasattr(db, "__await__") or bool(code is not None and code.co_flags & _CO_COROUTINE)
     expected = "the connection has to be one of sqlite3, as sqlite3.connect(PATH) gives it"
     raise TypeError(f"{expected}, not {kind_of(db)}{_AWAITED if is_awaited else ''}")
 

@@ -24,7 +24,6 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -32,13 +31,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from broker.client.arguments import check_text
 from broker.client.transaction import look
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.protocol.frame import (
+from broker.protocol.envelope import (
     TRACE_PARENT,
     TRACE_STATE,
     are_bounded,
-    decode_envelope,
     header_bytes,
     maybe_trace_parent,
+    split_envelope,
 )
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
@@ -242,15 +241,23 @@ class Copy:
         os.close(self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
 class LargeBody:
-    """The fragments of one message, numbered from 0; the first one begins with the envelope."""
+    """
+    The fragments of one message, numbered from 0; the first one begins with the envelope.
 
-    db: sqlite3.Connection
-    endpoint_id: int
-    sequence: int
-    count: int
-    copy: Copy | None = None  # has the body when the fragments are gone
+    `copy` has the body when the fragments are gone.
+    """
+
+    __slots__ = ("copy", "count", "db", "endpoint_id", "sequence")
+
+    def __init__(
+        self, db: sqlite3.Connection, endpoint_id: int, sequence: int, count: int, copy: Copy | None = None
+    ) -> None:
+        self.db = db
+        self.endpoint_id = endpoint_id
+        self.sequence = sequence
+        self.count = count
+        self.copy = copy
 
     def open(self) -> io.BufferedReader:
         """The body from its beginning. Raises, also while it is read: ValueError, the transaction is over."""
@@ -263,7 +270,7 @@ class LargeBody:
             return os.fstat(self.copy.descriptor).st_size
         first = self.fragment(0)
         total = ask(self.db, _LENGTH, (self.endpoint_id, self.sequence, self.count)).fetchone()[0]
-        return int(total) - len(first) + len(decode_envelope(first)[1])
+        return int(total) - len(first) + len(split_envelope(first)[1])
 
     def fragment(self, number: int) -> bytes:
         """One fragment as it arrived."""
@@ -294,7 +301,7 @@ class LargeBody:
 
     def pieces(self) -> Iterator[bytes]:
         """The body by its fragments."""
-        yield decode_envelope(self.fragment(0))[1]
+        yield split_envelope(self.fragment(0))[1]
         for number in range(1, self.count):
             yield self.fragment(number)
 

@@ -18,13 +18,11 @@ Source: Service Broker documentation, "BEGIN DIALOG CONVERSATION", "SEND", "END 
 from __future__ import annotations
 
 import os
-import secrets
 import sqlite3
 import time
 import uuid
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from broker.client import ending, sending
@@ -55,8 +53,8 @@ _STATUS = (
     " (SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
     " FROM broker_conversation c WHERE c.endpoint_id = ?"
 )
-_LOCKS = Path("/proc/locks")
-_NAMESPACE = Path("/proc/self/ns/pid")
+_LOCKS = "/proc/locks"
+_NAMESPACE = "/proc/self/ns/pid"
 _ALL_PROCESSES = "pid:[4026531836]"  # the kernel's PROC_PID_INIT_INO
 _BINDING = "SELECT remote_principal, is_anonymous_on FROM broker_remote_service_binding WHERE remote_service_name = ?"
 _HAS_CERTIFICATE = "SELECT 1 FROM broker_database WHERE certificate IS NOT NULL"
@@ -451,7 +449,7 @@ def secure(
         principal, is_anonymous = binding
         secured = Secured(Mode.FULL, principal)
         if is_anonymous:
-            secured = Secured(Mode.ANONYMOUS, principal, secrets.token_bytes(SECRET_BYTES))
+            secured = Secured(Mode.ANONYMOUS, principal, os.urandom(SECRET_BYTES))
     put_secured(db, conversation_id, secured, now, is_initiator=True)
 
 
@@ -493,7 +491,8 @@ def has_daemon(path: str) -> bool | None:
     except OSError:
         return None
     try:
-        locks = _LOCKS.read_text(encoding="ascii")
+        with open(_LOCKS, encoding="ascii") as file:  # noqa: PTH123 - pathlib takes longer to import than this module
+            locks = file.read()
     except OSError:
         return None
     if any(f":{inode} " in line and " FLOCK " in line for line in locks.splitlines()):
@@ -504,6 +503,6 @@ def has_daemon(path: str) -> bool | None:
 def _sees_all_processes() -> bool:
     """Whether /proc/locks has the locks of all processes; in a container it has those of the container."""
     try:
-        return str(_NAMESPACE.readlink()) == _ALL_PROCESSES
+        return os.readlink(_NAMESPACE) == _ALL_PROCESSES  # noqa: PTH115 - pathlib takes longer to import than this module
     except OSError:
         return False

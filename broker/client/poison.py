@@ -29,9 +29,8 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.store.sqlite.failure import ROLLBACKS_MAX, Blame, note_failure
 from broker.store.sqlite.transaction import ask, path_of
@@ -56,12 +55,14 @@ class RedeliveryVerdict(Enum):
     NONE = "the queue was turned off: hand out nothing"
 
 
-@dataclass(slots=True)
 class _HandedOut:
-    identity: tuple[Any, ...]  # endpoint_id, message_sequence_number and message_enqueue_time: no other has them
-    size: int  # messages of the batch that it was the first of
-    failures: int = 0  # alone
-    since: float = 0.0  # the first of them
+    __slots__ = ("failures", "identity", "since", "size")
+
+    def __init__(self, identity: tuple[Any, ...], size: int, failures: int = 0, since: float = 0.0) -> None:
+        self.identity = identity  # endpoint_id, message_sequence_number and message_enqueue_time: no other has them
+        self.size = size  # messages of the batch that it was the first of
+        self.failures = failures  # alone
+        self.since = since  # the first of them
 
 
 _lock = threading.Lock()
@@ -239,8 +240,7 @@ def _turn_off(db: sqlite3.Connection, queue_id: int) -> bool:
 # --- the record for the next process ---
 
 
-@dataclass(frozen=True, slots=True)
-class LastReceive:
+class LastReceive(NamedTuple):
     """The last batch handed out of a queue."""
 
     queuing_order: int  # of the first message

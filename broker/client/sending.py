@@ -22,10 +22,9 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
-from typing import IO, Self, TypeAlias
+from typing import IO, Any, Self, TypeAlias
 
 from broker.client.arguments import check_name, unknown_handle
 from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
@@ -60,19 +59,25 @@ Item: TypeAlias = Body | tuple[str, Body]
 _Record: TypeAlias = tuple[str, bytes, bool]  # type, body or part of one, whether the message is complete with it
 
 
-@dataclass(slots=True)
 class _SendingSide:
     """The sending side while a call sends on it."""
 
-    db: sqlite3.Connection
-    endpoint_id: int
-    state: str  # before the call
-    sequence: int  # of its next message
-    contract: str | None  # None: undeclared
-    is_initiator: bool
-    now: float
-    carried: Carried  # by each message
-    rules: dict[str, Rule | None] = field(default_factory=dict)
+    __slots__ = ("carried", "contract", "db", "endpoint_id", "is_initiator", "now", "rules", "sequence", "state")
+
+    def __init__(
+        self, db: sqlite3.Connection, endpoint_id: int, row: tuple[Any, ...], now: float, more: Carried
+    ) -> None:
+        """Take its row as `_SIDE` has it."""
+        self.db = db
+        self.endpoint_id = endpoint_id
+        state, _, began, sequence, contract, is_initiator, is_declared = row
+        self.state: str = state  # before the call
+        self.sequence: int = sequence  # of its next message
+        self.contract: str | None = contract if is_declared else None
+        self.is_initiator = bool(is_initiator)
+        self.now = max(now, began)  # not before it began: a wall clock may have gone back since
+        self.carried = more  # by each message
+        self.rules: dict[str, Rule | None] = {}
 
     def rule(self, type_name: str) -> Rule | None:
         """Return the contract's rule for a type that this side may send; None when the contract is not declared."""
@@ -184,17 +189,13 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
 
 
 def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _SendingSide:
-    """The side of a dialog that may send now, which is not before it began: a wall clock may have gone back since."""
+    """The side of a dialog that may send now."""
     now = time.time()
     with plain(db):
         row = ask(db, _SIDE, (endpoint_id,)).fetchone()
     if row is None or row[0] not in CAN_SEND or row[1] <= now:
         raise refusal(db, endpoint_id, handle, "SEND")
-    state, _, began, sequence, contract, is_initiator, is_declared = row
-    now = max(now, began)
-    return _SendingSide(
-        db, endpoint_id, state, sequence, contract if is_declared else None, bool(is_initiator), now, more
-    )
+    return _SendingSide(db, endpoint_id, row, now, more)
 
 
 def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:

@@ -343,14 +343,15 @@ _VALIDATORS: dict[Validation, type[Validator]] = {
 
 # --- error messages ---
 
-_CODE = re.compile(r"<Code>\s*(-?[0-9]{1,10})\s*</Code>")
-_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});")
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Compiled when they are needed: few applications do.
+_CODE = r"<Code>\s*(-?[0-9]{1,10})\s*</Code>"
+_REFERENCE = r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});"
+_NOT_XML = r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def error_body(code: int, description: str) -> bytes:
     """The documented XML of an Error message; a character that XML does not have becomes U+FFFD."""
-    description = _NOT_XML.sub("\ufffd", description)
+    description = re.sub(_NOT_XML, "\ufffd", description)
     text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
     return f'<?xml version="1.0"?><Error xmlns="{ERROR}">{text}</Error>'.encode()
 
@@ -362,7 +363,7 @@ def error_parts(body: bytes) -> tuple[int | None, str]:
     Cost: O(bytes), whatever they are: the far application may have sent anything.
     """
     text = body.decode("utf-8", "replace")
-    code = _CODE.search(text)
+    code = re.search(_CODE, text)
     description, end, _ = text.partition("<Description>")[2].partition("</Description>")
-    text = _REFERENCE.sub(lambda found: unescape(found[0]), description) if end else ""
+    text = re.sub(_REFERENCE, lambda found: unescape(found[0]), description) if end else ""
     return None if code is None else int(code[1]), text

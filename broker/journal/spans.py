@@ -53,7 +53,7 @@ from broker.forwarding.entry import ForwardingEntry, PassOrigin, Queued
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, RingContents
 from broker.journal.rows import RingBatch
-from broker.protocol.frame import maybe_trace_parent
+from broker.protocol.envelope import maybe_trace_parent
 from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, FrameKind
 
 

@@ -7,21 +7,18 @@ frame is a `Header` and a body. No function here keeps anything; decoding raises
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from broker.errors import FrameMalformedError
+from broker.protocol.envelope import split_envelope
 from broker.protocol.layout import (
     FIRST_DIALOG_KIND,
     HEADER,
     HEADER_BYTES,
-    HEADERS_MAX,
-    HEADERS_MAX_BYTES,
     HEARTBEAT_MS,
     HOP_LIMIT,
     MAX_FRAME,
@@ -366,10 +363,8 @@ def decode_envelope(body: bytes) -> tuple[Envelope, bytes]:
     Raises:
         FrameMalformedError: a length that does not fit, or no such map.
     """
-    size = int.from_bytes(body[:4], "big")
-    if len(body) < 4 or size > len(body) - 4:
-        raise FrameMalformedError("envelope is longer than its fragment")
-    return _decode(_ENVELOPE, body[4 : 4 + size], "envelope"), body[4 + size :]
+    envelope, payload = split_envelope(body)
+    return _decode(_ENVELOPE, envelope, "envelope"), payload
 
 
 def encode_fault(fault: Fault) -> bytes:
@@ -398,41 +393,3 @@ def _decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes, what: str) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # RecursionError: a few KiB of nested arrays under an unknown key are enough to exhaust the stack's allowance.
         raise FrameMalformedError(f"{what}: {error}") from error
-
-
-# --- headers of a message: their bounds, and the trace of an application among them ---
-
-
-def header_bytes(headers: Mapping[str, str]) -> int:
-    """Bytes of names and values together, as UTF-8."""
-    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
-
-
-def are_bounded(headers: Mapping[str, str]) -> bool:
-    """Whether a message may have these headers."""
-    return len(headers) <= HEADERS_MAX and header_bytes(headers) <= HEADERS_MAX_BYTES
-
-
-TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"
-
-_TRACE_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 0x01
-
-
-class TraceParent(NamedTuple):
-    """A span of an application: ids of 16 and 8 bytes, neither zero. Source: W3C Trace Context, section 3.2."""
-
-    trace_id: bytes
-    span_id: bytes
-    is_sampled: bool
-
-
-def maybe_trace_parent(text: str | None) -> TraceParent | None:
-    """Parse a `traceparent`; None when there is none, or it is not one that this version understands."""
-    found = None if text is None else _TRACE_PARENT.fullmatch(text)
-    if found is None:
-        return None
-    version, trace, span, flags, more = found.groups()
-    if version == "ff" or (version == "00" and more) or not int(trace, 16) or not int(span, 16):
-        return None
-    return TraceParent(bytes.fromhex(trace), bytes.fromhex(span), bool(int(flags, 16) & _SAMPLED))

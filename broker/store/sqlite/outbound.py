@@ -14,7 +14,8 @@ from typing import NamedTuple, TypedDict
 
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outgoing
-from broker.protocol.frame import TRACE_PARENT, Envelope, encode_envelope
+from broker.protocol.envelope import TRACE_PARENT
+from broker.protocol.frame import Envelope, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.port import LoadedFragments, LoadRequest, PendingDialog
 from broker.store.sqlite.schema import PART_BYTES

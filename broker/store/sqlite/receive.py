@@ -23,12 +23,11 @@ from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFE
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
+from broker.protocol.envelope import TRACE_PARENT, are_bounded
 from broker.protocol.frame import (
-    TRACE_PARENT,
     Envelope,
     Fault,
     Header,
-    are_bounded,
     checksum,
     decode_dialog,
     decode_envelope,

@@ -191,7 +191,7 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
 
 def open_watch(path: str | PathLike[str]) -> sqlite3.Connection:
     """A connection that only reads: commits of all other connections change its `data_version`."""
-    name = os.path.abspath(path)  # noqa: PTH100 - pathlib would be half of what the first call of an application imports
+    name = os.path.abspath(path)  # noqa: PTH100 - pathlib takes longer to import than this module
     for mark in "%?#":  # source: SQLite documentation, "Uniform Resource Identifiers (URIs) In SQLite", section 3.1
         name = name.replace(mark, f"%{ord(mark):02x}")
     db = sqlite3.connect(f"file:{name}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)

@@ -13,13 +13,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 NOTICE_SECONDS = 2.0  # a wait that takes longer is reported
 RECENT_SECONDS = 600.0  # waits that ended within are counted as recurring
-_LOCKS = Path("/proc/locks")
-_PROCESSES = Path("/proc")
+_LOCKS = "/proc/locks"
+_PROCESSES = "/proc"
 _WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
 _FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
 
@@ -130,7 +129,8 @@ def holder_of(path: str) -> LockHolder | None:
     """
     try:
         inode = os.stat(f"{path}-shm").st_ino  # noqa: PTH116 - a name next to the file, not below it
-        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+        with open(_LOCKS, encoding="ascii") as locks:  # noqa: PTH123 - pathlib takes longer to import than this module
+            lines = locks.readlines()
     except (OSError, ValueError):
         return None
     for line in lines:
@@ -147,6 +147,7 @@ def holder_of(path: str) -> LockHolder | None:
 def _name(pid: int) -> str:
     """Of a program, without its arguments: those may contain secrets."""
     try:
-        return (_PROCESSES / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        with open(f"{_PROCESSES}/{pid}/comm", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - likewise
+            return file.read().strip()
     except OSError:
         return ""

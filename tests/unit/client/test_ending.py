@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.client import ending as crowd
-from broker.client.ending import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client import crowd
+from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.conversation.message_types import error_body
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from broker.errors import FrameMalformedError
+from broker.protocol.envelope import TraceParent, are_bounded, header_bytes, maybe_trace_parent
 from broker.protocol.frame import (
     Envelope,
     Fatal,
@@ -24,8 +25,6 @@ from broker.protocol.frame import (
     ProbeReply,
     Rejected,
     Stored,
-    TraceParent,
-    are_bounded,
     decode_dialog,
     decode_envelope,
     decode_fault,
@@ -36,8 +35,6 @@ from broker.protocol.frame import (
     encode_fault,
     encode_link,
     encode_stored,
-    header_bytes,
-    maybe_trace_parent,
 )
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, HEARTBEAT_MS, MAX_FRAME, NO_GUID, Flag, FrameKind
 
