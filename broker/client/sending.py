@@ -26,10 +26,11 @@ from functools import lru_cache
 from types import TracebackType
 from typing import IO, Any, Self, TypeAlias
 
+from broker import conversation
 from broker.client.arguments import check_name, unknown_handle
 from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
 from broker.client.transaction import transaction, whole
-from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule, validator
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule
 from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.dialog_rules import message_rule
@@ -118,7 +119,7 @@ def send_one(
         side = _open(db, endpoint_id, handle, more)
         rule = side.rule(type_name)
         if rule is not None:
-            _refuse(rule.refusal_of_body(data))
+            _refuse(conversation.body_check.refusal_of_body(rule, data))
         row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
         try:
             side.sent(side.sequence + 1)
@@ -206,7 +207,7 @@ def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
         sequence = side.sequence
         if isinstance(data, bytes):
             if rule is not None:
-                _refuse(rule.refusal_of_body(data))
+                _refuse(conversation.body_check.refusal_of_body(rule, data))
             yield endpoint_id, sequence, name, now, data, *more
         else:
             _store_large([side], data, name)
@@ -225,7 +226,7 @@ def _send(
         sides = [_open(db, *endpoint, more) for endpoint in endpoints]
         if isinstance(data, bytes):
             for rule in _distinct_rules(sides, type_name):
-                _refuse(rule.refusal_of_body(data))
+                _refuse(conversation.body_check.refusal_of_body(rule, data))
             rows = ((side.endpoint_id, side.sequence, type_name, side.now, data, *more) for side in sides)
             db.executemany(_TRANSMIT, rows)
         else:
@@ -238,7 +239,7 @@ def _send(
 def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_name: str) -> None:
     """The rows of a large message on each of these sides, its body read once."""
     db = sides[0].db
-    checks = [(rule, validator(rule.validation)) for rule in _distinct_rules(sides, type_name)]
+    checks = [(rule, conversation.body_check.validator(rule.validation)) for rule in _distinct_rules(sides, type_name)]
     keys = [
         ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, None, *side.carried)).lastrowid
         for side in sides

@@ -1,11 +1,9 @@
 """
-Rules of contracts for message types, validation of bodies, and the message types that every database has. Pure.
+Rules of contracts for message types, and the message types that every database has. Pure.
 
-Only declared contracts and types are checked: a contract that a database does not know lets every type pass. XML is
-parsed by expat in pieces. A document type is refused, as the original's xml does, so no entity is ever expanded. One
-mark and the nesting are bounded, and so are memory and time. JSON (RFC 8259) is parsed as a whole, without building
-anything, and therefore only up to a length. Built-in types and contracts can neither be created nor altered nor
-dropped. Their numbers are below those of types and contracts that statements create, and DEFAULT has the original's.
+Only declared contracts and types are checked: a contract that a database does not know lets every type pass. Bodies are
+checked in `body_check`. Built-in types and contracts can neither be created nor altered nor dropped. Their numbers are
+below those of types and contracts that statements create, and DEFAULT has the original's.
 
 Sources: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "Broker System Messages", "Service
 Broker Dynamic Routing"; the numbers are those of the engine's message catalogue.
@@ -18,15 +16,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from html import escape, unescape
-from itertools import accumulate
-from typing import NamedTuple, Protocol
-from xml.parsers import expat
+from typing import NamedTuple
 
-import msgspec
-
-JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
-DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
-MARK_MAX_BYTES = 2 * 1024 * 1024  # of one tag, comment or instruction: expat keeps an unfinished one in memory
 DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
 LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
 ERROR_PRIORITY, TIMER_PRIORITY = 11, 12  # in the queue: an error is read before all but a timer
@@ -42,8 +33,6 @@ DEFAULT = "DEFAULT"  # the message type and the contract that exist everywhere
 END_DIALOG = f"{_SCHEMAS}/EndDialog"
 ERROR = f"{_SCHEMAS}/Error"
 DIALOG_TIMER = f"{_SCHEMAS}/DialogTimer"
-
-_SLICE_BYTES = 64 * 1024  # fed at once; how far above the bound a mark may be before it is noticed
 
 # --- what contracts and message types declare ---
 
@@ -65,7 +54,7 @@ class SentBy(StrEnum):
     ANY = "ANY"
 
 
-class BuiltInType(msgspec.Struct, frozen=True):
+class BuiltInType(NamedTuple):
     """A message type of every database; its number is below 65536."""
 
     message_type_id: int
@@ -73,7 +62,7 @@ class BuiltInType(msgspec.Struct, frozen=True):
     validation: Validation
 
 
-class BuiltInContract(msgspec.Struct, frozen=True):
+class BuiltInContract(NamedTuple):
     """A contract of every database; its number is below 65536."""
 
     service_contract_id: int
@@ -156,11 +145,6 @@ class Rule(NamedTuple):
         """Why what the far side sent must not be accepted, body aside."""
         return self._refusal(_OF_ARRIVAL, is_initiator=is_from_initiator)
 
-    def refusal_of_body(self, body: bytes) -> Refusal | None:
-        """Why a body is not what the type says."""
-        problem = violation(self.validation, body)
-        return None if problem is None else self.invalid(problem)
-
     def invalid(self, problem: str) -> Refusal:
         """The refusal for a violation that a `Validator` has found."""
         number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
@@ -180,165 +164,6 @@ class Rule(NamedTuple):
             return None
         number, problem = texts[breach]
         return Refusal(number, problem.format(name=self.message_type))
-
-
-# --- validation ---
-
-
-class Validator(Protocol):
-    """A check that is fed a body piece by piece, until the first violation."""
-
-    def feed(self, piece: bytes) -> str | None:
-        """The next piece; what is wrong with the body so far."""
-
-    def close(self) -> str | None:
-        """The body is complete; what is wrong with it as a whole."""
-
-
-def violation(validation: str, body: bytes) -> str | None:
-    """
-    What is wrong with a body.
-
-    Args:
-        validation: A value of `Validation`.
-        body: All of it.
-
-    Cost: linear in the body, well below a second for a MiB; no more memory than a few times the body.
-    """
-    if validation == Validation.NONE:
-        return None
-    if validation == Validation.WELL_FORMED_XML and body.count(b"<") <= DEPTH_MAX:
-        check: Validator = _Xml(is_shallow=True)
-    else:
-        check = validator(validation)
-    return check.feed(body) or check.close()
-
-
-def validator(validation: str) -> Validator:
-    """The check of one body that comes in pieces."""
-    return _VALIDATORS[Validation(validation)]()
-
-
-class _Nothing:
-    """NONE: any body."""
-
-    def feed(self, piece: bytes) -> str | None:
-        del piece
-        return None
-
-    def close(self) -> str | None:
-        return None
-
-
-class _Empty:
-    """EMPTY: no body."""
-
-    def feed(self, piece: bytes) -> str | None:
-        return "it must be empty" if piece else None
-
-    def close(self) -> str | None:
-        return None
-
-
-class _RefusedError(Exception):
-    """Something that expat would accept."""
-
-
-class _Xml:
-    """WELL_FORMED_XML: one document, its namespaces declared; `is_shallow` when it has too few tags to be too deep."""
-
-    def __init__(self, *, is_shallow: bool = False) -> None:
-        self._parser = parser = expat.ParserCreate(namespace_separator=" ")
-        parser.StartDoctypeDeclHandler = self._doctype
-        if not is_shallow:  # a call for each tag takes ten times as long as the tag
-            parser.StartElementHandler = self._start
-            parser.EndElementHandler = self._end
-        self._depth = 0
-        self._fed = 0
-
-    def feed(self, piece: bytes) -> str | None:
-        """In slices: a mark is looked for from its beginning with each, and its end may never come."""
-        for at in range(0, len(piece), _SLICE_BYTES):
-            part = piece[at : at + _SLICE_BYTES]
-            self._fed += len(part)
-            problem = self._parse(part, is_final=False)
-            if problem is None and self._fed - self._parser.CurrentByteIndex > MARK_MAX_BYTES:
-                problem = f"it has a tag, comment or instruction of more than {MARK_MAX_BYTES} bytes"
-            if problem is not None:
-                return problem
-        return None
-
-    def close(self) -> str | None:
-        return self._parse(b"", is_final=True)
-
-    def _parse(self, part: bytes, *, is_final: bool) -> str | None:
-        try:
-            self._parser.Parse(part, is_final)
-        except _RefusedError as refused:
-            return str(refused)
-        except expat.ExpatError as error:
-            return f"it is not well-formed XML: {expat.ErrorString(error.code)}, line {error.lineno}"
-        except (ValueError, LookupError) as error:
-            return f"it is not well-formed XML: {error}"  # an encoding that is unknown, or of several bytes
-        return None
-
-    def _doctype(self, *_about: object) -> None:
-        raise _RefusedError("it has a document type (DOCTYPE), which is not allowed")
-
-    def _start(self, *_about: object) -> None:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise _RefusedError(f"its elements are nested more than {DEPTH_MAX} levels deep")
-
-    def _end(self, *_about: object) -> None:
-        self._depth -= 1
-
-
-class _Json:
-    """JSON: one value in UTF-8, without a byte order mark."""
-
-    def __init__(self) -> None:
-        self._body = bytearray()
-
-    def feed(self, piece: bytes) -> str | None:
-        if len(self._body) + len(piece) > JSON_MAX_BYTES:
-            return f"it has more than {JSON_MAX_BYTES} bytes, above which JSON is not checked; use VALIDATION = NONE"
-        self._body += piece
-        return None
-
-    def close(self) -> str | None:
-        body = bytes(self._body)
-        try:
-            body.decode()
-            msgspec.json.decode(body, type=msgspec.Raw)  # checks the grammar, builds nothing
-        except (UnicodeDecodeError, msgspec.DecodeError) as error:
-            return f"it is not JSON: {error}"
-        except RecursionError:
-            return _TOO_DEEP
-        return _TOO_DEEP if _depth(body) > DEPTH_MAX else None
-
-
-_JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_TOO_DEEP = f"its arrays and objects are nested more than {DEPTH_MAX} levels deep"
-
-
-def _depth(body: bytes) -> int:
-    """How deep arrays and objects are nested, or how many there are when that is few enough."""
-    count = body.count(b"[") + body.count(b"{")
-    if count <= DEPTH_MAX:
-        return count
-    brackets = _JSON_TEXT.sub(b"", body).translate(None, _NO_BRACKETS)
-    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
-
-
-_VALIDATORS: dict[Validation, type[Validator]] = {
-    Validation.NONE: _Nothing,
-    Validation.EMPTY: _Empty,
-    Validation.WELL_FORMED_XML: _Xml,
-    Validation.JSON: _Json,
-}
 
 
 # --- error messages ---

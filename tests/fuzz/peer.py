@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from broker.conversation.message_types import Validation, violation
+from broker.conversation.body_check import violation
+from broker.conversation.message_types import Validation
 from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
 from broker.forwarding.entry import ForwardingEntry

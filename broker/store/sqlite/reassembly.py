@@ -18,17 +18,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
 
+from broker.conversation.body_check import refusal_of_body, validator
 from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
-from broker.conversation.message_types import (
-    DIALOG_TIMER,
-    END_DIALOG,
-    ERROR,
-    ERROR_PRIORITY,
-    Refusal,
-    Rule,
-    Validation,
-    validator,
-)
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY, Refusal, Rule, Validation
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
@@ -262,7 +254,7 @@ class QueueWriter:
             return None
         refusal = rule.refusal_of_arrival(is_from_initiator=not side.contact.is_initiator)
         if refusal is not None or not isinstance(body, LargeBody):
-            return refusal or rule.refusal_of_body(body)  # type: ignore[arg-type]
+            return refusal or refusal_of_body(rule, body)  # type: ignore[arg-type]
         problem = body.violation(rule.validation)
         return None if problem is None else rule.invalid(problem)
 

@@ -8,23 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.conversation.body_check import (
+    DEPTH_MAX,
+    JSON_MAX_BYTES,
+    MARK_MAX_BYTES,
+    refusal_of_body,
+    validator,
+    violation,
+)
 from broker.conversation.message_types import (
     CONTRACT_NAMES,
     DEFAULT,
-    DEPTH_MAX,
     DIALOG_TIMER,
     END_DIALOG,
     ERROR,
-    JSON_MAX_BYTES,
-    MARK_MAX_BYTES,
     MESSAGE_TYPE_NAMES,
     Rule,
     SentBy,
     Validation,
     error_body,
     error_parts,
-    validator,
-    violation,
 )
 from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE
 
@@ -155,11 +158,11 @@ def test_type_is_refused_with_the_number_of_its_side(
 def test_body_is_refused_with_the_number_of_its_validation(validation: str, number: int) -> None:
     rule = Rule("//shop/Invoice", SentBy.ANY, Validation(validation))
 
-    refusal = rule.refusal_of_body(b"<a")
+    refusal = refusal_of_body(rule, b"<a")
 
     assert refusal is not None
     assert (number, True) == (refusal.number, "'//shop/Invoice' failed validation" in refusal.problem)
-    assert Rule("t", SentBy.ANY).refusal_of_body(b"<a") is None
+    assert refusal_of_body(Rule("t", SentBy.ANY), b"<a") is None
 
 
 # --- well known ---
