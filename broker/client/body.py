@@ -22,13 +22,13 @@ import json
 import os
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from broker.client.arguments import check_text
+from broker.client.temporary import temporary_directory, temporary_file
 from broker.client.transaction import look
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.envelope import (
@@ -289,14 +289,14 @@ class LargeBody:
             StoreUnavailableError: the disk of temporary files is full.
         """
         try:
-            with tempfile.TemporaryFile() as file:
+            with temporary_file() as file:
                 for piece in self.pieces():
                     file.write(piece)
                 file.flush()
                 copy = Copy(os.dup(file.fileno()))
         except OSError as error:
             problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
-            raise StoreUnavailableError(tempfile.gettempdir(), problem) from error
+            raise StoreUnavailableError(temporary_directory(), problem) from error
         return LargeBody(self.db, self.endpoint_id, self.sequence, self.count, copy)
 
     def pieces(self) -> Iterator[bytes]:

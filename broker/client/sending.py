@@ -17,7 +17,6 @@ import marshal
 import os
 import sqlite3
 import stat
-import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from typing import IO, Any, Self, TypeAlias
 from broker import conversation
 from broker.client.arguments import check_name, unknown_handle
 from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
+from broker.client.temporary import temporary_directory, temporary_file
 from broker.client.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule
 from broker.conversation.state import CAN_SEND, ConversationState
@@ -327,13 +327,13 @@ class Spool:
         written = marshal.dumps(self._batch)
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the context
+                self._file = temporary_file()
             self._file.write(len(written).to_bytes(_SIZE_BYTES))
             self._file.write(written)
             self._file.flush()
         except OSError as error:
             problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
-            raise StoreUnavailableError(tempfile.gettempdir(), problem) from error
+            raise StoreUnavailableError(temporary_directory(), problem) from error
         self._batch, self._batch_bytes = [], 0
 
     def _records(self) -> Iterator[_Record]:

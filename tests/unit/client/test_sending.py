@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -393,7 +392,7 @@ def test_messages_come_back_in_order(size: int) -> None:
 
 
 def test_no_room_for_the_file_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
 
     with (
         Spool() as spool,
