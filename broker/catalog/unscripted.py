@@ -2,7 +2,8 @@
 Unscripted: the routes, bindings and permissions of a database that no script of the configuration names.
 
 Scripts only add, so what was removed from one stays until it is dropped. An object that a dry run of the scripts finds
-in the files and that no statement names was removed from a script, or was made by `broker sql`. Nothing shows which, so it is only reported, and dropped on demand.
+in the files and that no statement names was removed from a script, or was made by `broker sql`. Nothing shows which, so
+it is only reported, and dropped on demand.
 
 Left out are: databases without scripts, where all is made by hand; AutoCreatedLocal; what `broker partner import` has
 made; routes with a LIFETIME, which end by themselves. Queues, services and contracts are left out, because messages
