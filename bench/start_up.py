@@ -122,7 +122,7 @@ def asked_of_files(daemon: Daemon, files: Path) -> dict[str, list[str]]:
         "token list": ["token", "list", *gateway],
         "certs show": ["certs", "show", str(files / "certs" / "gateway.pem")],
         "certs show -c": ["certs", "show", "-c", str(files / "sealed.toml")],
-        "flows tail": ["flows", "tail", str(files / "flows")],
+        "journal tail": ["journal", "tail", str(files / "flows")],
     }
 
 

@@ -215,7 +215,7 @@ _ALWAYS = (
 )
 _OF_BODIES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 _SCHEMES = {
-    "token": {"type": "http", "scheme": "bearer", "description": "Made by broker token new."},
+    "token": {"type": "http", "scheme": "bearer", "description": "Made by broker token create."},
     "certificate": {"type": "mutualTLS", "description": "A client certificate that admin.trust leads to."},
 }
 

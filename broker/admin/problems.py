@@ -91,7 +91,7 @@ class UnauthorizedError(RequestError):
     problem: str
 
     def __str__(self) -> str:
-        return f"{self.problem}; show a token in the header Authorization: Bearer, made by broker token new"
+        return f"{self.problem}; show a token in the header Authorization: Bearer, made by broker token create"
 
 
 @dataclass

@@ -279,7 +279,7 @@ def check_ways_in(settings: Settings) -> None:
     if not (has_tokens or admin.trust or admin.peers or is_open):
         problem = f'no client can use "{admin.listen}": there is no token, and no certificate of a client is trusted'
         raise settings.error(
-            ("admin", "listen"), problem, "use broker token new NAME --role viewer, or set trust and roles"
+            ("admin", "listen"), problem, "use broker token create NAME --role viewer, or set trust and roles"
         )
 
 

@@ -173,5 +173,5 @@ def _read_token(path: Path) -> str:
             return file.read(_TOKEN_MAX_BYTES).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "holds no token"
-        hint = f"name in {TOKEN_FILE_VARIABLE} a file with what broker token new printed"
+        hint = f"name in {TOKEN_FILE_VARIABLE} a file with what broker token create printed"
         raise CertificateUnusableError("token", str(path), problem, hint) from error

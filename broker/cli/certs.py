@@ -77,8 +77,6 @@ def certs() -> None:
     """
     Make, show and renew keys and certificates.
 
-    Exit codes: see the commands.
-
     Examples:
         broker certs init ca
         broker certs issue gateway-a --host gateway-a.example --ca ca --out tls

@@ -29,7 +29,7 @@ _format_option = click.option(
     type=click.Choice(["table", "json", "github"]),
     default="table",
     show_default=True,
-    help="How to print; github: as annotations of a workflow.",
+    help="Output format; github: annotations of a workflow.",
 )
 
 

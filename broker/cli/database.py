@@ -27,6 +27,7 @@ from broker.cli.options import Group, config_option, confirm, copy_command, outp
 from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import Settings
+from broker.config.units import plural
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite import administration, file_identity
 from broker.store.sqlite.administration import ContentsAtRisk, stake_of
@@ -53,8 +54,6 @@ def database() -> None:
     """
     Keep, renew or clear a database file that was copied.
 
-    Exit codes: see the commands.
-
     Examples:
         broker database keep orders -c config/endpoint.toml
         broker database reset-identity orders -c config/endpoint.toml --dry-run
@@ -68,7 +67,7 @@ def database() -> None:
 @_database_argument
 def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
     """
-    Accept this file: it was moved, restored, or replaces a lost one.
+    Accept a moved or restored file as this database, or a new one.
 
     DATABASE is a name in the configuration, msdb, or the path of a file. Do not use the original again. Exit codes: 0
     done, 3 no such database, 6 refused because a daemon has the file; a file made in place of a lost one is accepted
@@ -208,7 +207,7 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = administration.error_conversations(db, time.time(), text=text)
         _end(db, path, config, "error-conversations", dry_run=dry_run)
-    texts = [f"{count:,} of {stake.count:,} conversations {'would end' if dry_run else 'end'} with error 9719"]
+    texts = [f"{count:,} of {plural(stake.count, 'conversation')} {'would end' if dry_run else 'end'} with error 9719"]
     _report(path, output, texts, stake, dry_run=dry_run, ended=count)
 
 

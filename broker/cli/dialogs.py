@@ -205,9 +205,7 @@ _STATES = ("SO", "SI", "CO", "DI", "ER", "DO")  # of sides that can end, the las
 @click.group(cls=Group)
 def dialogs() -> None:
     """
-    Count the dialogs of a database, or end many of them.
-
-    Exit codes: see the commands.
+    Summarize, end, or send again the dialogs of a database.
 
     Examples:
         broker dialogs census -c config/orders.toml
@@ -224,7 +222,7 @@ def dialogs() -> None:
 @output_option
 def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
     """
-    Count the conversations and messages of a database.
+    Summarize conversations, queues and storage.
 
     Shows conversations by service, state and age, queues, tombstones, quarantine, the bytes of each table, and the
     ledger: whether anything that was sent is missing. Reads the files, whether a daemon runs or not; with --socket,
@@ -310,10 +308,10 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
         total = sum(one.conversations for one in members)
         if output == "table":
             columns = ["service_name", "state", "conversations", "unread", "unsent"]
-            show_rows([asdict(one) for one in members], "table", columns)
+            show_rows([asdict(one) for one in members], "table", columns, empty="no conversation is of this kind")
         if total and not dry_run:
             if not yes:
-                confirm(f"end {total:,} conversations?")
+                confirm(f"end {plural(total, 'conversation')}?")
             for ended in end_crowd(db, selection, mode):
                 click.echo(f"{ended:,} of {total:,} ended", err=True)
     if output == "json":
@@ -351,10 +349,10 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
     if database is None and config is None:
         raise click.UsageError("name a database with -d FILE, or a configuration with -c FILE")
     paths = known if database is None else {database: known.get(database, Path(database))}
-    for name, path in paths.items():
+    for path in paths.values():
         if not path.is_file():
             hint = "give the path of one, or with -c FILE the name of a database of that configuration"
-            raise ConversationError(911, f"there is no database file {str(path)!r} for {name!r}: {hint}")
+            raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return paths
 
 
@@ -362,20 +360,21 @@ def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | 
     print_lines([TextLine(f"database {database}, {census['file_bytes']:,} bytes", style="bold")])
     groups = [{**group, "first_lifetime": _instant(group["first_lifetime"])} for group in census["groups"]]
     columns = ["service_name", "state", "age", "conversations", "unread", "unsent", "first_lifetime"]
-    show_rows(groups, "table", columns)
+    show_rows(groups, "table", columns, empty="no conversations")
     queues = [{**queue, "oldest": _instant(queue["oldest_time"])} for queue in census["queues"]]
-    show_rows(queues, "table", ["queue_name", "is_receive_enabled", "ready", "quarantined", "oldest"])
+    columns = ["queue_name", "is_receive_enabled", "ready", "quarantined", "oldest"]
+    show_rows(queues, "table", columns, empty="no queues")
     show_rows(census["tables"], "table", ["table", "rows", "size_bytes"])
     estimated = "estimated" if census["is_estimated"] else "counted"
     since = _instant(census["sending_since"])
+    unsent, tombstones = plural(census["sending"], "message"), plural(census["tombstones"], "tombstone")
+    quarantined = plural(census["quarantined_dialogs"], "dialog")
     print_lines(
         [
             TextLine(f"sizes are {estimated}; {census['free_bytes']:,} bytes of the file are used by nothing"),
-            TextLine(f"{census['sending']:,} messages not acknowledged{since and f', the oldest since {since}'}"),
-            TextLine(f"{census['tombstones']:,} tombstones of closed sides, {census['tombstones_due']:,} of them due"),
-            TextLine(
-                f"{census['quarantined_dialogs']:,} dialogs in quarantine, {census['failing_dialogs']:,} tried again"
-            ),
+            TextLine(f"{unsent} not acknowledged{since and f', the oldest since {since}'}"),
+            TextLine(f"{tombstones} of closed sides, {census['tombstones_due']:,} of them due"),
+            TextLine(f"{quarantined} in quarantine, {census['failing_dialogs']:,} tried again"),
             *_ledger_lines(ledger),
         ]
     )

@@ -19,6 +19,7 @@ from broker.cli.access import admin_client
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, output_option, socket_option
 from broker.cli.output import show_json
+from broker.config.units import plural
 from broker.errors import DaemonUnreachableError
 
 ANSWER_SECONDS = 20.0  # the daemon answers within ten
@@ -133,4 +134,4 @@ def _is_left(state: dict[str, Any]) -> bool:
 
 
 def _remainder(state: dict[str, Any]) -> str:
-    return f"{state['held']} held ({state['unserved']} without a connection), {state['peers']} peers"
+    return f"{state['held']} held ({state['unserved']} without a connection), {plural(state['peers'], 'peer')}"

@@ -126,7 +126,7 @@ def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
     except TimeoutError:
         return HealthAnswer(HealthState.CRITICAL, f"no answer from {where} within {timeout:g} s")
     except OSError as error:
-        return HealthAnswer(HealthState.CRITICAL, f"no answer at {where}: {error.strerror or error}")
+        return HealthAnswer(HealthState.CRITICAL, f"cannot connect to {where}: {error.strerror or error}")
     except http.client.HTTPException:
         return HealthAnswer(
             HealthState.UNKNOWN, f"what answers at {where} is not an instance of the broker: it does not speak HTTP"

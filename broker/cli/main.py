@@ -40,24 +40,26 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "routes": ("broker.cli.routes", "Plan a change of routes."),
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure running instances: messages a second, and latencies."),
-    "run": ("broker.cli.run", "Run the readers of a Python module."),
+    "run": ("broker.cli.run", "Run message readers (the daemon is `broker serve`)."),
     "quarantine": ("broker.cli.quarantine", "List and settle dialogs whose message makes its reader fail."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
     "partner": ("broker.cli.partner", "Exchange partner files, so that two instances trust each other."),
     "why": ("broker.cli.why", "Show where a conversation or message is, why, and what to do."),
-    "dialogs": ("broker.cli.dialogs", "Count the dialogs of a database, or end many of them."),
-    "flows": ("broker.cli.flows", "Show journals: what became of dialog frames."),
+    "dialogs": ("broker.cli.dialogs", "Summarize, end, or send again the dialogs of a database."),
+    "journal": ("broker.cli.journal", "Show journals: what became of dialog frames."),
     "pipeline": ("broker.cli.pipeline", "Evaluate the journals of many instances, with Spark."),
     "token": ("broker.cli.token", "Make, list and revoke tokens of the admin API."),
     "completion": ("broker.cli.main", "Print the completion script of a shell."),
 }
 
 
+OLD_NAMES: Mapping[str, str] = {"flows": "broker.cli.journal"}  # kept for a release, with a warning
+
 # The sections of the help.
 SECTIONS: Mapping[str, str] = {
     "Run an instance": "serve check config status top health reload drain",
     "Send and receive": "send receive run quarantine dialogs",
-    "Find out": "why explain sql flows pipeline",
+    "Find out": "why explain sql journal pipeline",
     "Set up": "routes certs partner token database",
     "Tools": "bench completion",
 }
@@ -67,11 +69,12 @@ class _Commands(UserDict[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
     def __init__(self) -> None:
-        super().__init__(dict.fromkeys(COMMANDS))
+        super().__init__(dict.fromkeys([*COMMANDS, *OLD_NAMES]))
 
     def __getitem__(self, name: str) -> Any:
         if self.data[name] is None:
-            self.data[name] = getattr(import_module(COMMANDS[name][0]), name)
+            module = OLD_NAMES[name] if name in OLD_NAMES else COMMANDS[name][0]
+            self.data[name] = getattr(import_module(module), name)
         return self.data[name]
 
 
@@ -108,7 +111,8 @@ def main() -> None:
     A Service-Broker-style message router and forwarder.
 
     Exit codes: 0 success, 1 error, 2 usage, 3 not found, 4 daemon unreachable, 5 not permitted, 6 refused because it
-    would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration).
+    would do harm, 7 timed out; serve also 75 (port taken, store locked) and 78 (bad configuration). Two differ: reload
+    ends with 2 when the configuration is wrong, and health with 0 to 3 as monitoring plugins do (2 not ready).
     """
 
 

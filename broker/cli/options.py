@@ -129,7 +129,7 @@ class Duration(click.ParamType[timedelta]):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
         if found is None:
-            self.fail(f"{value!r} is not a duration; write 90, 30s, 15m, 1h or 1d", param, ctx)
+            self.fail(f"invalid duration {value!r}: write 90, 30s, 15m, 1h or 1d", param, ctx)
         seconds = float(found[1]) * _DURATION_SECONDS[found[2]]
         if seconds > DURATION_MAX.total_seconds():
             self.fail(f"{value!r} is too long; {DURATION_MAX.days}d is the longest", param, ctx)
@@ -141,10 +141,10 @@ socket_option = click.option(
     "--url",
     "socket",
     type=_WhereType(),
-    help="Admin socket of the instance, or URL of its admin port; by default BROKER_ADMIN_URL or the configuration's.",
+    help="Admin socket of the instance, or URL of its admin port.  [default: BROKER_ADMIN_URL, then admin.socket]",
 )
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
 database_option = click.option(
     "-d", "--database", "database", required=True, help="A database of the configuration, or the path of its file."

@@ -46,7 +46,9 @@ def show_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(to_json(value, indent=indent))
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
+def show_rows(
+    rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None, *, empty: str = ""
+) -> None:
     """
     Print rows. In CSV (RFC 4180), NULL is an empty field, like an empty text.
 
@@ -54,6 +56,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[
         rows: Values by column.
         output: One of `FORMATS`.
         columns: The heads of the table; the keys of the first row if left out.
+        empty: A sentence instead of a table without rows.
     """
     columns = columns or list(rows[0] if rows else ())
     if output == "json":
@@ -67,6 +70,8 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[
         writer.writerow(columns)
         writer.writerows([row.get(column) for column in columns] for row in rows)
         click.echo(text.getvalue(), nl=False)
+    elif not rows and empty:
+        click.echo(empty)
     else:
         render_table(columns, rows)
 

@@ -50,8 +50,6 @@ def partner() -> None:
     """
     Exchange partner files, so that two instances trust each other.
 
-    Exit codes: see the commands.
-
     Examples:
         broker partner export -c orders.toml --service //shop/Orders --to //shop/Billing > orders.partner
         broker partner import billing.partner -c orders.toml

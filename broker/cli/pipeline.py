@@ -57,13 +57,35 @@ class Instant(click.ParamType[datetime]):
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
+def _note_old_name(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> None:
+    context.meta["flows"] = value
+    if value:
+        click.echo("DeprecationWarning: The option --flows is deprecated. use --journal", err=True)
+
+
+def _with_old_name(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
+    return (*value, *context.meta["flows"])
+
+
 _COMMON_OPTIONS = (
     click.option(
-        "--flows",
+        "--journal",
         "flows",
         multiple=True,
         type=click.Path(path_type=Path),
+        callback=_with_old_name,
         help="Directory of a journal; several times for several.",
+    ),
+    click.option(
+        "--flows",
+        "old_flows",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        callback=_note_old_name,
+        is_eager=True,
+        expose_value=False,
+        hidden=True,
+        help="The earlier name of --journal.",
     ),
     click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the results."),
     click.option("--master", default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."),
@@ -72,7 +94,7 @@ _COMMON_OPTIONS = (
     click.option("--from", "first", type=Instant(), help="Only visits from then on."),
     click.option("--to", "end", type=Instant(), help="Only visits before then."),
     output_option,
-    click.option("--explain", "is_explain", is_flag=True, help="Print the plan of Spark, and run nothing."),
+    click.option("--explain", "is_explain", is_flag=True, help="Print the Spark plan, and run nothing."),
 )
 
 
@@ -102,8 +124,8 @@ def pipeline() -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline paths --flows /var/lib/broker/journal --out results
-        broker pipeline run --flows journal --out results --from 2026-03-01 --to 2026-03-02
+        broker pipeline paths --journal /var/lib/broker/journal --out results
+        broker pipeline run --journal journal --out results --from 2026-03-01 --to 2026-03-02
     """
 
 
@@ -117,8 +139,8 @@ def paths(**options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline paths --flows /var/lib/broker/journal --out results
-        broker pipeline paths --flows /mnt/journals --out /mnt/results --from 2026-03-01 --master spark://head:7077
+        broker pipeline paths --journal /var/lib/broker/journal --out results
+        broker pipeline paths --journal /mnt/journals --out /mnt/results --from 2026-03-01 --master spark://head:7077
     """
     _run_jobs(("paths",), **options)
 
@@ -132,8 +154,8 @@ def dialogs(**options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline dialogs --flows /var/lib/broker/journal --out results
-        broker pipeline dialogs --flows journal --out results --from 2026-03-01 -o json
+        broker pipeline dialogs --journal /var/lib/broker/journal --out results
+        broker pipeline dialogs --journal journal --out results --from 2026-03-01 -o json
     """
     _run_jobs(("dialogs",), **options)
 
@@ -148,8 +170,8 @@ def routes(**options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline routes --flows /var/lib/broker/journal --out results
-        broker pipeline routes --flows journal --out results --window 1h --explain
+        broker pipeline routes --journal /var/lib/broker/journal --out results
+        broker pipeline routes --journal journal --out results --window 1h --explain
     """
     _run_jobs(("routes",), **options)
 
@@ -165,8 +187,8 @@ def capacity(**options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline capacity --flows /var/lib/broker/journal --out results --pool 64MiB
-        broker pipeline capacity --flows journal --out results --window 1m --driver-memory 4g
+        broker pipeline capacity --journal /var/lib/broker/journal --out results --pool 64MiB
+        broker pipeline capacity --journal journal --out results --window 1m --driver-memory 4g
     """
     _run_jobs(("capacity",), **options)
 
@@ -181,8 +203,8 @@ def reconcile(**options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline reconcile --flows /var/lib/broker/journal --out results
-        broker pipeline reconcile --flows journal-a --flows journal-b --out results --grace 5m
+        broker pipeline reconcile --journal /var/lib/broker/journal --out results
+        broker pipeline reconcile --journal journal-a --journal journal-b --out results --grace 5m
     """
     _run_jobs(("reconcile",), **options)
 
@@ -195,11 +217,11 @@ def report(**options: Any) -> None:
     """
     Write report.html, from journals or from earlier results.
 
-    With --flows, the jobs that it needs run first; without, it reads the results in --out. Exit codes: 0 done, 1 a job
-    or Spark failed, or a result is missing, 2 usage, 3 no file of a journal that can be read.
+    With --journal, the jobs that it needs run first; without, it reads the results in --out. Exit codes: 0 done, 1 a
+    job or Spark failed, or a result is missing, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline report --flows /var/lib/broker/journal --out results
+        broker pipeline report --journal /var/lib/broker/journal --out results
         broker pipeline report --out results
     """
     if options["is_explain"]:
@@ -220,8 +242,8 @@ def run(jobs: tuple[str, ...], **options: Any) -> None:
     Exit codes: 0 done, 1 a job or Spark failed, 2 usage, 3 no file of a journal that can be read.
 
     Examples:
-        broker pipeline run --flows /var/lib/broker/journal --out results
-        broker pipeline run paths reconcile --flows journal --out results --from 2026-03-01T12:00 --to 2026-03-01T13:00
+        broker pipeline run --journal /var/lib/broker/journal --out results
+        broker pipeline run paths reconcile --journal a --out results --from 2026-03-01T12:00 --to 2026-03-01T13:00
     """
     _run_jobs(tuple(dict.fromkeys(jobs)) or JOBS, **options)
 
@@ -251,7 +273,7 @@ def _run_jobs(
     if window is not None and (seconds == 0 or seconds != window.total_seconds()):
         raise click.UsageError("--window is whole seconds, one at least")
     if not flows and not is_report:
-        raise click.UsageError("--flows is missing: name a journal")
+        raise click.UsageError("--journal is missing: name a journal")
     if out is None and not is_explain:
         raise click.UsageError("--out is missing: name a directory for the results")
     if first and end and first >= end:

@@ -27,6 +27,7 @@ from broker.store.sqlite.quarantine import resume as resume_one
 from broker.store.sqlite.quarantine import skip as skip_one
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
+_EMPTY = "no dialog is in quarantine"
 _Command = Callable[..., Any]
 
 _ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
@@ -44,8 +45,6 @@ def quarantine() -> None:
     List and settle dialogs whose message makes its reader fail.
 
     Changes are recorded in the audit of the configuration that -c names; without -c, nowhere.
-
-    Exit codes: see the commands.
 
     Examples:
         broker quarantine list -c config/endpoint.toml -d billing
@@ -80,7 +79,7 @@ def list_(config: Path | None, database: str, output: str) -> None:
     if output == "json":
         show_json(rows)
     else:
-        show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, _COLUMNS)
+        show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, _COLUMNS, empty=_EMPTY)
 
 
 @quarantine.command()
@@ -159,38 +158,50 @@ def skip(**options: Any) -> None:
 
 
 @quarantine.command()
+@click.option("--error", type=click.IntRange(1, 2**31 - 1), metavar="CODE", help="End it WITH ERROR, above 0.")
+@click.option("--description", default="", help="Of the error, for the far side.")
+@click.option("--cleanup", is_flag=True, help="End it WITH CLEANUP: forget it, without notice to the far side.")
 @_changing
-def discard(**options: Any) -> None:
+def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -> None:
     """
-    End the dialog here, with cleanup, without notice to the far side.
+    End the dialog, with an error or with cleanup.
 
-    Everything of it is forgotten at this side; the far side finds out by its lifetime, or when it sends again. Exit
-    codes: 0 done, 1 not confirmed, 3 no such database or failure.
+    Does what END CONVERSATION does. The far side reads the error; of a cleanup it finds out by the lifetime of the
+    dialog, or when it sends again. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
 
     Examples:
-        broker quarantine discard -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-        broker quarantine discard -c config/endpoint.toml -d billing --all --dry-run
+        broker quarantine end -d billing.db --error 1 --description "no such order" --all
+        broker quarantine end -c config/endpoint.toml -d billing --cleanup --all --dry-run
     """
-    sentence = "forget the dialog: drop {message} and {later} after it, without notice"
-    _settle("discard", sentence, lambda db, failure: _dialog(db, failure).end(cleanup=True), **options)
+    if cleanup == (error is not None) or (cleanup and description):
+        raise click.UsageError("say --error CODE, with a --description, or --cleanup")
+    _end(error, description, **options)
 
 
-@quarantine.command()
+@quarantine.command(hidden=True, deprecated="use end --cleanup")
+@_changing
+def discard(**options: Any) -> None:
+    """End the dialog with cleanup, under an earlier name. Exit codes: as end."""
+    _end(None, "", **options)
+
+
+@quarantine.command(hidden=True, deprecated="use end --error CODE --description TEXT")
 @click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Code of the error, above 0.")
 @click.option("--text", required=True, help="Description of the error, for the far side.")
 @_changing
 def answer(*, code: int, text: str, **options: Any) -> None:
-    """
-    End the dialog with an error that the far side reads.
+    """End the dialog with an error, under an earlier name. Exit codes: as end."""
+    _end(code, text, **options)
 
-    END CONVERSATION ... WITH ERROR. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
 
-    Examples:
-        broker quarantine answer -d billing.db --code 1 --text "no such order" 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
-        broker quarantine answer -d billing.db --code 1 --text "cannot be read" --all --dry-run
-    """
-    sentence = f"end the dialog with error {code}: drop {{message}} and {{later}} after it, notify {{far}}"
-    _settle("answer", sentence, lambda db, failure: _dialog(db, failure).end(error=code, description=text), **options)
+def _end(error: int | None, description: str, **options: Any) -> None:
+    """End it with an error; without one, with cleanup."""
+    sentence = "forget the dialog: drop {message} and {later} after it, without notice"
+    ending: dict[str, Any] = {"cleanup": True}
+    if error is not None:
+        sentence = f"end the dialog with error {error}: drop {{message}} and {{later}} after it, notify {{far}}"
+        ending = {"error": error, "description": description}
+    _settle("end", sentence, lambda db, failure: _dialog(db, failure).end(**ending), **options)
 
 
 def _dialog(db: sqlite3.Connection, failure: Failure) -> Dialog:
@@ -243,7 +254,7 @@ def _settle(
         for plan in plans:
             click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
         if not plans:
-            click.echo("no dialog is in quarantine")
+            click.echo(_EMPTY)
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

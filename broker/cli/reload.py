@@ -14,6 +14,7 @@ from broker.cli.access import admin_client
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, confirm, output_option, socket_option
 from broker.cli.output import show_json
+from broker.config.units import plural
 from broker.errors import SettingsError
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
@@ -44,7 +45,6 @@ def reload(
     permitted.
 
     Examples:
-        broker reload -c config/gateway.toml
         broker reload --dry-run -o json --socket /run/broker/admin.sock
         broker reload -c config/gateway.toml --prune
     """
@@ -94,7 +94,7 @@ def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
         yield "would be dropped, as no script names it:" if is_pruned else f"{_IN_NO_SCRIPT}:"
         yield from _drops(answer)
     if answer["connections"]:
-        yield f"{answer['connections']} connections go on with what they had; new ones have the new settings"
+        yield f"{plural(answer['connections'], 'connection')} as before; new ones have the new settings"
     if answer["waiting"]:
         yield f"restart the instance for: {', '.join(answer['waiting'])}"
 
@@ -117,7 +117,7 @@ def _sentence(answer: dict[str, Any]) -> str:
 
 
 def _settings(count: int) -> str:
-    return f"{count} setting{'' if count == 1 else 's'}"
+    return plural(count, "setting")
 
 
 def _change(one: dict[str, Any]) -> str:

@@ -64,8 +64,6 @@ def routes() -> None:
     """
     Plan a change of routes.
 
-    Exit codes: see the command.
-
     Examples:
         broker routes plan new-routes.sql -c config/gateway.toml
         broker routes plan new-routes.sql -d orders --through

@@ -45,7 +45,7 @@ from broker.observe.logs import configure_logging
 @click.argument("application", metavar="MODULE[:NAME]")
 def run(config: Path | None, databases: tuple[str, ...], directory: Path | None, application: str, **how: Any) -> None:
     """
-    Run the readers of a Python module.
+    Run message readers (the daemon is `broker serve`).
 
     MODULE is imported from the current directory, or from --directory; NAME is a reader, a broker.Readers or a list of
     readers in it. On SIGTERM or SIGINT, readers finish their messages within --grace and receive no others; a second

@@ -43,7 +43,7 @@ SCRIPT_SECONDS = 3600.0  # for a script and those before it
     shell_complete=live_names("database"),
     help="The database; by default the only user database, or msdb.",
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to print.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format.")
 @click.argument("statement", required=False)
 def sql(
     config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None

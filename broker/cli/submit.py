@@ -1,7 +1,7 @@
 """
 The file for spark-submit: `broker pipeline` with the same arguments.
 
-    spark-submit --master spark://head:7077 .../broker/cli/submit.py paths --flows DIR --out DIR
+    spark-submit --master spark://head:7077 .../broker/cli/submit.py paths --journal DIR --out DIR
 
 Master, memory and settings are then those of spark-submit. Importing this module has no effect.
 """

@@ -10,7 +10,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import Group, config_option, output_option
+from broker.cli.options import Group, config_option, copy_command, output_option
 from broker.cli.output import show_rows
 from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
@@ -31,7 +31,7 @@ class _Lifetime(click.ParamType["timedelta | None"]):
         try:
             return timedelta(seconds=parse_duration(value))
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a duration: write one like 90d or 12h, or never", parameter, context)
+            self.fail(f"invalid duration {value!r}: write one like 90d or 12h, or never", parameter, context)
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
@@ -46,10 +46,10 @@ def token() -> None:
     Make, list and revoke tokens of the admin API.
 
     The commands work on the token file of the configuration, as the user that runs the instance. A running instance
-    applies the change from the next request on. Exit codes: see the commands.
+    applies the change from the next request on.
 
     Examples:
-        broker token new ci --role operator -c config/gateway.toml
+        broker token create ci --role operator -c config/gateway.toml
         broker token list -c config/gateway.toml
     """
 
@@ -61,7 +61,7 @@ def token() -> None:
     "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="Its lifetime; never = for ever."
 )
 @click.argument("name", callback=_check_name)
-def new(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
+def create(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
     """
     Make a token and print it, once.
 
@@ -69,8 +69,8 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
     the file cannot be used, or the name is taken.
 
     Examples:
-        broker token new ci --role operator --expires 30d -c config/gateway.toml
-        broker token new prometheus -c config/gateway.toml > /run/secrets/broker-token
+        broker token create ci --role operator --expires 30d -c config/gateway.toml
+        broker token create prometheus -c config/gateway.toml > /run/secrets/broker-token
     """
     settings, now = read_settings(config), datetime.now(UTC)
     try:
@@ -84,6 +84,9 @@ def new(config: Path | None, role: str, expires: timedelta | None, name: str) ->
     click.echo(secret)
     until = "for ever" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"
     click.echo(f"token {name}: {role}, {until}; it is not shown again", err=True)
+
+
+token.add_command(copy_command(create, "new"))
 
 
 @token.command("list")
@@ -110,7 +113,7 @@ def show(config: Path | None, output: str) -> None:
         }
         for one in sorted(read_tokens(read_settings(config).admin.tokens), key=lambda one: one.name)
     ]
-    show_rows(rows, output, ["name", "role", "made_at", "expires_at", "is_valid"])
+    show_rows(rows, output, ["name", "role", "made_at", "expires_at", "is_valid"], empty="there is no token")
 
 
 @token.command()

@@ -328,7 +328,7 @@ def revoke_token(path: Path, name: str) -> AdminToken:
 def _check_custody(path: Path, status: os.stat_result) -> None:
     hint = f"chmod 600 {path}, and make new tokens if another user may have read it"
     if not stat.S_ISREG(status.st_mode):
-        raise TokenFileError(str(path), "is not a plain file", "remove it, then use broker token new")
+        raise TokenFileError(str(path), "is not a plain file", "remove it, then use broker token create")
     if status.st_mode & 0o077:
         raise TokenFileError(str(path), f"may be used by others: its mode is {stat.S_IMODE(status.st_mode):04o}", hint)
     if status.st_uid not in {os.geteuid(), 0}:
@@ -346,7 +346,7 @@ def _read_line(path: Path, number: int, line: str) -> AdminToken:
         return AdminToken(name, role_of(role), digest, made_at, None if expires is None else _instant(expires))
     except (ValueError, KeyError, TypeError, RecursionError):
         problem = f"line {number} is not a token"
-        raise TokenFileError(str(path), problem, "remove the line; tokens are made with broker token new") from None
+        raise TokenFileError(str(path), problem, "remove the line; tokens are made with broker token create") from None
 
 
 def _instant(text: str) -> datetime:

@@ -300,7 +300,7 @@ class AdminSettings(Section, frozen=True):
         "issued is not trusted, even if the issuer says that it is a CA.",
         why="Off: as for `trust`. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     tokens: Annotated[StatePath, about(
-        "File of token hashes, made by `broker token new`. A relative path is relative to `instance.state_dir`. A "
+        "File of token hashes, made by `broker token create`. A relative path is relative to `instance.state_dir`. A "
         "change counts from the next request on.",
         why="With the other files that only the instance's user may read.")] = Path("tokens")
     roles: Annotated[Mapping[str, Literal["viewer", "operator", "admin"]], kind(_ROLES), about(

@@ -82,7 +82,7 @@ def make_report(flows: Path, out: Path, target: Path, tell: Callable[[str], None
         ReportLeftOutError: it cannot run here.
         ReportFailedError: it failed.
     """
-    command = [*PROGRAM, "--flows", str(flows), "--out", str(out), "--window", WINDOW]
+    command = [*PROGRAM, "--journal", str(flows), "--out", str(out), "--window", WINDOW]
     said: list[str] = []
     with subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -103,7 +103,18 @@ async def test_the_page_goes_on_by_itself_when_the_instance_is_back(browser: Bro
 async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser, guarded: Topology) -> None:
     """The files are there for everybody and hold nothing; a wrong token is told; a right one stays in the tab alone."""
     daemon = guarded.daemons["guarded"]
-    command = [sys.executable, "-m", "broker", "token", "new", "reader", "--role", "viewer", "-c", str(daemon.config)]
+    command = [
+        sys.executable,
+        "-m",
+        "broker",
+        "token",
+        "create",
+        "reader",
+        "--role",
+        "viewer",
+        "-c",
+        str(daemon.config),
+    ]
     made = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, text=True)
     secret = made.stdout.strip()
     start(daemon)

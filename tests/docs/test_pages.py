@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.flows import flows
+from broker.cli.journal import journal
 from tests.docs.page import DOCS, Reading
 from tests.support.histories.history import generate
 from tests.support.histories.world import Scenario
@@ -46,7 +46,7 @@ def test_the_commands_about_a_journal_print_what_their_section_shows(
         executed = reading.read()
 
     assert executed > 2
-    assert {"tail"} == set(flows.commands)
+    assert {"tail"} == set(journal.commands)
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ async def test_commands_steer_an_instance_over_tls_with_a_token(
     with configuration.open("a") as file:
         file.write('certificate = "gateway.pem"\nprivate_key = "gateway.key"\nloopback_role = "none"\n')
     (tmp_path / "ca.pem").write_bytes(ca.pem)
-    secret = run("token", "new", "ci", "--role", "operator", "-c", str(configuration)).stdout.strip()
+    secret = run("token", "create", "ci", "--role", "operator", "-c", str(configuration)).stdout.strip()
     monkeypatch.setenv("BROKER_ADMIN_CA", str(tmp_path / "ca.pem"))
     audit = "SELECT operation, statement, target, outcome FROM sys.dm_broker_audit ORDER BY audit_time"
     commands = [["sql", "CREATE QUEUE q"], ["sql", "DROP QUEUE q"], ["sql", "-o", "json", audit]]

@@ -313,7 +313,7 @@ def administer(system: System) -> None:
     """Changes by somebody with a token, good and misspelt, which are written down."""
     config = str(system.gateway.config)
     made = subprocess.run(
-        [sys.executable, "-m", "broker", "token", "new", "ci", "--role", "operator", "-c", config],
+        [sys.executable, "-m", "broker", "token", "create", "ci", "--role", "operator", "-c", config],
         capture_output=True,
         check=True,
     )

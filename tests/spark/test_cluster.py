@@ -87,7 +87,7 @@ def test_spark_submit_runs_the_same_command(
     words = ["--master", running.url, "--driver-memory", "1g", *SMALL, str(submit.__file__), "reconcile"]
 
     done = subprocess.run(
-        [HOME / "bin" / "spark-submit", *words, "--flows", history, "--out", tmp_path],
+        [HOME / "bin" / "spark-submit", *words, "--journal", history, "--out", tmp_path],
         env=running.environment | {"PYSPARK_DRIVER_PYTHON": sys.executable},
         capture_output=True,
         check=False,
@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_in_mid_job_changes_nothing(
     running: Cluster, history: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The last of these tests: one worker is left. The other takes over what the executor had."""
-    process = start(running, "paths", "--flows", history, "--out", tmp_path, "--master", running.url, *SMALL)
+    process = start(running, "paths", "--journal", history, "--out", tmp_path, "--master", running.url, *SMALL)
     deadline = time.monotonic() + SECONDS
     while not any(tmp_path.glob(".unfinished-paths-*")):
         assert process.poll() is None, process.communicate()

@@ -70,7 +70,7 @@ def test_the_report_is_left_where_it_was_asked_for(tmp_path: Path, program: Any)
     write_reconcile(tmp_path / "out" / "reconcile")
     program(
         "import sys, pathlib;"
-        "assert sys.argv[1:4:2] == ['--flows', '--out'];"
+        "assert sys.argv[1:4:2] == ['--journal', '--out'];"
         "pathlib.Path(sys.argv[4], 'report.html').write_text(sys.argv[2]);"
         "print('paths: 3 rows', file=sys.stderr);"
         "print(f'report: {sys.argv[4]}/report.html, 1.0 s', file=sys.stderr)"

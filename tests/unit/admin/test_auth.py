@@ -230,7 +230,7 @@ async def test_what_is_no_token_is_refused_not_repeated_and_locks_nobody_out(bas
         revoked = await ask(port(instance), "GET", "/v1/status", headers=bearer(late))
 
     assert {(401, 'Bearer realm="broker"')} == {(one.status, one.headers["www-authenticate"]) for one in answers}
-    assert all("made by broker token new" in one.told["detail"] for one in answers)
+    assert all("made by broker token create" in one.told["detail"] for one in answers)
     assert [("admin token refused", "127.0.0.1")] * 37 == [(line["event"], line["origin"]) for line in logs]
     said = json.dumps(logs) + "".join(one.body.decode() for one in answers)
     assert [] == [one for one in wrong if (secret := one.rpartition(" ")[2]) and secret in said]

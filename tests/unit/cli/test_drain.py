@@ -47,7 +47,7 @@ def test_what_was_not_sent_or_still_runs_has_its_exit_code(fake_admin: Any) -> N
     running = run("drain", "--socket", fake_admin.path, "--timeout", "0.1")
 
     assert (7, last) == (left.exit_code, json.loads(left.stdout))
-    assert "the instance ended with 2 held (1 without a connection), 1 peers; the senders" in left.stderr
+    assert "the instance ended with 2 held (1 without a connection), 1 peer; the senders" in left.stderr
     assert (7, True) == (running.exit_code, "still there after 0.1 s; draining: 2 held" in running.stderr)
 
 
@@ -70,7 +70,7 @@ def test_dry_run_begins_nothing(fake_admin: Any) -> None:
 
     assert [("GET", "/v1/drain", None)] == fake_admin.asked
     assert [
-        "2 held (1 without a connection), 1 peers",
+        "2 held (1 without a connection), 1 peer",
         "  2 held for tcp://north:4022",
         "  database orders is busy",
     ] == result.stdout.splitlines()

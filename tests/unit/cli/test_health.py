@@ -78,7 +78,7 @@ def test_an_instance_that_is_not_there_or_does_not_answer_is_critical() -> None:
     absent = run("health", "live", "--at", where, "--wait", "0.2")
 
     assert (2, f"CRITICAL: no answer from {where} within 0.2 s\n") == (silent.exit_code, silent.stdout)
-    assert (2, f"CRITICAL: no answer at {where}: Connection refused\n") == (absent.exit_code, absent.stdout)
+    assert (2, f"CRITICAL: cannot connect to {where}: Connection refused\n") == (absent.exit_code, absent.stdout)
 
 
 @pytest.mark.parametrize(("status", "text", "behind", "code"), [(200, READY, 2, 0), (404, "ok", 0, 3)])

@@ -68,13 +68,13 @@ def test_a_report_of_nothing_is_refused_before_spark_starts(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("paths --flows {} --out o --from 2026-03-02 --to 2026-03-01", "--from is not before --to"),
-        ("paths --flows {}", "--out is missing"),
-        ("reconcile --out o", "--flows is missing"),
-        ("run --flows {0} --out {0}/x --master nothing://at-all", "would lie among the journals"),
-        ("report --flows s3a://b/flows --out {} --master nothing://at-all", "s3a://b/flows is not on a"),
-        ("capacity --flows {} --out o --window 0.5s", "whole seconds"),
-        ("report --flows {} --explain", "use --explain with its jobs"),
+        ("paths --journal {} --out o --from 2026-03-02 --to 2026-03-01", "--from is not before --to"),
+        ("paths --journal {}", "--out is missing"),
+        ("reconcile --out o", "--journal is missing"),
+        ("run --journal {0} --out {0}/x --master nothing://at-all", "would lie among the journals"),
+        ("report --journal s3a://b/flows --out {} --master nothing://at-all", "s3a://b/flows is not on a"),
+        ("capacity --journal {} --out o --window 0.5s", "whole seconds"),
+        ("report --journal {} --explain", "use --explain with its jobs"),
     ],
 )
 def test_what_does_not_go_together_is_wrong_usage(words: str, told: str, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_does_not_go_together_is_wrong_usage(words: str, told: str, tmp_pat
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "pyspark" else object())
 
-    result = run("pipeline", "paths", "--flows", str(tmp_path), "--out", str(tmp_path))
+    result = run("pipeline", "paths", "--journal", str(tmp_path), "--out", str(tmp_path))
 
     assert (1, "the pipeline needs pyspark: pip install 'service-broker[pipeline]'\n") == (
         result.exit_code,
@@ -121,21 +121,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_options_become_a_request(asked: list[Any]) -> None:
     words = "--master spark://h:7077 --conf a.b=c=d --driver-memory 2g --from 2026-03-01 --grace 5m"
 
-    result = run("pipeline", "paths", "--flows", "a", "--flows", "b", "--out", "o", *words.split(), "-o", "json")
+    result = run("pipeline", "paths", "--flows", "a", "--journal", "b", "--out", "o", *words.split(), "-o", "json")
 
     [request] = asked
     session = request.session
-    assert (("paths",), (Path("a"), Path("b")), Path("o")) == (request.jobs, request.flows, request.out)
+    assert (("paths",), (Path("b"), Path("a")), Path("o")) == (request.jobs, request.flows, request.out)
     assert ("spark://h:7077", "2g", {"a.b": "c=d"}) == (session.master, session.driver_memory, session.conf)
     assert (300, 300) == (request.options.grace_seconds, request.options.window_seconds)
     assert PeriodBounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
     assert DONE == json.loads(result.stdout)
-    assert ["paths: 3 rows, 0.1 s", "1 files of 1 instances read, 3 visits"] == result.stderr.splitlines()
+    note = "DeprecationWarning: The option --flows is deprecated. use --journal"
+    assert [note, "paths: 3 rows, 0.1 s", "1 files of 1 instances read, 3 visits"] == result.stderr.splitlines()
 
 
 def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
     for words in ("run", "run routes paths routes --pool 64MiB", "report"):
-        assert 0 == run("pipeline", *words.split(), "--flows", "a", "--out", "o").exit_code
+        assert 0 == run("pipeline", *words.split(), "--journal", "a", "--out", "o").exit_code
 
     assert [JOBS, ("routes", "paths"), JOBS] == [request.jobs for request in asked]
     assert 64 << 20 == asked[1].options.pool_bytes
@@ -147,7 +148,7 @@ def test_no_journal_is_not_found(tmp_path: Path, more: list[str]) -> None:
     out = tmp_path / "o" if not more else tmp_path / "flows"
     (tmp_path / "flows").mkdir()
 
-    result = run("pipeline", "paths", "--flows", tmp_path / "flows", "--out", out, *more)
+    result = run("pipeline", "paths", "--journal", tmp_path / "flows", "--out", out, *more)
 
     assert (3, True) == (result.exit_code, "no file *.parquet below it" in result.stderr)
 
@@ -158,6 +159,6 @@ def test_a_failure_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(entry, "run", fails)
 
-    result = run("pipeline", "paths", "--flows", "a", "--out", "o")
+    result = run("pipeline", "paths", "--journal", "a", "--out", "o")
 
     assert (1, "Spark gave up: it; see above\n") == (result.exit_code, result.stderr)

@@ -109,7 +109,7 @@ def test_skip_drops_the_failed_message_alone(shop: Path, db: sqlite3.Connection)
 def test_discard_forgets_the_dialog_and_tells_nobody(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"one", b"two")
 
-    result = run("quarantine", "discard", "-d", shop, "--yes", handle)
+    result = run("quarantine", "end", "--cleanup", "-d", shop, "--yes", handle)
 
     assert "forget the dialog: drop message 0 ('T', 3 bytes) and 1 after it, without notice" in result.stdout
     tables = ("broker_message", "broker_failure", "broker_conversation", "broker_transmission")
@@ -119,7 +119,7 @@ def test_discard_forgets_the_dialog_and_tells_nobody(shop: Path, db: sqlite3.Con
 def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"one")
 
-    result = run("quarantine", "answer", "-d", shop, "--yes", "--code", 7, "--text", "no such order", handle)
+    result = run("quarantine", "end", "-d", shop, "--yes", "--error", 7, "--description", "no such order", handle)
 
     assert (
         "end the dialog with error 7: drop message 0 ('T', 3 bytes) and 0 after it, notify //far/Bill" in result.stdout
@@ -130,7 +130,8 @@ def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: s
     assert [("DO",)] == db.execute("SELECT state FROM broker_conversation").fetchall()
 
 
-CHANGES = [["resume"], ["skip"], ["discard"], ["answer", "--code", "1", "--text", "x"]]
+CHANGES = [["resume"], ["skip"], ["end", "--cleanup"], ["end", "--error", "1", "--description", "x"]]
+OLD = [["discard"], ["answer", "--code", "1", "--text", "x"]]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
@@ -154,7 +155,7 @@ def test_what_is_settled_in_a_database_of_a_configuration_is_in_its_audit(
     assert ("orders", handle) == (line["database"], line["target"])
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+@pytest.mark.parametrize("change", [*CHANGES, *OLD], ids=lambda change: change[0])
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     shop: Path, db: sqlite3.Connection, change: list[str]
 ) -> None:
@@ -166,7 +167,8 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     unasked = run("quarantine", *change, "-d", shop, handle) if change != ["resume"] else None
 
     assert (0, "would ", before) == (result.exit_code, result.stdout[:6], snapshot(db))
-    assert [(change[0], False, handle)] == [
+    assert ("deprecated" in result.stderr) == (change in OLD)
+    assert [("end" if change in OLD else change[0], False, handle)] == [
         (plan["action"], plan["is_done"], plan["conversation_handle"]) for plan in plans
     ]
     assert unasked is None or (2, True) == (unasked.exit_code, "confirm it with --yes" in unasked.stderr)

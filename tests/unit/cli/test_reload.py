@@ -40,7 +40,7 @@ def test_each_setting_has_a_line_that_says_what_became_of_it(fake_admin: Any, *,
         "  databases.x: a database, removed, waits for a restart",
         "  warning: a.toml:3:1: endpoint.encryption: is not safe",
         "  route a created",
-        "2 connections go on with what they had; new ones have the new settings",
+        "2 connections as before; new ones have the new settings",
         "restart the instance for: instance.name, databases.y, databases.x",
     ]
     if dry_run:

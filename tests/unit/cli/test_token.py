@@ -23,7 +23,7 @@ def _audit(config: Path) -> list[tuple[str, str, str]]:
 
 
 def test_a_token_is_printed_once_and_kept_as_a_hash(config: Path) -> None:
-    result = run("token", "new", "ci", "--role", "operator", "--expires", "30d", "-c", str(config))
+    result = run("token", "create", "ci", "--role", "operator", "--expires", "30d", "-c", str(config))
 
     [token] = read_tokens(config.parent / "tokens")
     assert 0 == result.exit_code
@@ -37,8 +37,8 @@ def test_a_token_is_printed_once_and_kept_as_a_hash(config: Path) -> None:
 
 
 def test_a_token_is_a_viewer_for_90_days_unless_it_is_said(config: Path) -> None:
-    run("token", "new", "b", "-c", str(config))
-    run("token", "new", "a", "--expires", "never", "-c", str(config))
+    run("token", "create", "b", "-c", str(config))
+    run("token", "create", "a", "--expires", "never", "-c", str(config))
 
     rows = json.loads(run("token", "list", "-c", str(config), "-o", "json").stdout)
 
@@ -51,9 +51,9 @@ def test_a_token_is_a_viewer_for_90_days_unless_it_is_said(config: Path) -> None
 
 
 def test_a_revoked_token_is_gone(config: Path) -> None:
-    run("token", "new", "ci", "-c", str(config))
+    run("token", "create", "ci", "-c", str(config))
 
-    taken = run("token", "new", "ci", "-c", str(config))
+    taken = run("token", "create", "ci", "-c", str(config))
     done, again = (run("token", "revoke", "ci", "-c", str(config)) for _ in range(2))
 
     assert (1, "", True) == (taken.exit_code, taken.stdout, "revoke it first" in taken.stderr)
@@ -69,7 +69,7 @@ def test_a_revoked_token_is_gone(config: Path) -> None:
 def test_a_token_that_cannot_be_written_down_is_not_made(config: Path) -> None:
     (config.parent / "audit.jsonl").mkdir()
 
-    result = run("token", "new", "ci", "-c", str(config))
+    result = run("token", "create", "ci", "-c", str(config))
 
     assert (1, "") == (result.exit_code, result.stdout)
     assert "nothing is changed as long as no change can be written down" in result.stderr
@@ -81,7 +81,7 @@ def test_a_token_that_cannot_be_written_down_is_not_made(config: Path) -> None:
     [["a b"], ["../x"], ["x", "--expires", "soon"], ["x", "--expires", "9999999d"], ["x", "--role", "root"]],
 )
 def test_wrong_usage_makes_nothing(config: Path, arguments: list[str]) -> None:
-    result = run("token", "new", *arguments, "-c", str(config))
+    result = run("token", "create", *arguments, "-c", str(config))
 
     assert 2 == result.exit_code
     assert () == read_tokens(config.parent / "tokens")

@@ -1,5 +1,5 @@
 """
-`broker flows tail`: shows the newest visits of a journal, which are records of dialog frames at an instance.
+`broker journal tail`: shows the newest visits of a journal, which are records of dialog frames at an instance.
 
 Journals are Parquet files, which need pyarrow, an extra.
 """
@@ -15,7 +15,7 @@ from uuid import UUID
 import click
 
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, output_option
+from broker.cli.options import Group, copy_command, output_option
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 
@@ -29,19 +29,17 @@ _INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTA
 
 
 @click.group(cls=Group)
-def flows() -> None:
+def journal() -> None:
     """
     Show journals: what became of dialog frames.
 
-    Exit codes: see the commands.
-
     Examples:
-        broker flows tail /var/lib/broker/journal --outcome dropped
-        broker flows tail journal --follow
+        broker journal tail /var/lib/broker/journal --outcome dropped
+        broker journal tail journal --follow
     """
 
 
-@flows.command()
+@journal.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, show_default=True, help="How many visits.")
 @click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
@@ -71,8 +69,8 @@ def tail(
     some files cannot be read, 1 when none of them or the directory can be read, 3 when there is no directory.
 
     Examples:
-        broker flows tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
-        broker flows tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
+        broker journal tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
+        broker journal tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
     """
     from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
@@ -94,6 +92,9 @@ def tail(
             _report_unread(arriving.unread)
     except KeyboardInterrupt:
         return
+
+
+flows = copy_command(journal, "flows")
 
 
 def _show_visits(visits: Iterable[Mapping[str, Any]], output: str) -> None:

@@ -1,4 +1,4 @@
-"""`broker flows tail`, on journals good and bad."""
+"""`broker journal tail`, on journals good and bad."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def journal(directory: Path) -> Path:
 
 
 def test_newest_visits_are_one_line_each(tmp_path: Path) -> None:
-    done = run("flows", "tail", journal(tmp_path), "-n", "3")
+    done = run("journal", "tail", journal(tmp_path), "-n", "3")
 
     lines = done.stdout.splitlines()
     assert 0 == done.exit_code
@@ -55,8 +55,8 @@ def test_newest_visits_are_one_line_each(tmp_path: Path) -> None:
 def test_visits_of_a_dialog_or_with_an_outcome_are_found(tmp_path: Path) -> None:
     directory = journal(tmp_path)
 
-    by_dialog = run("flows", "tail", directory, "--conversation", DIALOG, "-o", "json")
-    by_outcome = run("flows", "tail", directory, "--outcome", "sent", "--outcome", "dropped", "-o", "json")
+    by_dialog = run("journal", "tail", directory, "--conversation", DIALOG, "-o", "json")
+    by_outcome = run("journal", "tail", directory, "--outcome", "sent", "--outcome", "dropped", "-o", "json")
 
     (told,) = map(json.loads, by_dialog.stdout.splitlines())
     assert (str(DIALOG), str(UUID(int=0)), "2026-03-01T12:00:30+00:00", None) == (
@@ -70,7 +70,7 @@ def test_visits_of_a_dialog_or_with_an_outcome_are_found(tmp_path: Path) -> None
 
 def test_new_files_are_shown_as_they_appear(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", visit(0))
-    command = [sys.executable, "-u", "-m", "broker", "flows", "tail", str(tmp_path), "--follow", "-o", "json"]
+    command = [sys.executable, "-u", "-m", "broker", "journal", "tail", str(tmp_path), "--follow", "-o", "json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
         try:
             assert tail.stdout is not None
@@ -88,10 +88,10 @@ def test_new_files_are_shown_as_they_appear(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_or_are_not_there(tmp_path: Path) -> None:
-    nothing = run("flows", "tail", tmp_path)
+    nothing = run("journal", "tail", tmp_path)
     for name in ("a", "b"):
         (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
-    unread = run("flows", "tail", tmp_path)
+    unread = run("journal", "tail", tmp_path)
     gone = run("flows", "tail", tmp_path / "gone")
 
     assert (0, "") == (nothing.exit_code, nothing.stdout)
