@@ -25,6 +25,8 @@ def commands(group: click.Group = program, name: str = "broker") -> Iterator[tup
     """Every command that does something, with its words, in the order of the alphabet."""
     for word in sorted(group.commands):
         command = group.commands[word]
+        if command.hidden:  # an earlier name
+            continue
         if isinstance(command, click.Group):
             yield from commands(command, f"{name} {word}")
         else:
