@@ -55,6 +55,7 @@ UNNAMED = ""  # means a service that no route names: what routes of last resort 
 # The site and the table that lose a message, the reason, and the route that leads there.
 _Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | None, str | None]
 
+_NOBODY = frozenset({Lint.NOBODY_MAY_CONNECT, Lint.NOBODY_MAY_SEND})
 _REMEDY = {
     Disposition.NO_ROUTE: "CREATE ROUTE for it there, or lead it elsewhere",
     Disposition.FORWARDING_DISABLED: "set endpoint.message_forwarding = true there, or lead it elsewhere",
@@ -78,15 +79,18 @@ def survey_all(runs: Sequence[DryRun]) -> tuple[list[Diagnostic], dict[Kind, int
 
 def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     given = Given(runs)
-    lost = list(_missing_returns(given))
+    lost, lacking = list(_missing_returns(given)), list(_missing_grants(given))
+    named = {one.subject for one in lacking}
     yield from (_missing_return(given, one) for one in lost)
     for run in runs:
         unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is run}
         is_one_target = partial(_is_one_target, given, run)
-        yield from survey(run, is_one_target=is_one_target, unanswered=unanswered)
+        for one in survey(run, is_one_target=is_one_target, unanswered=unanswered):
+            if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
+                yield one
     yield from differing_names(runs)
     yield from _circles(given)
-    yield from _missing_grants(given)
+    yield from lacking
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
 

@@ -407,7 +407,8 @@ def allowed(directory: Path, *, is_granted: bool) -> list[str]:
     (directory / "gateway" / "scripts.d" / "s.sql").write_text(script)
     runs.append(configured(directory / "gateway", gateway | {"routes": {"files": ["scripts.d/*.sql"]}}))
     kept, _ = survey_all([dry_run(one, now=NOW) for one in runs])
-    return [f"{one.subject}: {one.hint}" for one in kept if one.lint is Lint.MISSING_GRANT]
+    about = {Lint.MISSING_GRANT, Lint.NOBODY_MAY_CONNECT, Lint.NOBODY_MAY_SEND}
+    return [f"{one.subject}: {one.hint}" for one in kept if one.lint in about]
 
 
 def test_every_grant_that_a_path_lacks_is_a_statement_to_run(tmp_path: Path) -> None:
