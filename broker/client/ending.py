@@ -17,15 +17,17 @@ from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
 from broker.store.sqlite.ledger import FailureReason, close, fail, remove
+from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.session_keys import forget_key
 from broker.store.sqlite.transaction import ask, plain
 
 DESCRIPTION_MAX = 3000  # characters of an error's description; the original's nvarchar(3000)
 
 _TRANSMIT = (
-    "INSERT INTO broker_transmission"
-    " (endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
-    " SELECT endpoint_id, send_sequence, ?, ?, ?, ? FROM broker_conversation WHERE endpoint_id = ?"
+    "INSERT INTO broker_transmission (transmission_id,"  # noqa: S608 - a literal of that module
+    " endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time, message_body)"
+    f" SELECT {NEXT_TRANSMISSION}, endpoint_id, send_sequence, ?, ?, ?, ?"
+    " FROM broker_conversation WHERE endpoint_id = ?"
 )
 _ENDED = (
     "UPDATE broker_conversation SET state = 'DO', end_dialog_sequence = send_sequence,"

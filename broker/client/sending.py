@@ -34,6 +34,7 @@ from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, R
 from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.dialog_rules import message_rule
+from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.transaction import ask, plain
 
 BATCH_BYTES = 1024 * 1024  # held in memory at once
@@ -46,9 +47,9 @@ _SIDE = (
     " EXISTS (SELECT 1 FROM broker_contract WHERE name = contract) FROM broker_conversation WHERE endpoint_id = ?"
 )
 _TRANSMIT = (
-    "INSERT INTO broker_transmission"
-    " (endpoint_id, message_sequence_number, message_type_name, enqueue_time, message_body, headers, flags)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO broker_transmission (transmission_id,"  # noqa: S608 - a literal of that module
+    " endpoint_id, message_sequence_number, message_type_name, enqueue_time, message_body, headers, flags)"
+    f" VALUES ({NEXT_TRANSMISSION}, ?, ?, ?, ?, ?, ?, ?)"
 )
 _PART = "INSERT INTO broker_transmission_part VALUES (?, ?, ?)"
 _LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id = ?"

@@ -35,7 +35,7 @@ class WatchedStore(SqliteStore):
         if how == "within":
             steps = iter([0] * self.chance.randrange(300))
             self.connection.set_progress_handler(lambda: 1 if self._is_over(steps) else 0, 5)
-        cursor = self._cursor
+        seen = self._seen
         try:
             result = super().write_in_writer(batch)
         finally:
@@ -46,7 +46,7 @@ class WatchedStore(SqliteStore):
         if batch.frames:
             assert self.epoch == epoch(self.connection), "frames were stored by a principal of earlier"
         if how == "behind":
-            self._cursor = cursor  # as when a look behind the commit fails: what was found is found again
+            self._seen = seen  # as when a look behind the commit fails: what was found is found again
             raise StoreUnavailableError(str(self.path), "played: behind")
         return result
 

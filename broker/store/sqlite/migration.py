@@ -15,7 +15,8 @@ Version 1 had no tombstones, ledger or parts. Closed sides become tombstones, an
 that were not acknowledged and are no longer in any row count in the ledger under `BEFORE`. Version 2 had no epoch,
 version 3 no certificate, permissions, bindings or session keys, version 4 no headers of messages, version 5 no handles
 in its tombstones, version 6 no services there. Only rows that wait are copied; parts and fragments of large
-messages stay.
+messages stay. Version 7 has the tables of version 8, but its daemons overlook a message that was sent with a number
+which one before had (`NEXT_TRANSMISSION`).
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ _ROWS: dict[int, dict[str, tuple[str, str]]] = {  # of a version: the tables tha
     4: {"database": _database(_STARTS, "epoch, certificate"), **_WAITING},
     5: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE)},
     6: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE, "conversation_handle")},
+    7: {"database": _database(_STARTS, "epoch, certificate")},
 }
 _ON_TABLES = (
     "SELECT name, type, sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND sql IS NOT NULL"

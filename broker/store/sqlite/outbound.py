@@ -1,8 +1,11 @@
 """
 Finds the messages that applications queued, and loads them as fragments in order, as the window of the dialog asks.
 
-This module is for the writer thread. New rows are found by `transmission_id`, which grows with every commit. The rows
-of one dialog are read by sequence number, as far as its window asks, and large messages in parts.
+This module is for the writer thread. A new row has a higher `transmission_id` than all rows that are there, so new rows
+are those above the newest one that was seen, as long as that is there: when it was removed, its number is free again.
+The daemon removes rows in its own transactions, and takes then the newest seen one that is left (`newest`). Others
+remove some too; then all rows are found again. The rows of one dialog are read by sequence number, as far as its window
+asks, and large messages in parts.
 """
 
 from __future__ import annotations
@@ -22,7 +25,10 @@ from broker.store.sqlite.schema import PART_BYTES
 from broker.store.sqlite.session_keys import secured_of
 
 _LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
-_NEWEST = "SELECT max(transmission_id) FROM broker_transmission"
+_PLACE = "transmission_id, endpoint_id, message_sequence_number"
+_NEWEST = f"SELECT {_PLACE} FROM broker_transmission WHERE transmission_id <= ? ORDER BY transmission_id DESC LIMIT 1"  # noqa: S608
+_IS_THERE = f"SELECT 1 FROM broker_transmission WHERE ({_PLACE}) = (?, ?, ?)"  # noqa: S608
+_NUMBER_MAX = (1 << 63) - 1
 _DIALOG = (
     " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
     " c.receive_sequence_frag, c.priority, c.transmission_status, k.security, k.far_principal, k.secret"
@@ -44,18 +50,42 @@ _FIND_ALL = (
 )
 
 
-def find_pending(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[int, list[PendingDialog]]:
+class SentRow(NamedTuple):
+    """A row of the transmission queue; its dialog and sequence number are never used again, so they identify it."""
+
+    transmission_id: int
+    endpoint_id: int
+    message_sequence_number: int
+
+
+NONE_SEEN = SentRow(0, 0, 0)  # no row that is there was seen
+
+
+def newest(db: sqlite3.Connection, up_to: int = _NUMBER_MAX) -> SentRow:
+    """The newest row, of those up to this transmission_id; `NONE_SEEN` where there is none."""
+    row = db.execute(_NEWEST, (up_to,)).fetchone()
+    return NONE_SEEN if row is None else SentRow(*row)
+
+
+def is_there(db: sqlite3.Connection, seen: SentRow) -> bool:
+    """Whether a row was not removed, so that all new ones are above it."""
+    return seen is NONE_SEEN or db.execute(_IS_THERE, seen).fetchone() is not None
+
+
+def find_pending(db: sqlite3.Connection, instance: bytes, seen: SentRow | None) -> tuple[SentRow, list[PendingDialog]]:
     """
-    Find the dialogs with rows after `after` in the transmission queue.
+    Find the dialogs with rows in the transmission queue above `seen`; with any rows when it is gone, or None.
 
     Returns:
-        The highest transmission_id seen, and the dialogs in the order in which they began to wait.
+        The newest row seen, and the dialogs in the order in which they began to wait.
 
-    Cost: each row after `after` is read; for all rows, as at the start of a daemon, some look-ups for each dialog that
+    Cost: each row above `seen` is read; for all rows, as at the start of a daemon, some look-ups for each dialog that
     has rows, however many.
     """
-    newest: int | None = db.execute(_NEWEST).fetchone()[0]
-    rows = db.execute(_FIND_ALL) if after <= 0 else db.execute(_FIND_NEW, (after,))
+    last = newest(db)
+    rows = [] if seen is None else db.execute(_FIND_NEW, (seen.transmission_id,)).fetchall()
+    if seen is None or not is_there(db, seen):  # asked last: if it is there now, it was when rows above it were found
+        rows = db.execute(_FIND_ALL).fetchall()
     found = [
         PendingDialog(
             endpoint_id,
@@ -68,7 +98,7 @@ def find_pending(db: sqlite3.Connection, instance: bytes, after: int) -> tuple[i
         for endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
         for sequence, fragment, priority, status, *key in (rest,)
     ]
-    return after if newest is None else max(after, newest), found
+    return last, found
 
 
 def load_fragments(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 OLDEST_VERSION = 1  # that can be migrated
 
 # A body above LARGE_BYTES is never one value: neither in the memory of a process nor in a row of the file, where SQLite
@@ -12,6 +12,13 @@ OLDEST_VERSION = 1  # that can be migrated
 # fragments that brought it (`broker_fragment`).
 LARGE_BYTES = 1024 * 1024  # one batch of the writer loads many messages: those up to this length whole
 PART_BYTES = 256 * 1024  # a part is rewritten as one value: above it SQLite's overflow pages gain nothing
+
+# The number of a message that is sent: above those of all messages and parts that are there. A number that SQLite gives
+# by itself is never given again, but for that it writes its sequence table with each message.
+NEXT_TRANSMISSION = (
+    "1 + max(coalesce((SELECT max(transmission_id) FROM broker_transmission), 0),"
+    " coalesce((SELECT max(transmission_id) FROM broker_transmission_part), 0))"
+)
 
 
 def schema_version(db: sqlite3.Connection) -> int:

@@ -1,4 +1,4 @@
--- What a database of the broker keeps, version 6. The application's own tables live beside these in the same file.
+-- What a database of the broker keeps, version 8. The application's own tables live beside these in the same file.
 -- GUIDs are blobs of 16 bytes (RFC 9562 order); instants are UTC seconds since 1970 as REAL; names compare byte for byte.
 
 CREATE TABLE broker_database (
@@ -154,7 +154,7 @@ CREATE TABLE broker_session_key (
 
 -- Sent by an application here and not yet acknowledged by the far side.
 CREATE TABLE broker_transmission (
-    transmission_id          INTEGER PRIMARY KEY AUTOINCREMENT,  -- grows with every commit, so new rows are found by it
+    transmission_id          INTEGER PRIMARY KEY AUTOINCREMENT,  -- above those of all rows, and parts, that are there
     endpoint_id              INTEGER NOT NULL REFERENCES broker_conversation,
     message_sequence_number  INTEGER NOT NULL,
     flags                    INTEGER NOT NULL DEFAULT 0,         -- END_DIALOG 8, ERROR 16, TRACE 32

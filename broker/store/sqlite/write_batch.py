@@ -23,7 +23,15 @@ from broker.store.port import Find, Store, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.metadata import services_on
-from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
+from broker.store.sqlite.outbound import (
+    NONE_SEEN,
+    SentRow,
+    find_pending,
+    is_there,
+    load_fragments,
+    newest,
+    save_statuses,
+)
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.transaction import (
     DaemonConnection,
@@ -92,7 +100,7 @@ class SqliteStore(Store):
             self._watch = open_watch(path)
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._file_watch = FileWatch(path)
-        self._cursor = 0  # transmission_id up to which pending dialogs were found
+        self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
         self._lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
@@ -108,11 +116,11 @@ class SqliteStore(Store):
         result = WriteResult()
         with self._translate_errors():
             self._file_watch.check()
-            cursor = self._find(batch, result)
+            seen = self._find(batch, result)
             self._load(batch, result)
             is_maintained = batch.is_maintenance_due and self._maintenance.has_work(self.connection, batch.now)
             if batch.frames or batch.statuses or batch.faults or batch.is_probe or is_maintained:
-                self._write(batch, result, is_maintained=is_maintained)
+                seen = self._write(batch, result, seen, is_maintained=is_maintained)
             else:
                 check_epoch(self.connection)
                 result.next_timer = next_timer(self.connection)
@@ -120,7 +128,7 @@ class SqliteStore(Store):
                 result.on_again = services_on(self.connection, batch.off)
             self._file_watch.check()  # after the commit: otherwise the file that has the batch may not be found again
             check_confirmed(self.connection)  # likewise, because the process may have been paused within the commit
-        self._cursor = cursor  # only now: a batch that failed finds the same rows again
+        self._seen = seen  # only now: a batch that failed finds the same rows again
         return result
 
     def catalog_connection(self) -> DaemonConnection:
@@ -156,12 +164,12 @@ class SqliteStore(Store):
         self._watch.close()
         self.connection.close()
 
-    def _find(self, batch: WriteBatch, result: WriteResult) -> int:
+    def _find(self, batch: WriteBatch, result: WriteResult) -> SentRow | None:
         if batch.find is Find.NOTHING:
-            return self._cursor
-        after = 0 if batch.find is Find.ALL else self._cursor
-        cursor, result.found = find_pending(self.connection, self.broker_instance, after)
-        return cursor
+            return self._seen
+        seen = None if batch.find is Find.ALL else self._seen
+        seen, result.found = find_pending(self.connection, self.broker_instance, seen)
+        return seen
 
     def _load(self, batch: WriteBatch, result: WriteResult) -> None:
         """Load the fragments that were requested, and those that dialogs just found may send: that saves a batch."""
@@ -177,10 +185,15 @@ class SqliteStore(Store):
             elif is_asked_for:
                 result.postponed.append(request)
 
-    def _write(self, batch: WriteBatch, result: WriteResult, *, is_maintained: bool) -> None:
+    def _write(
+        self, batch: WriteBatch, result: WriteResult, seen: SentRow | None, *, is_maintained: bool
+    ) -> SentRow | None:
+        """Write what there is to write; returns the newest row that was seen, of those that it leaves."""
         db, began = self.connection, time.perf_counter()
         try:
             with writing(db):
+                if seen is not None and not is_there(db, seen):
+                    seen = None
                 if batch.is_probe:
                     for statement in _PROBE:
                         db.execute(statement)
@@ -201,11 +214,14 @@ class SqliteStore(Store):
                     )
                 result.received.finished.update(batch.faults)
                 result.next_timer = next_timer(db)
+                if seen is not None and seen is not NONE_SEEN:
+                    seen = newest(db, seen.transmission_id)
         except BaseException:
             if is_maintained:
                 self._maintenance.forget()
             raise
         result.commit_seconds = time.perf_counter() - began
+        return seen
 
     def _report_wait(self, wait: LockWait) -> None:
         pid, process = wait.holder or (None, None)

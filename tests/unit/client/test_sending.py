@@ -175,6 +175,17 @@ def test_dialogs_of_one_call_are_different_and_of_one_connection(shop: Shop) -> 
 # --- large bodies -------------------------------------------------------------------------------------------
 
 
+def test_large_body_never_meets_parts_of_one_that_is_gone(shop: Shop) -> None:
+    """Those are removed by and by; until then no message has their number."""
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    for sequence in range(3):
+        assert sequence == dialog.send(LARGE)
+        assert LARGE == body_of(shop, sequence)
+        shop.connect(isolation_level=None).execute("DELETE FROM broker_transmission")
+
+    assert [1, 2, 3] == shop.look("SELECT DISTINCT transmission_id FROM broker_transmission_part ORDER BY 1")
+
+
 @pytest.mark.parametrize("form", [lambda body: body, io.BytesIO, lambda body: iter([body[:5], body[5:]]), bytearray])
 def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any]) -> None:
     """At its place among others, and read once for many dialogs."""

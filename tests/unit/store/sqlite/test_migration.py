@@ -296,7 +296,7 @@ def test_a_version_that_is_not_known_is_refused_and_the_file_stays(old: Path, ve
     assert before == content(old)
 
 
-# --- versions 2 to 6 ----------------------------------------------------------------------------------------
+# --- versions 2 to 7 ----------------------------------------------------------------------------------------
 
 GROWN = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}  # columns since version 4
 COLUMNS = "schema_version, starts, file_number, epoch, fragment_size, certificate"
@@ -313,7 +313,8 @@ def older(path: Path, version: int) -> Path:
         if version <= 4:
             drop(db, "transmission", "headers")
             drop(db, "message", "headers")
-        drop(db, "tombstone", *SINCE_7, *["conversation_handle"] * (version <= 5))
+        if version <= 6:
+            drop(db, "tombstone", *SINCE_7, *["conversation_handle"] * (version <= 5))
         if version <= 3:
             for name in SINCE_4:
                 db.execute(f"DROP TABLE broker_{name}")
@@ -330,10 +331,10 @@ def drop(db: sqlite3.Connection, table: str, *columns: str) -> None:
         db.execute(f"ALTER TABLE broker_{table} DROP COLUMN {column}")
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
 def test_later_versions_get_what_is_new_and_keep_everything_else(tmp_path: Path, version: int) -> None:
     path = older(tmp_path / "older.db", version)
-    grown = GROWN if version <= 4 else {"broker_tombstone": (1 if version == 5 else 0) + len(SINCE_7)}
+    grown = GROWN if version <= 4 else {"broker_tombstone": {5: 1 + len(SINCE_7), 6: len(SINCE_7), 7: 0}[version]}
     with closing(sqlite3.connect(path)) as db:
         tables = rows(db, "SELECT name FROM sqlite_master WHERE type = 'table'")
         before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables if name != "broker_database"}

@@ -19,7 +19,7 @@ from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.port import LoadRequest, PendingDialog
 from broker.store.sqlite.database import broker_instance, fix_fragment_size
-from broker.store.sqlite.outbound import find_pending, load_fragments, save_statuses
+from broker.store.sqlite.outbound import SentRow, find_pending, load_fragments, newest, save_statuses
 from broker.store.sqlite.schema import PART_BYTES
 from tests.support.dialog import open_database, rows
 
@@ -43,8 +43,8 @@ def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
     return dialog
 
 
-def find(db: sqlite3.Connection, after: int = 0) -> tuple[int, list[PendingDialog]]:
-    return find_pending(db, broker_instance(db), after)
+def find(db: sqlite3.Connection, seen: SentRow | None = None) -> tuple[SentRow, list[PendingDialog]]:
+    return find_pending(db, broker_instance(db), seen)
 
 
 def load(
@@ -108,7 +108,7 @@ def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connecti
     dialog = begin(db, b"a", b"b")
 
     contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
-    assert (2, [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
+    assert (SentRow(2, 1, 1), [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
     change = "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1"
     db.execute(change, (FAR,))
     assert [PendingDialog(1, contact.bound_to(FAR), 0, (3, 1))] == find(db)[1]
@@ -123,7 +123,7 @@ def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sql
 
     up_to, found = find(db, seen)
 
-    assert up_to == 5
+    assert up_to == (5, 2, 2)
     assert [(2, 1), (1, 1)] == [(entry.endpoint_id, entry.first_sequence) for entry in found]
 
 
@@ -316,9 +316,9 @@ def test_finding_does_not_go_through_what_waits_already(db: sqlite3.Connection, 
 
     def cost() -> int:
         steps = count()
-        after = db.execute("SELECT max(transmission_id) FROM broker_transmission").fetchone()[0] - 1
+        seen = newest(db, newest(db).transmission_id - 1)
         db.set_progress_handler(lambda: bool(next(steps)) and False, 1)
-        find_pending(db, broker_instance(db), 0 if is_start else after)
+        find(db, None if is_start else seen)
         db.set_progress_handler(None, 0)
         return next(steps)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,58 @@ def refusal(store: SqliteStore, batch: WriteBatch = NOTHING) -> str:
         store.write_in_writer(batch)
     assert (str(store.path), False) == (caught.value.path, store.connection.in_transaction)
     return caught.value.problem
+
+
+# --- what was sent ---------------------------------------------------------------------------------------------
+
+
+def begin(db: sqlite3.Connection) -> Dialog:
+    return begin_dialog(db, from_service="Orders", to_service="//far/Billing")
+
+
+def found(store: SqliteStore) -> list[int]:
+    return [one.endpoint_id for one in store.write_in_writer(replace(NOTHING, find=Find.NEW)).found]
+
+
+def test_what_waits_is_found_once_also_when_others_have_been_acknowledged(store: SqliteStore, path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as app:
+        waiting, quick = begin(app), begin(app)
+        waiting.send(b"a")
+        assert [1] == found(store)
+        for number in range(3):
+            quick.send(b"a")
+            assert [2] == found(store)
+            store.write_in_writer(replace(NOTHING, frames=[far_target(app, quick.conversation_id).ack(number + 1, 0)]))
+            assert [] == found(store)
+        assert {1} == set(rows(app, "SELECT transmission_id FROM broker_transmission"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_message_is_found_whatever_became_of_others(store: SqliteStore, path: Path, seed: int) -> None:
+    """Though it may get the number of one that was found, and then acknowledged, or removed by an application."""
+    chance, unseen = random.Random(seed), set[tuple[int, int]]()
+    with closing(sqlite3.connect(path, isolation_level=None)) as app:
+        dialogs = [begin(app), begin(app)]
+        for _ in range(300):
+            dialog = chance.choice(dialogs)
+            step = chance.choice(["send", "send", "find", "acknowledge", "fail", "remove"])
+            if step == "send":
+                unseen.add((dialog.endpoint_id, dialog.send(b"a")))
+            elif step == "find":
+                there = set(rows(app, "SELECT endpoint_id, message_sequence_number FROM broker_transmission"))
+                assert {endpoint_id for endpoint_id, _ in unseen & there} <= set(found(store))
+                unseen.clear()
+            elif step == "remove":
+                app.execute("DELETE FROM broker_transmission WHERE endpoint_id = ?", (dialog.endpoint_id,))
+            else:
+                (sent,) = rows(
+                    app, "SELECT send_sequence FROM broker_conversation WHERE endpoint_id = ?", dialog.endpoint_id
+                )
+                ack = far_target(app, dialog.conversation_id).ack(chance.randint(0, sent), 0)
+                with suppress(StoreUnavailableError):
+                    store.connection.execute(f"PRAGMA query_only = {step == 'fail'}")
+                    store.write_in_writer(replace(NOTHING, frames=[ack]))
+                store.connection.execute("PRAGMA query_only = 0")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------
