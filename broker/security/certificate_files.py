@@ -26,7 +26,6 @@ it.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,32 +35,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from broker.errors import CertificateUnusableError
-from broker.security.identity import Use, describe, is_self_signed, is_signed_by, load_pem
+from broker.files import keep_names
+from broker.security.identity import (
+    PRIVATE_KEY,
+    SigningKey,
+    Use,
+    describe,
+    is_self_signed,
+    is_signed_by,
+    load_keys,
+    load_pem,
+)
 from broker.security.issue import (
     Authority,
     Issued,
     PrivateKey,
-    SigningKey,
     Validity,
     certificates_pem,
     is_key_of,
+    issue_database,
+    issue_endpoint,
     issue_sealing,
-    keys_pem,
-    renew_database,
-    renew_endpoint,
 )
 
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 SECRET_MODE, PUBLIC_MODE = 0o600, 0o644  # before the umask
 ROOTS, KEY, CROSS = "ca.pem", "ca.key", "ca.cross.pem"
-_PRIVATE = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----.+?-----END (?:[A-Z]+ )?PRIVATE KEY-----", re.DOTALL)
 
 
 class Content(NamedTuple):
@@ -113,7 +116,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         return load_pem(data)
     except ValueError as error:
         problem = f"holds no certificate in PEM form that can be read ({error})"
-        if _PRIVATE.search(data):
+        if PRIVATE_KEY.search(data):
             problem = "holds a private key and no certificate"
         hint = "name a file with -----BEGIN CERTIFICATE----- in it"
         raise CertificateUnusableError("certificate", str(path), problem, hint) from None
@@ -126,22 +129,17 @@ def read_keys(path: Path) -> list[PrivateKey]:
     Raises:
         CertificateUnusableError: it cannot be read, or holds none, or one of a kind that is not made here.
     """
-    found: list[PrivateKey] = []
-    hint = "name the file that was made together with the certificate"
-    for text in _PRIVATE.findall(_read(path)):
-        try:
-            key = load_pem_private_key(text, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            problem = f"holds a private key that cannot be read ({error})"
-            raise CertificateUnusableError("private_key", str(path), problem, hint) from None
-        if not isinstance(key, EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey):
+    try:
+        keys = load_keys(_read(path))
+    except ValueError as error:
+        raise _unusable_key(path, f"holds a private key that cannot be read ({error})") from None
+    for key in keys:
+        if not isinstance(key, PrivateKey):
             problem = f"holds a key of another kind than those made here ({type(key).__name__.strip('_')})"
-            raise CertificateUnusableError("private_key", str(path), problem, hint)
-        found.append(key)
-    if not found:
-        problem = "holds no private key in PEM form without a password"
-        raise CertificateUnusableError("private_key", str(path), problem, hint)
-    return found
+            raise _unusable_key(path, problem)
+    if not keys:
+        raise _unusable_key(path, "holds no private key in PEM form without a password")
+    return [key for key in keys if isinstance(key, PrivateKey)]
 
 
 def read_pair(pair: Pair) -> Issued:
@@ -153,9 +151,7 @@ def read_pair(pair: Pair) -> Issued:
     """
     certificates, keys = read_certificates(pair.certificate), read_keys(pair.private_key)
     if not is_key_of(keys[0], certificates[0]):
-        problem = f"does not begin with the key of {pair.certificate}"
-        hint = "name the file that was made together with the certificate"
-        raise CertificateUnusableError("private_key", str(pair.private_key), problem, hint)
+        raise _unusable_key(pair.private_key, f"does not begin with the key of {pair.certificate}")
     return Issued(tuple(certificates), tuple(keys))
 
 
@@ -172,7 +168,8 @@ def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
     """
     if not is_replacing:
         for path in files:
-            _refuse_existing(path)
+            if path.exists() or path.is_symlink():
+                raise FileExistsError(17, "is there already", str(path))
     made: list[Path] = []
     parts: dict[Path, Path] = {}
     try:
@@ -194,12 +191,7 @@ def store_files(files: Mapping[Path, Content], *, is_replacing: bool) -> None:
         for part in parts.values():
             part.unlink(missing_ok=True)
     for directory in {path.parent for path in files}:
-        _sync(directory)
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists() or path.is_symlink():
-        raise FileExistsError(17, "is there already", str(path))
+        keep_names(directory)
 
 
 def _write(path: Path, content: Content, replaced: os.stat_result | None) -> None:
@@ -216,12 +208,9 @@ def _write(path: Path, content: Content, replaced: os.stat_result | None) -> Non
         os.fsync(file.fileno())
 
 
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _unusable_key(path: Path, problem: str) -> CertificateUnusableError:
+    hint = "name the file that was made together with the certificate"
+    return CertificateUnusableError("private_key", str(path), problem, hint)
 
 
 def _read(path: Path) -> bytes:
@@ -243,10 +232,7 @@ def _read(path: Path) -> bytes:
 
 def authority_files(authority: Authority, directory: Path) -> dict[Path, Content]:
     """The files of a directory, as `store_files` takes them."""
-    files = {
-        directory / KEY: Content(keys_pem((authority.key,)), is_secret=True),
-        directory / ROOTS: Content(certificates_pem(authority.roots)),
-    }
+    files = Pair(directory / ROOTS, directory / KEY).files(Issued(authority.roots, (authority.key,)))
     if authority.cross_certificates:
         files[directory / CROSS] = Content(certificates_pem(authority.cross_certificates))
     return files
@@ -294,8 +280,8 @@ def renewed(old: Issued, validity: Validity, authority: Authority | None) -> Iss
         issuer = describe(own).issuer
         problem, hint = f"is not signed by this authority but by {issuer}", "name the directory of that one with --ca"
         raise CertificateUnusableError("certificate", describe(own).subject, problem, hint)
-    renew = renew_database if describe(own).use is Use.SIGNING else renew_endpoint
-    return renew(own, validity, authority)
+    issue = issue_database if describe(own).use is Use.SIGNING else issue_endpoint
+    return issue(own, validity, authority)
 
 
 def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issued:
@@ -312,7 +298,8 @@ def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issue
     refuse_expired(signing, describe(signing).subject, now=now, hint="renew it as well, with --signing")
     assert isinstance(key, SigningKey)
     new = issue_sealing(signing, key, validity)
-    return with_sealing_of(Issued((*_but_sealing(old), *new.certificates), (key, *new.keys)), old, now=now)
+    others = [one for one in old.certificates if describe(one).use is not Use.SEALING]
+    return with_sealing_of(Issued((*others, *new.certificates), (key, *new.keys)), old, now=now)
 
 
 def with_sealing_of(own: Issued, other: Issued, *, now: datetime) -> Issued:
@@ -328,10 +315,6 @@ def with_sealing_of(own: Issued, other: Issued, *, now: datetime) -> Issued:
     ]
     keys: list[PrivateKey] = [key for key in other.keys if any(is_key_of(key, one) for one in certificates)]
     return Issued((*own.certificates, *certificates), (*own.keys, *keys))
-
-
-def _but_sealing(issued: Issued) -> list[x509.Certificate]:
-    return [one for one in issued.certificates if describe(one).use is not Use.SEALING]
 
 
 def refuse_expired(certificate: x509.Certificate, name: str, *, now: datetime, hint: str) -> None:

@@ -27,6 +27,7 @@ from typing import NamedTuple, TypeVar
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
@@ -39,7 +40,7 @@ SUBJECT_MAX = 256  # characters that are shown
 SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
-_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _UNREAD = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, UnsupportedAlgorithm)
 
 
@@ -243,14 +244,11 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
 
 
 def _keys(pem: bytes) -> list[SigningKey | x25519.X25519PrivateKey]:
-    found: list[SigningKey | x25519.X25519PrivateKey] = []
-    for part in _KEY.findall(pem):
-        try:
-            key = load_pem_private_key(part, None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise ValueError("a private key in it cannot be read: it has to be PKCS #8 without a password") from error
-        if isinstance(key, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | x25519.X25519PrivateKey):
-            found.append(key)
+    try:
+        keys = load_keys(pem)
+    except ValueError as error:
+        raise ValueError("a private key in it cannot be read: it has to be PKCS #8 without a password") from error
+    found = [key for key in keys if isinstance(key, SigningKey | x25519.X25519PrivateKey)]
     if not found:
         raise ValueError("it holds no private key in PEM (Ed25519 or EC P-256, and X25519)")
     return found
@@ -407,6 +405,14 @@ def load_pem(data: bytes) -> list[x509.Certificate]:
     """The certificates in a text, at least one; raises ValueError."""
     with reading():
         return x509.load_pem_x509_certificates(data)
+
+
+def load_keys(data: bytes) -> list[PrivateKeyTypes]:
+    """The private keys in a text, of whatever kind, without a password; raises ValueError for one that is none."""
+    try:
+        return [load_pem_private_key(part, None) for part in PRIVATE_KEY.findall(data)]
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
 
 
 def load_der(data: bytes) -> x509.Certificate:

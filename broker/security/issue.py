@@ -26,15 +26,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from broker.security.identity import alternative_names
+from broker.security.identity import SigningKey, VerifyingKey, alternative_names
 
 NAME_MAX = 64  # characters of a common name: RFC 5280, ub-common-name
 HOST_MAX = 253
 URI_MAX = 2048  # SPIFFE ID, section 2.3
 
-SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 PrivateKey = SigningKey | x25519.X25519PrivateKey
-PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | x25519.X25519PublicKey
+PublicKey = VerifyingKey | x25519.X25519PublicKey
 
 _KEY_USES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -94,6 +93,10 @@ class CertificateSubject:
             raise ValueError(f"{self.uri!r} is no SPIFFE id: write spiffe://domain/path, the domain in lower case")
 
 
+Holder = CertificateSubject | x509.Certificate
+"""Who a certificate is for; a certificate means its own holder, who gets a new one with a new key."""
+
+
 @dataclass(frozen=True, slots=True)
 class Issued:
     """Certificates, the holder's own first, and the private keys that belong to them."""
@@ -109,7 +112,7 @@ class Issued:
     @property
     def key_pem(self) -> bytes:
         """Keys as a file holds them: PKCS #8, without a password."""
-        return keys_pem(self.keys)
+        return b"".join(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +136,6 @@ def certificates_pem(certificates: tuple[x509.Certificate, ...]) -> bytes:
     return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
 
 
-def keys_pem(keys: tuple[PrivateKey, ...]) -> bytes:
-    """Private keys as a file holds them, in their order: PKCS #8, without a password."""
-    return b"".join(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) for key in keys)
-
-
 def is_key_of(key: PrivateKey, certificate: x509.Certificate) -> bool:
     """Whether a private key belongs to a certificate."""
     return key.public_key() == certificate.public_key()
@@ -149,7 +147,8 @@ def is_key_of(key: PrivateKey, certificate: x509.Certificate) -> bool:
 def make_authority(name: str, validity: Validity) -> Authority:
     """A new authority. Raises ValueError: no name."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return Authority((_root(_subject(CertificateSubject(name).name), key, validity),), key)
+    subject, _ = _names_of(CertificateSubject(name))
+    return Authority((_root(subject, key, validity),), key)
 
 
 def renew_authority(authority: Authority, validity: Validity, *, now: datetime) -> Authority:
@@ -183,19 +182,9 @@ def _valid(certificates: tuple[x509.Certificate, ...], now: datetime) -> tuple[x
 # --- endpoints ---
 
 
-def issue_endpoint(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
+def issue_endpoint(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
     """Issue the certificate that an endpoint shows its neighbours, signed by an authority or by itself."""
-    return _issue_endpoint(_subject(holder.name), _names(holder), validity, authority)
-
-
-def renew_endpoint(old: x509.Certificate, validity: Validity, authority: Authority | None) -> Issued:
-    """The same holder with a new key."""
-    return _issue_endpoint(old.subject, alternative_names(old), validity, authority)
-
-
-def _issue_endpoint(
-    subject: x509.Name, names: x509.SubjectAlternativeName | None, validity: Validity, authority: Authority | None
-) -> Issued:
+    subject, names = _names_of(holder)
     key = ec.generate_private_key(ec.SECP256R1())
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
@@ -205,14 +194,14 @@ def _issue_endpoint(
 # --- databases ---
 
 
-def issue_database(holder: CertificateSubject, validity: Validity, authority: Authority | None) -> Issued:
+def issue_database(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
     """Issue a database's signing certificate, signed by an authority or by itself, and its sealing certificate."""
-    return _issue_database(_subject(holder.name), _names(holder), validity, authority)
-
-
-def renew_database(old: x509.Certificate, validity: Validity, authority: Authority | None) -> Issued:
-    """The same holder with new keys, both; `old` is the certificate that signs."""
-    return _issue_database(old.subject, alternative_names(old), validity, authority)
+    subject, names = _names_of(holder)
+    key = ed25519.Ed25519PrivateKey.generate()
+    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
+    signing = _sign(builder, key, subject, validity, authority)
+    sealing = issue_sealing(signing.certificates[0], key, validity)
+    return Issued((*signing.certificates, *sealing.certificates), (key, *sealing.keys))
 
 
 def issue_sealing(signing: x509.Certificate, key: SigningKey, validity: Validity) -> Issued:
@@ -221,16 +210,6 @@ def issue_sealing(signing: x509.Certificate, key: SigningKey, validity: Validity
     builder = _leaf(signing.subject, alternative_names(signing), own.public_key(), _usage("key_agreement"))
     builder = _dated(builder, validity.within(signing)).issuer_name(signing.subject)
     return Issued((_signed(builder.add_extension(_issued_by(signing), critical=False), key),), (own,))
-
-
-def _issue_database(
-    subject: x509.Name, names: x509.SubjectAlternativeName | None, validity: Validity, authority: Authority | None
-) -> Issued:
-    key = ed25519.Ed25519PrivateKey.generate()
-    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
-    signing = _sign(builder, key, subject, validity, authority)
-    sealing = issue_sealing(signing.certificates[0], key, validity)
-    return Issued((*signing.certificates, *sealing.certificates), (key, *sealing.keys))
 
 
 # --- parts of a certificate ---
@@ -284,15 +263,15 @@ def _usage(*uses: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{one: one in uses for one in _KEY_USES})
 
 
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _names(holder: CertificateSubject) -> x509.SubjectAlternativeName | None:
+def _names_of(holder: Holder) -> tuple[x509.Name, x509.SubjectAlternativeName | None]:
+    """The subject, and the names besides it."""
+    if isinstance(holder, x509.Certificate):
+        return holder.subject, alternative_names(holder)
     names = [_general_name(host) for host in holder.hosts]
     if holder.uri:
         names.append(x509.UniformResourceIdentifier(holder.uri))
-    return x509.SubjectAlternativeName(names) if names else None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, holder.name)])
+    return subject, x509.SubjectAlternativeName(names) if names else None
 
 
 def _general_name(host: str) -> x509.GeneralName:

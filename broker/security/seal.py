@@ -102,7 +102,8 @@ class Direction:
 
     def context(self) -> bytes:
         """All of it as bytes, in one way only."""
-        names = b"".join(len(name).to_bytes(2, "big") + name for name in _names(self))
+        texts = self.to_service.encode(), self.from_service.encode()
+        names = b"".join(len(name).to_bytes(2, "big") + name for name in texts)
         return bytes((self.is_from_target,)) + self.conversation_id + self.broker_instance + names
 
 
@@ -290,10 +291,6 @@ def _info(direction: Direction, key_id: bytes, packet: KeyPacket) -> bytes:
     """Return the purpose of a packet; fields of fixed length are first, so it can be read in one way only."""
     fixed = bytes((VERSION, packet.mode is Mode.FULL)) + packet.made_at.to_bytes(8, "big") + key_id + packet.receiver
     return _PACKET_LABEL + fixed + (packet.signer or bytes(FINGERPRINT_BYTES)) + direction.context()
-
-
-def _names(direction: Direction) -> tuple[bytes, bytes]:
-    return direction.to_service.encode(), direction.from_service.encode()
 
 
 def _sign(key: SigningKey, data: bytes) -> bytes:

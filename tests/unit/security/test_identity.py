@@ -38,7 +38,6 @@ from broker.security.issue import (
     issue_database,
     issue_endpoint,
     issue_sealing,
-    keys_pem,
     make_authority,
 )
 from broker.security.principal import Principal, parse_principal
@@ -286,7 +285,11 @@ def test_a_sealing_certificate_of_another_signer_does_not_count() -> None:
             "cannot be read",
         ),
         (issued("a").certificate_pem, issued("b").key_pem, "the private key of the first certificate is not among"),
-        (issued("a").certificate_pem, keys_pem(issued("a").keys[:1]), "the private key of the X25519 certificate"),
+        (
+            issued("a").certificate_pem,
+            Issued((), issued("a").keys[:1]).key_pem,
+            "the private key of the X25519 certificate",
+        ),
         (certificates_pem(issued("a").certificates[:1]), issued("a").key_pem, "no X25519 certificate"),
     ],
 )
