@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals for it
+NOT_TRUSTED = "does not trust this instance's certificate"  # likewise
 SHOWN_MAX = 2000  # characters of a line before and after a mistake: a script may be one line of 100 MB
 
 

@@ -84,7 +84,7 @@ async def _page_elsewhere(instance: Running, _request: web.Request) -> web.Respo
     """To a person who looks for the status page here."""
     listen = instance.settings.admin.listen
     where = f"it is on port {listen.port}" if listen else "set admin.listen, and it is there"
-    return http_problem(web.HTTPNotFound(), f"this is the port of observe.listen, which has no status page: {where}")
+    return http_problem(web.HTTPNotFound(), f"/: this is the port of observe.listen, with no status page: {where}")
 
 
 async def _elsewhere(request: web.Request) -> web.Response:
@@ -135,9 +135,7 @@ def _parts(instance: Running) -> dict[str, str]:
     """
     stores = {f"store of {name}": endpoint.problem for name, endpoint in instance.endpoints.items()}
     state_dir = instance.settings.instance.state_dir
-    lost = {
-        f"{name} is not new": replaced_in(endpoint.path, state_dir) for name, endpoint in instance.endpoints.items()
-    }
+    lost = {f"file of {name}": replaced_in(endpoint.path, state_dir) for name, endpoint in instance.endpoints.items()}
     lost = {name: problem for name, problem in lost.items() if problem}
     standings = instance.standings().items()
     roles = {f"role of {name}": one.problem for name, one in standings if one.source != "off"}

@@ -306,9 +306,9 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
         db.isolation_level = None
         members = count(db, selection)
         total = sum(one.conversations for one in members)
-        if output == "table":
+        if output == "table" and members:
             columns = ["service_name", "state", "conversations", "unread", "unsent"]
-            show_rows([asdict(one) for one in members], "table", columns, empty="no conversation is of this kind")
+            show_rows([asdict(one) for one in members], "table", columns)
         if total and not dry_run:
             if not yes:
                 confirm(f"end {plural(total, 'conversation')}?")

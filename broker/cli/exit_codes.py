@@ -41,8 +41,6 @@ def exit_codes() -> Iterator[None]:
     """End the program with one sentence on standard error and the documented exit code when the package raises."""
     try:
         yield
-    except DaemonUnreachableError as error:
-        fail(f"{error}; start it with broker serve, or name its socket with --socket", ExitCode.UNREACHABLE)
     except BrokerError as error:
         fail(str(error), exit_code(error))
     except OSError as error:

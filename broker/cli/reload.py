@@ -82,7 +82,8 @@ def _drops(answer: dict[str, Any]) -> Iterator[str]:
 
 def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
     """A summary, and a line for each change."""
-    yield _sentence(answer)
+    if sentence := _sentence(answer):  # none when all that changes is what was dropped
+        yield sentence
     effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
     for one in answer["settings"]:
         place = f"  ({one['place']})" if one["place"] else ""

@@ -146,8 +146,10 @@ def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
-        do = f" -> {readable(finding.do)}" if finding.do else ""
-        terminal.prose(f"{finding.level}: {readable(finding.what)}{do}", _LEVEL_STYLES[finding.level])
+        parts = [f"{finding.level}: {finding.what}"] if finding.what not in report.sentence else []
+        parts += [f"-> {finding.do}"] if finding.do else []
+        if parts:
+            terminal.prose(readable(" ".join(parts)), _LEVEL_STYLES[finding.level])
     if report.more:
         terminal.prose(f"and {report.more} more")
 

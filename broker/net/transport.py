@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
+from broker.errors import NOT_TRUSTED
 from broker.forwarding.entry import Buffer
 from broker.net.tls import Identity
 
@@ -313,9 +314,7 @@ _SENTENCES = {
     "NO_PROTOCOLS_AVAILABLE": "the peer does not speak TLS 1.3",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate: set endpoint.certificate there",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer asks for a certificate: set endpoint.certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": (
-        "the peer does not trust this instance's certificate: add it to peers there, or its CA to trust"
-    ),
+    "TLSV1_ALERT_UNKNOWN_CA": (f"the peer {NOT_TRUSTED}: add it to peers there, or its CA to trust"),
     "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: see its log",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired: renew endpoint.certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: see its log",

@@ -125,8 +125,8 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
         return f"Something is wrong: {shorten(bad[0].what, FIRST_MAX)}{others}"
     held = status.forwarding.held
     dialogs = sum(count for count, _ in _blocked(status).values())
-    waits = f"{held:,} frames wait for their next hop" if held else "nothing waits for a next hop"
-    waits = f"{_count(dialogs, 'dialog')} wait for a next hop" if dialogs and not held else waits
+    waits = f"{_waiting(held, 'frame')} for a next hop" if held else "nothing waits for a next hop"
+    waits = f"{_waiting(dialogs, 'dialog')} for a next hop" if dialogs and not held else waits
     untried = sum(one.health == "untried" and not one.problem and not one.held for one in status.addresses.values())
     unknown = f", {_count(untried, 'next hop')} not dialled yet" if untried else ""
     facts = f"{_count(len(status.connections), 'connection')}, {waits}{unknown}"
@@ -134,6 +134,10 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
         return f"All is well: {facts}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
     return f"It works ({facts}), and {things} worth knowing: {shorten(found[0].what, FIRST_MAX)}"
+
+
+def _waiting(number: int, noun: str) -> str:
+    return f"{_count(number, noun)} wait{'s' if number == 1 else ''}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -229,8 +233,8 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
             continue
         held = waiting.get(address, known.held)
         dialogs, oldest_s = blocked.get(address, (0, 0.0))
-        wait = f", and {held:,} frames wait for it" if held else ""
-        wait += f", and {_count(dialogs, 'dialog')} wait for it, the first for {oldest_s:,.0f} s" if dialogs else ""
+        wait = f", and {_waiting(held, 'frame')} for it" if held else ""
+        wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         what = f"{address} is not reached: {known.problem}{wait}"
         do = "check that it runs and can be reached; broker explain shows which routes lead there"
         do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""

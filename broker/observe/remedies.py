@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from broker.errors import MAY_NOT_CONNECT
+from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED
 from broker.observe.message_catalogue import catalogue
 from broker.observe.snapshot import DropSnapshot
 
@@ -63,6 +63,10 @@ def remedy_of_unreached(address: str, problem: str) -> str:
         where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
         general = f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
         return statement_of(problem, where) or general
+    if NOT_TRUSTED in problem:
+        return (
+            f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
+        )
     return f"start the instance at {address}, open the way to it, or correct the route to it"
 
 

@@ -235,7 +235,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     problem = _problem(way)
     if problem is not None:
         address, what = problem
-        why = f"the next hop {address} is not reached: {what}; {status}"
+        why = f"the next hop {address} is not reached: {status if what in status else f'{what}; {status}'}"
         return spot.found(
             "next hop not reached",
             Severity.TROUBLE,

@@ -80,7 +80,7 @@ async def test_a_database_made_in_place_of_a_lost_one_is_told(instance: Instance
 
     bad = [check for check in checks_of(instance)["/readyz"]() if not check.is_good]
 
-    assert ["orders is not new"] == [check.name for check in bad]
+    assert ["file of orders"] == [check.name for check in bad]
     assert ("of broker instance LOST", False) == (bad[0].detail[bad[0].detail.index("of b") :][:23], bad[0].is_vital)
 
 

@@ -76,9 +76,7 @@ def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.C
     lines = page(capsys, status(addresses=DOWN, transport={"warnings": ["connections are not encrypted"]})).splitlines()
 
     assert "Something is wrong: tcp://c:4022 is not reached: refused, and 4 frames wait for it" == lines[0]
-    assert lines[1].startswith(
-        "bad: tcp://c:4022 is not reached: refused, and 4 frames wait for it -> check that it runs"
-    )
+    assert lines[1].startswith("-> check that it runs")
     assert "notice: connections are not encrypted" == lines[2]
 
 
@@ -128,9 +126,9 @@ LEDGER = {"sent": 3, "acknowledged": 2, "held": 1, "failed": {}, "unaccounted": 
         (status(listen=[]), "listens on nothing"),
         (status(forwarding={"enabled": False}), "forwarding off"),
         (status(forwarding={"dropped": {"no route": 2, "already held": 1}}), "dropped: 1 already held, 2 no route"),
-        (status(forwarding={"unaccounted": 3}), "bad: 3 frames are unaccounted for -> this is a fault of the program"),
+        (status(forwarding={"unaccounted": 3}), "3 frames are unaccounted for\n-> this is a fault of the program"),
         (status(connections=[{"name": "b", "slowed_by": "limits.bytes_per_second"}]), "limits.bytes_per_second"),
-        (status(transport={"warnings": ["it ends: CN=\x1b[2J"]}), "notice: it ends: CN=\\x1b[2J"),
+        (status(transport={"warnings": ["it ends: CN=\x1b[2J"]}), "one thing is worth knowing: it ends: CN=\\x1b[2J"),
         (status(transport={"refused": {"connections": 3}}), "connections refused: 3 connections"),
         (status(addresses=DOWN), "Addresses with a problem"),
         (status(databases={"orders": database()}), "Database orders: 6 messages wait to be acknowledged"),
