@@ -27,10 +27,12 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from broker import observe
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.message_catalogue import MESSAGES, message_rows
-from broker.observe.tsql import ALLOWED, SelectQuery, TableName, add_functions, render_instant
+from broker.observe.sql_functions import ALLOWED, add_functions, render_instant
 from broker.observe.views import (
     FILES_VIEWS,
     GUID_COLUMNS,
@@ -57,6 +59,9 @@ from broker.store.sqlite.views import (
     attach,
     queue_numbers,
 )
+
+if TYPE_CHECKING:
+    from broker.observe.tsql import SelectQuery, TableName
 
 # --- errors of SQLite, as the numbered errors of the original ---
 
@@ -326,7 +331,7 @@ class SystemViews:
         if home is None:
             raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
         watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
-        parsed = SelectQuery(statement)
+        parsed = observe.tsql.SelectQuery(statement)
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
             return _QueryRun(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
 

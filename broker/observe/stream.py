@@ -25,9 +25,9 @@ from broker.observe.instance import Running
 from broker.observe.metrics import BUCKETS
 from broker.observe.remedies import remedy_of_drop
 from broker.observe.snapshot import DropSnapshot, Snapshot
+from broker.observe.sql_functions import render_instant
 from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from
 from broker.observe.status_rendering import STATUS, render_status
-from broker.observe.tsql import render_instant
 
 SECTIONS = (*STATUS, "by_route")
 """The sections of a snapshot that an event needs."""

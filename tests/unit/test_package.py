@@ -42,3 +42,10 @@ def test_sending_and_receiving_need_no_other_package_and_nothing_heavy(tmp_path:
     output = subprocess.run(command, env={"PYTHONPATH": root}, check=True, capture_output=True, text=True).stdout
 
     assert set() == HEAVY & set(output.split())
+
+
+def test_a_daemon_parses_no_query_before_it_is_asked_one() -> None:
+    program = "import sys, broker.cli.serve, broker.daemon.instance; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+    assert not {"sqlglot", "pyarrow", "opentelemetry.sdk"} & set(output.split())

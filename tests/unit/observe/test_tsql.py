@@ -14,19 +14,8 @@ import pytest
 from sqlglot.dialects.tsql import TSQL
 
 from broker.errors import Span, StatementError
-from broker.observe.tsql import (
-    ALLOWED,
-    CALLS_MAX,
-    LEVELS_MAX,
-    TEXT_MAX,
-    SelectQuery,
-    TableName,
-    Value,
-    add_functions,
-    read_instant,
-    render_guid,
-    render_instant,
-)
+from broker.observe.sql_functions import ALLOWED, Value, add_functions, read_instant, render_guid, render_instant
+from broker.observe.tsql import CALLS_MAX, LEVELS_MAX, TEXT_MAX, SelectQuery, TableName
 
 NOW = datetime(2026, 5, 9, 7, 35, 25, 123456, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from broker.client.dialog import begin_dialog
 from broker.conversation.message_types import END_DIALOG, ERROR, SentBy, Validation
 from broker.conversation.state import ConversationState
 from broker.observe.query import SELF_MADE, SystemViews
-from broker.observe.tsql import add_functions
+from broker.observe.sql_functions import add_functions
 from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
