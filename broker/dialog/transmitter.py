@@ -457,7 +457,7 @@ class Transmitter:
         if resent:
             self.resent[contact.service_name] += resent
             self.resent_to[str(entry.sink.address) if isinstance(entry.sink, Outbox) else ""] += resent
-        if size and stored != (0, 0):
+        if size:
             self._on_acks_carried(sender.endpoint_id, stored)
         self._arm(sender)
         if outbound.has_unsent:

@@ -115,7 +115,7 @@ class SideReceiver:
         self._fail_reason: FailureReason | None = None  # why what is held will not be sent
         self._header: Header  # of the frame at hand
         self._new_frames = 0
-        self._has_message = False  # one arrived, so something is to be acknowledged
+        self._is_due = False  # an acknowledgement is: a message arrived, or the target is to be named
         self._is_ack_urgent = False
         self._is_refused = False  # one arrived that the queue does not take
 
@@ -149,6 +149,7 @@ class SideReceiver:
                 return False
             if header.kind == FrameKind.MESSAGE or not decode_stored(body).code:  # else the dialog has not begun there
                 side.contact = side.contact.bound_to(header.from_broker_instance)
+                self._is_due = True
                 self._result.contacts[side.endpoint_id] = side.contact
         return True
 
@@ -232,7 +233,7 @@ class SideReceiver:
 
     def _on_message(self, header: Header, body: bytes) -> None:
         side = self._side
-        self._has_message = True
+        self._is_due = True
         arrival = classify(side.expected, header.place)
         is_new = arrival is not FragmentArrival.DUPLICATE and side.state in TAKES_MESSAGES
         if is_new and self._queue.is_off(side.contact.service_name):
@@ -404,7 +405,7 @@ class SideReceiver:
             self._sides.fail(side, self._fail_reason)
         if self._is_refused:
             self._result.refused.append((side.contact, side.expected))
-        elif self._has_message:
+        elif self._is_due:
             held = self._fragments.held_runs() if self._fragments.count else ()
             self._result.stored[side.endpoint_id] = AckState(
                 side.contact, side.expected, held, self._new_frames, self._is_ack_urgent or bool(held)

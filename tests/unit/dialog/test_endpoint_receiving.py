@@ -17,7 +17,7 @@ from broker.dialog.arrivals import ACK_DELAY
 from broker.dialog.endpoint import BATCH_PAUSE, FAILURE_PAUSE, MAINTENANCE_SECONDS, RIDE_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
-from broker.protocol.layout import FrameKind
+from broker.protocol.layout import NO_GUID, FrameKind
 from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.metadata import put_queue
 from broker.store.sqlite.write_batch import SqliteStore
@@ -123,6 +123,25 @@ async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) 
 
         assert [2] == [header.ack_sequence for header in shop.link.headers()]
         assert told == len(shop.link.acks())
+
+
+@virtual_time
+@pytest.mark.parametrize("more", [0, 1])
+async def test_acknowledgement_that_fixes_the_target_is_answered_by_its_name(path: Path, more: int) -> None:
+    """By itself only when no message leaves that names it."""
+    async with open_shop(path) as shop:
+        dialog = shop.begin(b"a")
+        await asyncio.sleep(SOON)
+        target = shop.target_of(dialog)
+        shop.arrive(target.ack(1, 0))
+        await asyncio.sleep(ACK_DELAY / 2)
+        if more:
+            dialog.send(b"b")
+        await asyncio.sleep(SOON)
+
+        kinds = [(header.kind, header.to_broker_instance) for header, _ in map(decode_dialog, shop.link.frames)]
+        named = (FrameKind.MESSAGE if more else FrameKind.ACK, target.contact.broker_instance)
+        assert [(FrameKind.MESSAGE, NO_GUID), named] == kinds
 
 
 @virtual_time
