@@ -373,15 +373,15 @@ class Instance:
             msdb = self.databases.converse_in_msdb()
             if msdb is not None and self._are_started:
                 msdb.start()
-        for name, endpoint in self.endpoints.items():
-            endpoint.transmitter.table = tables[name]
         grants = grants_of(self.settings, self.catalog.msdb.rows.permissions)
         self.peers.apply_grants(grants)
-        self.forwarder.set_routing(
+        services = self.forwarder.set_routing(
             table=tables[MSDB],
             hosted=self.catalog.hosted(asking),
             is_forwarding=self.settings.endpoint.message_forwarding,
         )
+        for name, endpoint in self.endpoints.items():
+            endpoint.transmitter.on_routes(tables[name], services)
         self.mirrors.on_routes(tables.values())
         self.peers.admission.on_routes(tables.values())
         self.peers.dialer.on_routes(tables.values())

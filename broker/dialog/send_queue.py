@@ -69,6 +69,11 @@ class Sender:
     blocked_since: float = NEVER  # since when its path accepts no frames; NEVER while it does
 
     @property
+    def decision_key(self) -> tuple[int, str]:
+        """Under which its routing decision is cached."""
+        return self.endpoint_id, self.contact.far_service
+
+    @property
     def is_unloaded(self) -> bool:
         """Whether its fragments were evicted until they are due to be sent again."""
         return not self.outbound.loaded and self.outbound.resend_at != NEVER

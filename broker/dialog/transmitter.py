@@ -16,6 +16,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from itertools import count, islice
 
 from msgspec.structs import replace
@@ -45,7 +46,7 @@ from broker.forwarding.outbox import DatabaseSink, Outbox
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
 from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Decision, decide
+from broker.routing.decide import AddressHealth, Decision, affected, decide
 from broker.routing.table import RouteTable
 from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Sealer
@@ -153,7 +154,7 @@ class Transmitter:
         )
         self._status_writer = StatusWriter(self.senders, self.status_of)
         self._journal = SenderJournal(forwarder.ring)
-        self._decisions: dict[int, Decision] = {}  # by endpoint_id, of this generation of the forwarder
+        self._decisions: dict[tuple[int, str], Decision] = {}  # by endpoint_id and far service, of this generation
         self._generation = -1
         self._is_pump_due = False
 
@@ -262,7 +263,7 @@ class Transmitter:
 
     def bind(self, endpoint_id: int, contact: Contact) -> None:
         """The far side's broker instance is known now: later frames name it (R5.1)."""
-        self._decisions.pop(endpoint_id, None)
+        self._decisions.pop((endpoint_id, contact.far_service), None)
         sender = self.senders.get(endpoint_id)
         if sender is not None:
             sender.contact = contact
@@ -324,7 +325,7 @@ class Transmitter:
 
     def status_of(self, sender: Sender) -> str:
         """Return the status of a dialog: a sentence that says why its messages wait."""
-        decision = self._decisions.get(sender.endpoint_id) if self._generation == self._forwarder.generation else None
+        decision = self._decisions.get(sender.decision_key) if self._generation == self._forwarder.generation else None
         return self._status.render(sender, decision or self.decide(sender.contact))
 
     def blocked(self) -> dict[str, tuple[int, float]]:
@@ -334,7 +335,8 @@ class Transmitter:
         """
         found: dict[str, tuple[int, float]] = {}
         for endpoint_id in islice(self._waiting, BLOCKED_MAX):
-            sender, decision = self.senders[endpoint_id], self._decisions.get(endpoint_id)
+            sender = self.senders[endpoint_id]
+            decision = self._decisions.get(sender.decision_key)
             if decision is None:
                 continue  # paths have changed: it is about to be decided again
             is_forwarded = decision.disposition is Disposition.FORWARDED
@@ -358,9 +360,10 @@ class Transmitter:
         if self._generation != self._forwarder.generation or len(self._decisions) > DECISIONS_MAX:
             self._generation = self._forwarder.generation
             self._decisions.clear()
-        decision = self._decisions.get(endpoint_id)
+        key = endpoint_id, contact.far_service
+        decision = self._decisions.get(key)
         if decision is None:
-            decision = self._decisions[endpoint_id] = self.decide(contact)
+            decision = self._decisions[key] = self.decide(contact)
             request_better(decision, self._forwarder.table)
             if decision.disposition is Disposition.ASKING_FOR_ROUTE:
                 self._ask_for_route(contact.facts())
@@ -369,6 +372,25 @@ class Transmitter:
     def decide(self, contact: Contact) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
         return decide(contact.facts(), self._forwarder.routing_context.with_table(self.table))
+
+    def on_routes(self, table: RouteTable, elsewhere: AbstractSet[str] | None) -> None:
+        """
+        Routes have changed, or one has expired: the senders to the services concerned look for a path again.
+
+        Args:
+            table: The routes of this database.
+            elsewhere: The services for which msdb's routes have changed, as `Forwarder.set_routing` returns them.
+        """
+        own, self.table = affected(table, self.table), table
+        if own is None or elsewhere is None:
+            self._decisions.clear()
+            self.on_paths_changed()
+        elif services := own | elsewhere:
+            for key in [key for key in self._decisions if key[1] in services]:
+                del self._decisions[key]
+            for sender in self.senders.values():
+                if sender.contact.far_service in services:
+                    self._schedule(sender)
 
     def on_paths_changed(self) -> None:
         """Links, routes or services have changed: all senders look for a path again."""
@@ -387,7 +409,7 @@ class Transmitter:
         """Send what is not acknowledged again now: of one dialog or of all; how many dialogs that are."""
         chosen = [one for one in self.senders.values() if endpoint_id in (None, one.endpoint_id)]
         for sender in chosen:
-            self._decisions.pop(sender.endpoint_id, None)
+            self._decisions.pop(sender.decision_key, None)
             sender.outbound.rewind()
             self._schedule(sender)
         return len(chosen)
@@ -509,8 +531,9 @@ class Transmitter:
         resend_due_at = sender.resend_due_at(self._horizon) if outbound.resend_at <= now else NEVER
         if resend_due_at <= now:
             self._budget.time_out(sender)
-            if endpoint_id in self._decisions:
-                self._decisions[endpoint_id] = next_path(self._decisions[endpoint_id], self._forwarder.table.outbox)
+            decision = self._decisions.get(sender.decision_key)
+            if decision is not None:
+                self._decisions[sender.decision_key] = next_path(decision, self._forwarder.table.outbox)
             self._schedule(sender)
         elif outbound.loss_check_at <= now:
             outbound.detect_losses(now)
@@ -519,7 +542,7 @@ class Transmitter:
         elif resend_due_at < NEVER:
             self._arm(sender, min(resend_due_at, outbound.loss_check_at))
         elif endpoint_id in self._waiting:
-            self._decisions.pop(endpoint_id, None)
+            self._decisions.pop(sender.decision_key, None)
             self._schedule(sender)
         else:
             self._arm(sender)

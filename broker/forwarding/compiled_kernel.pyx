@@ -89,6 +89,7 @@ cdef class Walk:
     cdef uint32_t[256] received
     cdef uint8_t highest  # kind that was received
     cdef bint is_walking
+    cdef bint is_unknown  # the frame at which `plain` has ended is plain, but for its way
     cdef object ring
     cdef Recorder recorder
 
@@ -107,6 +108,10 @@ cdef class Walk:
         self.table.clear()
         if not self.is_walking:
             self.runs.forget()
+
+    def forget_services(self, names):
+        """As `SlowPath.forget_services`."""
+        self.table.forget(names)
 
     def tally(self):
         """Add what was counted to the ways."""
@@ -149,7 +154,11 @@ cdef class Walk:
                 close_ring(&self.recorder, self.ring)
                 if pos == end:
                     break
-                stop, way = kernel.careful(slab, pos, end, batch)
+                if self.is_unknown and batch.care_left:
+                    batch.care_left -= 1
+                    way, stop = self.learn(kernel, slab, base + pos, pos), pos + read_u32(base + pos)
+                else:
+                    stop, way = kernel.careful(slab, pos, end, batch)
                 if stop == pos:
                     break
                 if way is not None:
@@ -167,6 +176,24 @@ cdef class Walk:
         batch.consumed = pos
         return batch
 
+    cdef object learn(self, object kernel, bytearray slab, uint8_t* frame, Py_ssize_t pos):
+        """The way of the frame at `pos`, which is plain but for that; it is cached, and the frame counted."""
+        cdef uint16_t length = KEY_HEAD_BYTES + read_u16(frame + TO_SERVICE_LENGTH_AT)
+        key = PyBytes_FromStringAndSize(<char*>frame + ROUTE_KEY_AT, length)
+        conversation = PyBytes_FromStringAndSize(<char*>frame + CONVERSATION_AT, GUID_BYTES)
+        way = kernel.learn(key, conversation, frame[4], frame[5] & FROM_TARGET)
+        frame[6] += 1
+        if self.ring is not None:
+            self.ring.enter(slab, pos, way, frame[6] - 1)
+        way.frames += 1
+        self.count(frame[4])
+        return way
+
+    cdef inline void count(self, uint8_t kind) noexcept:
+        self.received[kind] += 1
+        if kind > self.highest:
+            self.highest = kind
+
     cdef Py_ssize_t plain(self, uint8_t* slab, Py_ssize_t pos, Py_ssize_t end) except -1:
         """Pass on the plain frames from `pos` on; where the first other one begins."""
         cdef Py_ssize_t start = pos
@@ -178,6 +205,7 @@ cdef class Walk:
         cdef Slot* slot = NULL
         cdef Slot* other
         cdef Recorder* recorder = &self.recorder
+        self.is_unknown = False
         while end - pos >= MIN_DIALOG_FRAME:
             frame = slab + pos
             length = read_u32(frame)
@@ -202,6 +230,7 @@ cdef class Walk:
             ):
                 other = self.table.find(tag, frame + ROUTE_KEY_AT, key_length, frame + CONVERSATION_AT)
                 if other is NULL:
+                    self.is_unknown = True
                     break
                 if slot is not NULL and slot.sink != other.sink:
                     self.runs.add(slot.sink, start, pos)
@@ -213,9 +242,7 @@ cdef class Walk:
                 record(recorder, frame, &self.table.marks[slot.way & ~ALWAYS], HEADER_BYTES + from_length + to_length)
             frame[6] += 1
             slot.frames += 1
-            self.received[frame[4]] += 1
-            if frame[4] > self.highest:
-                self.highest = frame[4]
+            self.count(frame[4])
             pos += length
         if slot is not NULL:
             self.runs.add(slot.sink, start, pos)
@@ -248,6 +275,14 @@ class CompiledKernel(SlowPath):
         """Add what was counted to the ways."""
         self._walk.tally()
 
+    def forget(self):
+        """See `SlowPath`."""
+        self._walk.forget()
+
+    def forget_services(self, names):
+        """See `SlowPath`."""
+        self._walk.forget_services(names)
+
     def _note_hops(self, kind, flags, hop_count, hop_limit):
         """The walk looks at hops itself."""
 
@@ -256,6 +291,3 @@ class CompiledKernel(SlowPath):
 
     def _remember(self, key, conversation, kind, is_from_target, way):
         self._walk.remember(key, conversation, kind, is_from_target, way)
-
-    def _clear(self):
-        self._walk.forget()

@@ -28,7 +28,7 @@ from broker.protocol.layout import (
     TO_SERVICE_AT,
 )
 
-CARE_MAX = 64  # frames that take the slow path in one walk, some 5 us each; the rest is left for the next walk
+CARE_MAX = 256  # frames that take the slow path in one walk, some 5 us each; the rest is left for the next walk
 
 Buffer = bytes | bytearray | memoryview
 

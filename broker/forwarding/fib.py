@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from msgspec.structs import replace
@@ -58,6 +59,8 @@ RequestPrincipal = Callable[[MirroredPair], None]
 """Frames wait for this pair and its principal is not known; must not fail, and may be called often."""
 EntryKey = tuple[Sink, str, int]
 """Sink, route and kind."""
+Choice = frozenset[NetworkAddress]
+"""The candidates of one decision."""
 
 
 class ForwardingTable:
@@ -77,6 +80,7 @@ class ForwardingTable:
         self.pair_outboxes: dict[MirroredPair, Outbox] = {}
         self.principals: Principals = {}  # where they lead; replaced whole by `set_principals`
         self.sent_earlier: dict[MirroredPair, Counter[tuple[str, str]]] = {}  # frames to former principals, by route
+        self._choices: dict[str | None, set[Choice]] = {}  # next hops that frames had a choice of, by service of routes
         self._pairs_at: dict[NetworkAddress, dict[MirroredPair, None]] = {}  # by the address of their principal
         self._invented: set[NetworkAddress] = set()
         self._databases: dict[bytes, DatabaseSink] = {}
@@ -180,6 +184,29 @@ class ForwardingTable:
         for outbox in outboxes:
             outbox.outlet = None
 
+    # --- choices ---
+
+    def note_choice(self, decision: Decision) -> None:
+        """The candidates of this decision are alternatives of each other, until its route's service is forgotten."""
+        assert decision.route is not None
+        choice = frozenset(candidate.address for candidate in decision.candidates)
+        self._choices.setdefault(decision.route.remote_service_name, set()).add(choice)
+
+    def forget_choices(self, services: AbstractSet[str] | None) -> None:
+        """The routes of these services have changed; None: of any."""
+        if services is None:
+            self._choices.clear()
+        for service in services or ():
+            self._choices.pop(service, None)
+
+    def alternatives(self) -> dict[NetworkAddress, set[NetworkAddress]]:
+        """Other next hops of some of the frames that came from outside for an address. Cost: the choices there are."""
+        found: dict[NetworkAddress, set[NetworkAddress]] = {}
+        for choice in set().union(*self._choices.values()):
+            for address in choice:
+                found.setdefault(address, set()).update(choice - {address})
+        return found
+
     # --- what is no longer used ---
 
     def idle_invented(self) -> set[Outbox]:
@@ -266,8 +293,8 @@ class Resolver:
         except Exception as error:  # noqa: BLE001 - a bug of ours: this frame is dropped, all others go on
             self._report(None, error)
             return self._table.drop_entry(Disposition.ROUTE_INVALID, kind), False
-        if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-            return entry, None  # not cached: each frame renews the question, whose answer "none" expires
+        if decision.disposition is Disposition.ASKING_FOR_ROUTE or entry.disposition is Disposition.POOL_LIMIT:
+            return entry, None  # not cached: each frame renews the question, and the bound is not that of a route
         if len(decision.candidates) > 1 and self._affinity:
             outbox = self._affinity.outbox_of(affinity_key(key, conversation, is_from_target=is_from_target))
             if isinstance(outbox, Outbox) and outbox is not entry.sink:
@@ -293,12 +320,10 @@ class Resolver:
         if decision.disposition is Disposition.ASKING_FOR_ROUTE:
             self._ask_for_route(facts)
         self._record_passed(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
-        entry = self._table.entry_for(decision, kind)
-        request_better(decision, self._table)
-        addresses = {candidate.address for candidate in decision.candidates}
-        for address in addresses & self._table.outboxes.keys() if len(addresses) > 1 else ():
-            self._table.outboxes[address].alternatives |= addresses - {address}
-        return entry, decision
+        if len(decision.candidates) > 1:
+            self._table.note_choice(decision)
+            request_better(decision, self._table)
+        return self._table.entry_for(decision, kind), decision
 
     def _record_passed(self, facts: RoutingFacts) -> None:
         self.passed[facts] = None

@@ -2,10 +2,12 @@
 One pass of frames through an instance: slab, kernel, entries, sinks, in one call stack without `await`.
 
 The forwarder owns the slab, the kernels, the pool, the forwarding table and all counters of the pass. The basis of its
-decisions (`RoutingContext`) is replaced whole. Replacing it, like every change of health, makes the kernels forget and
-raises `generation`, by which dialogs know that their own decisions may be out of date. The forwarder never
-acknowledges, stores, reassembles, decrypts or reorders, and forgets everything when it stops: the sender still has each
-message.
+decisions (`RoutingContext`) is replaced whole. Then the kernels forget what the change can reach, and nothing else: the
+services whose routes or principals are others, the frames that have a choice when health has changed, and everything
+when the change may concern any frame. So what is cached is always what would be decided now (R1.6). Unless only routes
+of some services have changed, `generation` rises, by which dialogs know that their own decisions may be out of date.
+The forwarder never acknowledges, stores, reassembles, decrypts or reorders, and forgets everything when it stops: the
+sender still has each message.
 
 Counting: every frame that enters (`forward`, `submit`) is counted once, as forwarded or delivered under its entry, as
 dropped under its disposition, or it is held now; `unaccounted` is the difference and is 0.
@@ -58,7 +60,7 @@ from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import Resolve, SlowPath
 from broker.protocol.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import HealthOf, Hosted, RoutingContext, RoutingFacts
+from broker.routing.decide import HealthOf, Hosted, RoutingContext, RoutingFacts, affected
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import OPEN, Profile
@@ -106,7 +108,7 @@ class Forwarder:
         self.dropped: Counter[Disposition] = Counter()
         self.last_dropped: dict[Disposition, tuple[float, bytes]] = {}  # instant and head of the last frame
         self.retired_frames = 0  # left through outboxes that were retired
-        self.generation = 0  # rises whenever a decision may have changed
+        self.generation = 0  # rises whenever a decision may have changed, but for routes: see `set_routing`
         self.ask_for_route = ask_for_route
         affinity = DialogAffinity()
         context = OutboxContext(
@@ -254,18 +256,32 @@ class Forwarder:
         """The facts of the last `PASSED_MAX` decisions: by route key, and by conversation where that has a say."""
         return self._resolver.passed
 
-    def set_routing(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> None:
-        """Replace msdb's routes and the hosted services; holds from the next frame on."""
-        self._resolver.context = replace(
-            self.routing_context, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding
-        )
-        for outbox in self.table.outboxes.values():
-            outbox.alternatives.clear()
-        self.forget_decisions()
+    def set_routing(self, *, table: RouteTable, hosted: Hosted, is_forwarding: bool) -> AbstractSet[str] | None:
+        """
+        Replace msdb's routes and the hosted services; holds from the next frame on.
+
+        Returns:
+            The services whose frames may be routed otherwise now; None when it may be any, and `generation` has risen.
+        """
+        before = self.routing_context
+        self._resolver.context = replace(before, table=table, msdb=table, hosted=hosted, is_forwarding=is_forwarding)
+        is_same = (hosted, is_forwarding) == (before.hosted, before.is_forwarding)
+        services = affected(table, before.table) if is_same else None
+        self.table.forget_choices(services)
+        if services is None:
+            self.forget_decisions()
+        elif services:
+            self._kernels.forget_services({service.encode() for service in services})
+        return services
 
     def forget_decisions(self) -> None:
-        """Health or routes have changed: every cached decision is made again."""
+        """Every cached decision is made again."""
         self._kernels.forget()
+        self.generation += 1
+
+    def on_health_changed(self) -> None:
+        """Other addresses are reached now: frames that have a choice of next hops are decided again."""
+        self._kernels.forget_services(None)
         self.generation += 1
 
     def reroute_waiting(self, now: float) -> None:
@@ -304,7 +320,8 @@ class Forwarder:
         self._kernels.tally()
         self.table.set_principals(changes)
         self._resolver.context = replace(self.routing_context, principals=self.table.principals)
-        self.forget_decisions()
+        self._kernels.forget_services({pair.remote_service_name.encode() for pair in changes})
+        self.generation += 1
         self._rerouter.by_principals(changes)
         self.work(now)
 
@@ -366,7 +383,7 @@ class Forwarder:
         """Dialogs whose frames no longer wait may take the best next hop again."""
         if self._resolver.has_pinned:
             self._resolver.has_pinned = False
-            self._kernels.forget()
+            self._kernels.forget_services(None)
 
     def _retire(self, idle: set[Outbox]) -> None:
         """Forget outboxes, and the entries that lead to them."""

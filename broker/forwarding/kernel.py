@@ -17,6 +17,7 @@ No I/O and no clock: a frame that leaves in the loop iteration in which it came 
 from __future__ import annotations
 
 import struct
+from collections.abc import Set as AbstractSet
 from struct import Struct
 
 from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassResult, Sink
@@ -73,6 +74,18 @@ class Kernel(SlowPath):
 
     def tally(self) -> None:
         """Do nothing: the walk counts on the ways themselves."""
+
+    def forget(self) -> None:
+        """See `SlowPath`."""
+        for ways in self._ways.values():
+            ways.clear()
+
+    def forget_services(self, names: AbstractSet[bytes] | None) -> None:
+        """See `SlowPath`."""
+        for ways in self._ways.values():
+            for key, way in list(ways.items()):
+                if way.choices is not None if names is None else key[_KEY_HEAD_BYTES:] in names:
+                    del ways[key]
 
     def walk(self, slab: bytearray, end: int) -> PassResult:
         """Walk the whole frames in `slab[:end]`. Cost: per run one slice, per frame no object that outlives it."""
@@ -169,7 +182,3 @@ class Kernel(SlowPath):
             stand_in.choices = {}
         assert stand_in.choices is not None  # whether the conversation has a say is a matter of the key alone
         stand_in.choices[conversation] = way
-
-    def _clear(self) -> None:
-        for ways in self._ways.values():
-            ways.clear()

@@ -15,13 +15,14 @@ it is needed. Loop-only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from broker.errors import SettingError
 from broker.flow import Disposition
 from broker.forwarding.columns import ColumnDecoder, PlainDecoder
 from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.slow_path import REMEMBERED_MAX_BYTES, REMEMBERED_OVERHEAD, DropWay, Resolve, SlowPath
+from broker.forwarding.slow_path import DropWay, Resolve, SlowPath
 from broker.protocol.layout import HEADER_BYTES, ROUTE_KEY_AT
 from broker.security.grants import OPEN, Profile
 
@@ -41,6 +42,8 @@ else:
 
 KERNEL_VARIABLE = "BROKER_KERNEL"
 KERNELS_MAX = 256  # a few KiB each; what all of them cache is bounded together
+REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # of all cached entries; above it all are forgotten: peers may invent names
+REMEMBERED_OVERHEAD = 360  # bytes of one entry besides its route key, at worst, in either kernel, as measured
 
 _NAMES = ("compiled", "python")
 _NAME_AT = HEADER_BYTES - ROUTE_KEY_AT
@@ -104,6 +107,11 @@ class Kernels:
         for kernel in self._by_profile.values():
             kernel.forget()
         self._remembered_bytes = 0
+
+    def forget_services(self, names: AbstractSet[bytes] | None) -> None:
+        """As `SlowPath.forget_services`; these still count as cached, as their slots and keys stay until `forget`."""
+        for kernel in self._by_profile.values():
+            kernel.forget_services(names)
 
     def remake(self) -> None:
         """Make all of them again, with the limits that hold now. Never in a walk."""

@@ -64,7 +64,6 @@ class Outbox:
         "_packer",
         "_request_link",
         "address",
-        "alternatives",
         "held",
         "runs",
         "share",
@@ -78,7 +77,6 @@ class Outbox:
         self.runs: list[Buffer] = []  # of the batch under way
         self.held = HeldQueue()  # in the order of leaving, charged to `share`
         self.share = Share(pool)
-        self.alternatives: set[NetworkAddress] = set()  # other next hops of some of the frames that came from outside
         self.unvisited: UnvisitedFrames | None = None  # what a reroute under way has yet to visit
         self._outlet: Outlet | None = None
         self._broken: Outlet | None = None  # one that failed: it gets no further frames

@@ -85,20 +85,20 @@ class Rerouter:
     def by_health(self, has_failed: Callable[[NetworkAddress], bool]) -> None:
         """See `Forwarder.reroute_failed`."""
         health_of = self._resolver.context.health_of
-        for address, outbox in list(self._table.outboxes.items()):
-            if not outbox.held or outbox.outlet is not None:
-                continue
-            health = health_of(address)
+        waiting = [(address, box) for address, box in self._table.outboxes.items() if box.held and box.outlet is None]
+        alternatives = self._table.alternatives() if waiting else {}
+        for address, outbox in waiting:
+            health, others = health_of(address), alternatives.get(address, set())
             better = {
                 other
-                for other in outbox.alternatives
+                for other in others
                 if (other_health := health_of(other)) < health
                 and (other_health is AddressHealth.CONNECTED or not has_failed(other))
             }
             if better:
                 self.start(outbox, RerouteReason.BETTER, partial(self._entry_by_health, better))
             else:
-                for other in outbox.alternatives:
+                for other in others:
                     self._table.outbox(other).request_link()
 
     def from_own_addresses(self, addresses: Iterable[NetworkAddress]) -> None:
@@ -137,7 +137,7 @@ class Rerouter:
         """The entry of a frame from outside when it is another one, and no link serves the outbox."""
         if held.frame[HOP_COUNT_AT] == 0:
             return None
-        entry = self._resolver.entry_now(held.frame)  # also when it stays: its outbox learns the alternatives
+        entry = self._resolver.entry_now(held.frame)  # also when it stays: the choice is noted
         return None if entry is held.entry or outbox.outlet is not None else entry
 
     def _entry_by_health(

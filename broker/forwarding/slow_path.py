@@ -4,14 +4,14 @@ The slow path, which both kernels share: every frame that is not plain, one at a
 A kernel's walk forwards the frames whose entry it has cached. The others come here: a frame with a new route key is
 decided by `resolve` and its entry cached, a link frame is copied out, a frame without hops or lifetime takes the entry
 of a drop, and a frame that breaks the protocol ends the walk. How a kernel caches is its own: it implements `_recall`,
-`_remember` and `_clear`; how much it may cache is decided here, the same for both. In the kernels the entry of a frame
-is called its way.
+`_remember` and the three ways to forget. In the kernels the entry of a frame is called its way.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 from broker.errors import PeerError
@@ -24,9 +24,6 @@ from broker.protocol.frame import decode_link
 from broker.protocol.layout import FIRST_DIALOG_KIND, HOP_COUNT_AT, PASS, FrameKind
 
 _LAST = (FrameKind.FATAL, FrameKind.HELLO)  # a HELLO here is the second one, which no peer may send
-
-REMEMBERED_MAX_BYTES = 128 * 1024 * 1024  # of all cached entries; above it the cache is emptied: peers may invent names
-REMEMBERED_OVERHEAD = 360  # bytes of one entry besides its route key, at worst, in either kernel, as measured
 
 Resolve = Callable[[bytes, bytes, int, bool], tuple[ForwardingEntry, bool | None]]
 """
@@ -60,7 +57,6 @@ class SlowPath(ABC):
         self._resolve = resolve
         self._drop_way = drop_way
         self._ring = ring
-        self._remembered_bytes = 0
 
     @abstractmethod
     def walk(self, slab: bytearray, end: int) -> PassResult:
@@ -70,25 +66,26 @@ class SlowPath(ABC):
     def tally(self) -> None:
         """Bring `frames` of every entry up to date; to be called before they are read."""
 
+    @abstractmethod
     def forget(self) -> None:
-        """Empty the cache: routes, health or services have changed."""
-        self._clear()
-        self._remembered_bytes = 0
+        """Empty the cache."""
+
+    @abstractmethod
+    def forget_services(self, names: AbstractSet[bytes] | None) -> None:
+        """Remove the entries of frames to these services; with None, all that are cached by conversation."""
 
     def entry_of(self, frame: Buffer) -> ForwardingEntry:
         """The entry of a whole dialog frame by its route key, and its conversation where that has a say."""
         kind, is_from_target = frame[4], bool(frame[5] & FROM_TARGET)
         key, conversation = route_key_of(frame), conversation_of(frame)
         known = self._recall(key, conversation, kind, is_from_target)
-        if known is not None:
-            return known
+        return self.learn(key, conversation, kind, is_from_target) if known is None else known
+
+    def learn(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> ForwardingEntry:
+        """Decide and cache the entry of a frame that is not cached."""
         way, is_by_conversation = self._resolve(key, conversation, kind, is_from_target)
-        if is_by_conversation is None:
-            return way
-        if self._remembered_bytes > REMEMBERED_MAX_BYTES:
-            self.forget()
-        self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
-        self._remember(key, conversation if is_by_conversation else None, kind, is_from_target, way)
+        if is_by_conversation is not None:
+            self._remember(key, conversation if is_by_conversation else None, kind, is_from_target, way)
         return way
 
     def careful(self, slab: bytearray, pos: int, end: int, batch: PassResult) -> tuple[int, ForwardingEntry | None]:
@@ -150,7 +147,3 @@ class SlowPath(ABC):
         self, key: bytes, conversation: bytes | None, kind: int, is_from_target: bool, way: ForwardingEntry
     ) -> None:
         """Cache an entry, for this conversation alone where one is given."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Empty the cache."""

@@ -308,7 +308,7 @@ class Link:
         self._control = bytearray()  # control frames that wait
         self._is_corked = False  # replies to one read leave in one write
         self._refused: dict[bytes, bytes] = {}  # head of the last frame of a conversation that was refused
-        self._refused_by: tuple[int, Permit] = (0, EVERYTHING)  # what the refusals were decided by
+        self._refused_by: tuple[object, ...] = ()  # what the refusals were decided by
         self._rejects = TokenBucket(REJECTS_PER_SECOND, REJECTS_PER_SECOND, self.opened_at)
         self._end_timer: asyncio.TimerHandle | None = None
         self._lingered = 0  # bytes discarded
@@ -387,15 +387,19 @@ class Link:
         if disposition in CURABLE:
             self._refused.pop(conversation_of(frame), None)
             self._refused[conversation_of(frame)] = bytes(frame[:HEAD_MAX_BYTES])
-            self._refused_by = (self._forwarder.generation, self.permit)
+            self._refused_by = self._decided_by()
             if len(self._refused) > REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
         if self._rejects.allow(self._loop.time()):
             self.send_control(render_rejected(frame, disposition, self.permit))
 
+    def _decided_by(self) -> tuple[object, ...]:
+        """Equal only while what was refused would be refused again."""
+        return self._forwarder.generation, self._forwarder.routing_context.table.now, self.permit
+
     def _invite_refused(self) -> None:
         """When decisions may have changed, ask the peer to send again now what would be accepted."""
-        decided_by = (self._forwarder.generation, self.permit)
+        decided_by = self._decided_by()
         if not self._refused or decided_by == self._refused_by:
             return
         self._refused_by = decided_by

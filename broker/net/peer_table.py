@@ -323,10 +323,10 @@ class OutboxBinder:
     def alternatives_to(self, addresses: Iterable[NetworkAddress]) -> set[NetworkAddress]:
         """Where frames for these addresses may go once their link is gone: there again, and what else leads on."""
         others: set[NetworkAddress] = set()
+        alternatives = self._forwarder.table.alternatives()
         for address in addresses:
-            if self._table.lasting_link_for(address) is None:
-                outboxes = list(self._forwarder.table.outboxes_to(address))
-                others.update(*(outbox.alternatives for outbox in outboxes), [address] if outboxes else [])
+            if self._table.lasting_link_for(address) is None and any(self._forwarder.table.outboxes_to(address)):
+                others |= {address, *alternatives.get(address, ())}
         return {address for address in others if self._table.lasting_link_for(address) is None}
 
     def is_missed(self, addresses: Iterable[NetworkAddress]) -> bool:

@@ -448,7 +448,7 @@ class Peers:
     def _on_health_changed(self) -> None:
         """Which addresses are served has changed: frames and dialogs are routed again."""
         self.table.forget_asked()
-        self.forwarder.forget_decisions()
+        self.forwarder.on_health_changed()
         self.forwarder.reroute_failed(self._loop.time(), lambda address: bool(self.table.problem_of(address)))
         self.backpressure.release_waiting()
         self._on_capacity()

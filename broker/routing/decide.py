@@ -41,6 +41,9 @@ from broker.routing.table import RouteTable
 REPLY_STEP = 0
 
 
+ANY_INSTANCE_STEP = 2
+
+
 ASKING_STEP = 4
 
 
@@ -208,6 +211,9 @@ def decide(facts: RoutingFacts, context: RoutingContext, passes: list[Pass] | No
     def health_of(address: NetworkAddress) -> AddressHealth:
         return AddressHealth.CONNECTED if address in context.own else context.health_of(address)
 
+    lone = _decide_lone(facts, context) if passes is None else None
+    if lone is not None:
+        return lone
     first = _decide(facts, context, context.table, health_of, frozenset())
     if passes is not None:
         passes.append(first)
@@ -220,6 +226,20 @@ def decide(facts: RoutingFacts, context: RoutingContext, passes: list[Pass] | No
         passes.append(second)
     is_by_conversation = decision.is_by_conversation or second.decision.is_by_conversation
     return replace(second.decision, is_by_conversation=is_by_conversation)
+
+
+def _decide_lone(facts: RoutingFacts, context: RoutingContext) -> Decision | None:
+    """The same decision at a fifth of the cost, or None where something is to be matched or chosen."""
+    route = context.table.lone(facts.to_service)
+    if route is None or not isinstance(route.address, NetworkAddress) or route.address in context.own:
+        return None
+    if facts.is_incoming:
+        hosted, instance = context.hosted, facts.to_broker_instance
+        is_reply = facts.is_from_target and (instance in hosted.services_of or instance in hosted.mirrors)
+        if is_reply or not context.is_forwarding:
+            return None
+    candidate = Candidate(route.address, route, context.health_of(route.address))
+    return Decision(Disposition.FORWARDED, ANY_INSTANCE_STEP, route, candidates=(candidate,))
 
 
 def _decide(
@@ -353,7 +373,7 @@ def _exact(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | N
 def _any_instance(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
     """Step 2: the service name among routes without broker instance (R2.2)."""
     routes = table.routes(facts.to_service)
-    return Match(2, routes) if routes else None
+    return Match(ANY_INSTANCE_STEP, routes) if routes else None
 
 
 def _balanced(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
@@ -385,6 +405,18 @@ def _implicit_local(_table: RouteTable, hosted: Hosted, facts: RoutingFacts) -> 
     if facts.is_open or not is_here:
         return None
     return Match(6, (Route("", LOCAL, remote_service_name=facts.to_service),))
+
+
+def affected(table: RouteTable, before: RouteTable) -> AbstractSet[str] | None:
+    """
+    The services whose frames match other routes in one table than in another; None = it may be any.
+
+    Steps 1 to 3 look at the routes of the service alone; those of steps 4 and 5 are for all services.
+    """
+    services = table.differing(before)
+    if services is None or None in services or BROKER_CONFIGURATION in services:
+        return None
+    return {service for service in services if service is not None}
 
 
 STEPS: tuple[Step, ...] = (_exact, _any_instance, _balanced, _ask, _last_resort, _implicit_local)

@@ -10,13 +10,17 @@ A table never changes. A change of routes makes a new one that shares all it can
 `next_expiry`, as a table is for one instant and finds live routes only (R1.4). Then one reference is replaced (R1.6),
 and readers never lock. The big mapping is shared by all copies, with the changes in a small dictionary over it
 (`Layered`): with a million routes a change takes 10 us; copying the mapping would take 20 ms, on the loop.
+
+A table knows the services in which it differs from the one it was made from (`differing`), so that only decisions about
+these are made again.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -29,10 +33,14 @@ from broker.routing.route import Route, RouteRow, route_of, row_of
 FOLD_FRACTION = 8  # changes are folded in when they are more than this part of the whole
 FOLD_MIN = 64  # below it folding gains nothing
 SMALL = 4  # routes of a service that are packed together; more are packed by broker instance
+FEW = 64  # instants of expiry that are inserted and removed one by one; with more all are sorted again
 K = TypeVar("K")
 V = TypeVar("V")
 _ANY = b""  # the key of "any broker instance" in a large group
 _NEVER_ASKED = datetime.min.replace(tzinfo=UTC)  # the instant of a table without routes
+_Expiry: TypeAlias = tuple[float, str]
+"""UTC seconds, and the service name of the route, "" if it has none."""
+_instant = itemgetter(0)
 
 
 class RouteChange(NamedTuple):
@@ -57,18 +65,20 @@ class RouteTable:
     def __init__(
         self,
         groups: Layered[str | None, _Group] | None = None,
-        expiries: array[float] | None = None,
+        expiries: list[_Expiry] | None = None,
         *,
         count: int = 0,
         now: datetime = _NEVER_ASKED,
     ) -> None:
         self._groups = Layered({}) if groups is None else groups
-        self._expiries = array("d") if expiries is None else expiries  # sorted; with dropped routes, which does no harm
+        self._expiries = [] if expiries is None else expiries  # sorted, of all routes that expire or have expired
         self._now = now.timestamp()
         self.count = count
         self.now = now
-        behind = bisect_right(self._expiries, self._now)
-        self.next_expiry = datetime.fromtimestamp(self._expiries[behind], UTC) if behind < len(self._expiries) else None
+        after = self._expired_by(self._now)
+        self.next_expiry = (
+            datetime.fromtimestamp(self._expiries[after][0], UTC) if after < len(self._expiries) else None
+        )
 
     # --- for matching ---
 
@@ -76,6 +86,15 @@ class RouteTable:
         """The live routes with exactly this service name and broker instance; None = those that leave it open."""
         rows = self._rows(service, instance)
         return tuple([_unpacked(service, row) for row in rows if self._is_live(row)])
+
+    def lone(self, service: str) -> Route | None:
+        """The only route to a service, when it is live and names neither a broker instance nor a mirror."""
+        group = self._groups.get(service)
+        rows = _unpack(group) if isinstance(group, bytes) else []
+        if len(rows) != 1 or not self._is_live(rows[0]):
+            return None
+        route = _unpacked(service, rows[0])
+        return route if route.broker_instance is None and route.mirror_address is None else None
 
     def instances(self, service: str) -> dict[bytes, int]:
         """The broker instances that have live routes to a service, each with the weight of its heaviest."""
@@ -85,6 +104,20 @@ class RouteTable:
             if instance is not None and self._is_live(row):
                 weights[instance] = max(row.weight, weights.get(instance, 0))
         return weights
+
+    def differing(self, before: RouteTable) -> AbstractSet[str | None] | None:
+        """
+        The service names whose live routes may be others than before, None among them for routes that name none.
+
+        Args:
+            before: A table that this one was made from, by `at` or by one `changed` and `at`; of any other table it is
+                not known, and None is returned.
+        """
+        services = self._groups.differing(before._groups)
+        if services is None:
+            return None
+        first, last = sorted((self._expired_by(before._now), self._expired_by(self._now)))
+        return {*services, *(service or None for _, service in self._expiries[first:last])}
 
     # --- for views ---
 
@@ -116,10 +149,13 @@ class RouteTable:
         count = self.count
         gone: dict[str | None, dict[bytes | None, set[str]]] = {}
         come: dict[str | None, dict[bytes | None, dict[str, _Packed]]] = {}
-        expiries: list[float] = []
+        ended: list[_Expiry] = []
+        begun: list[_Expiry] = []
         for old, new in changes:
             if old is not None:
                 was = _packed(row_of(old))
+                if was.lifetime is not None:
+                    ended.append((was.lifetime, old.remote_service_name or ""))
                 gone.setdefault(old.remote_service_name, {}).setdefault(was.instance, set()).add(was.name)
                 come.get(old.remote_service_name, {}).get(was.instance, {}).pop(was.name, None)
                 count -= 1
@@ -128,12 +164,12 @@ class RouteTable:
                 come.setdefault(new.remote_service_name, {}).setdefault(row.instance, {})[row.name] = row
                 count += 1
                 if row.lifetime is not None:
-                    expiries.append(row.lifetime)
+                    begun.append((row.lifetime, new.remote_service_name or ""))
         groups = {
             service: self._changed_group(service, gone.get(service, {}), come.get(service, {}))
             for service in gone.keys() | come.keys()
         }
-        return RouteTable(self._groups.changed(groups), self._later(expiries), count=count, now=self.now)
+        return RouteTable(self._groups.changed(groups), self._changed_expiries(ended, begun), count=count, now=self.now)
 
     def _rows(self, service: str | None, instance: bytes | None) -> list[_Packed]:
         group = self._groups.get(service)
@@ -177,15 +213,27 @@ class RouteTable:
         others = {row.instance for row in self._all_rows(service)}
         return _group([row for instance in others | gone.keys() | come.keys() for row in changed(instance)])
 
-    def _later(self, expiries: list[float]) -> array[float]:
-        if not expiries:
+    def _changed_expiries(self, ended: list[_Expiry], begun: list[_Expiry]) -> list[_Expiry]:
+        """The instants of expiry after a change; an `ended` one that another program stored more exactly stays."""
+        if not ended and not begun:
             return self._expiries
-        later = self._expiries[bisect_right(self._expiries, self._now) :]
-        if len(expiries) > len(later) // 8:
-            return array("d", sorted([*later, *expiries]))
-        for expiry in expiries:
-            insort(later, expiry)
-        return later
+        if len(ended) + len(begun) > FEW:
+            counted = Counter(self._expiries)
+            counted.update(begun)
+            counted.subtract(ended)
+            return sorted(counted.elements())
+        expiries = self._expiries.copy()
+        for expiry in begun:
+            insort(expiries, expiry)
+        for expiry in ended:
+            at = bisect_left(expiries, expiry)
+            if expiries[at : at + 1] == [expiry]:
+                del expiries[at]
+        return expiries
+
+    def _expired_by(self, now: float) -> int:
+        """How many of the instants of expiry are not after this one."""
+        return bisect_right(self._expiries, now, key=_instant)
 
 
 def build_table(routes: Iterable[Route], *, now: datetime) -> RouteTable:
@@ -200,17 +248,17 @@ def table_of_rows(rows: Iterable[RouteRow], *, now: datetime) -> RouteTable:
     Cost: O(number of routes), and of memory not much beyond the table itself.
     """
     groups: dict[str | None, _Group] = {}
-    expiries = array("d")
+    expiries: list[_Expiry] = []
     count = 0
     for service, some in groupby(rows, key=itemgetter(1)):
         packed = [_packed(row) for row in some]
         assert service not in groups, f"the routes to {service!r} do not stand together"
         count += len(packed)
-        expiries.extend(row.lifetime for row in packed if row.lifetime is not None)
+        expiries.extend((row.lifetime, service or "") for row in packed if row.lifetime is not None)
         group = _group(packed)
         assert group is not None
         groups[service] = group
-    return RouteTable(Layered(groups), array("d", sorted(expiries)), count=count, now=now)
+    return RouteTable(Layered(groups), sorted(expiries), count=count, now=now)
 
 
 def _group(rows: list[_Packed]) -> _Group | None:
@@ -266,11 +314,21 @@ class Layered(Generic[K, V]):
     Cost: `get` two searches at most; `changed` the changes so far, and once in a while the whole.
     """
 
-    __slots__ = ("_base", "_changes")
+    __slots__ = ("_base", "_changed", "_changes", "_origin", "_version")
 
-    def __init__(self, base: dict[K, V], changes: dict[K, V | None] | None = None) -> None:
+    def __init__(
+        self,
+        base: dict[K, V],
+        changes: dict[K, V | None] | None = None,
+        *,
+        origin: object = None,
+        changed: AbstractSet[K] = frozenset(),
+    ) -> None:
         self._base = base
         self._changes = changes or {}
+        self._version = object()  # identifies this one without keeping it alive
+        self._origin = origin  # the `_version` of the one that this was made from, by a change of these keys
+        self._changed = changed
 
     def get(self, key: K) -> V | None:
         """The value of a key, None when there is none."""
@@ -281,13 +339,19 @@ class Layered(Generic[K, V]):
     def changed(self, changes: Mapping[K, V | None]) -> Layered[K, V]:
         """A copy in which these keys have these values, and those with None are gone."""
         merged = {**self._changes, **changes}
-        if len(merged) <= max(FOLD_MIN, len(self._base) // FOLD_FRACTION):
-            return Layered(self._base, merged)
-        base = {**self._base, **{key: value for key, value in merged.items() if value is not None}}
-        for key, value in merged.items():
-            if value is None:
+        base = self._base
+        if len(merged) > max(FOLD_MIN, len(base) // FOLD_FRACTION):
+            base = {**base, **{key: value for key, value in merged.items() if value is not None}}
+            for key in [key for key, value in merged.items() if value is None]:
                 base.pop(key, None)
-        return Layered(base)
+            merged = {}
+        return Layered(base, merged, origin=self._version, changed=frozenset(changes))
+
+    def differing(self, before: Layered[K, V]) -> AbstractSet[K] | None:
+        """The keys that may have other values than before; None, not known, unless one `changed` made this of it."""
+        if self is before:
+            return frozenset()
+        return self._changed if self._origin is before._version else None
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
         """Every key with its value."""

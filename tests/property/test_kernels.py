@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.flow import Disposition
-from broker.forwarding import slow_path as careful
 from broker.forwarding.entry import ForwardingEntry, UnknownOrigin
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.ring import Ring, decode
@@ -33,7 +31,7 @@ compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no c
 
 MAX_HOPS = 8
 SHELVES = 3
-MEMORIES = [0, 2000, careful.REMEMBERED_MAX_BYTES]
+FORGETS = st.sampled_from(["all", "some", "choices"])
 SHORT = replace(PLAIN, to_service="a", from_service="f")
 
 
@@ -43,7 +41,9 @@ ANY_WAY = ForwardingEntry(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MES
 class Side:
     """One kernel with ways and shelves of its own; `walk` tells everything that can be seen of it."""
 
-    def __init__(self, make: Callable[..., SlowPath], *, is_tight: bool, ring: Ring | None) -> None:
+    def __init__(
+        self, make: Callable[..., SlowPath], *, is_tight: bool, ring: Ring | None, forgets_every: int = 0
+    ) -> None:
         self.asked: list[tuple[bytes, bytes, int, bool]] = []
         self.ways: dict[tuple[int | Disposition, int], ForwardingEntry] = {}
         self.shelves: dict[int | Disposition, Shelf] = {}
@@ -51,6 +51,7 @@ class Side:
         self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way, ring=ring)
         self._walks = 0
         self.slab = bytearray(2 * MAX_FRAME)
+        self._forgets_every = forgets_every  # misses
         self._is_tight = is_tight  # the slab ends where the read ended: whoever reads on is found by `make sanitize`
 
     def way(self, label: int | Disposition, kind: int) -> ForwardingEntry:
@@ -66,6 +67,8 @@ class Side:
         is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
+        if self._forgets_every and len(self.asked) % self._forgets_every == 0:
+            self.kernel.forget()
         choice = (sum(key) + kind + is_from_target) % 8
         if choice == 0:
             return self.way(Disposition.NO_ROUTE, kind), False
@@ -89,7 +92,15 @@ class Side:
             sink.runs.clear()
         assert all(not shelf.runs for shelf in self.shelves.values())
         told = batch.consumed, batch.received, touched, given, batch.link_frames, repr(batch.error)
-        return *told, bytes(self.slab), list(self.asked), list(self.ways), self.kernel._remembered_bytes
+        return *told, bytes(self.slab), list(self.asked), list(self.ways)
+
+    def forget(self, what: str) -> None:
+        """Everything, some of the names that were asked for, or what is by conversation."""
+        if what == "all":
+            self.kernel.forget()
+        else:
+            names = frozenset(key[18:] for key, *_ in self.asked[::2])
+            self.kernel.forget_services(names if what == "some" else None)
 
     def records(self) -> tuple[object, ...]:
         """What is in the ring, each record with what it says of its way."""
@@ -150,9 +161,10 @@ RINGS = st.one_of(st.none(), st.tuples(st.sampled_from([0, 300, 3000, 1 << 20]),
 def compare(
     data: bytes,
     cuts: list[int],
-    forgets: set[int],
+    forgets: dict[int, str],
     hash_bits: int,
     *,
+    forgets_every: int = 0,
     is_tight: bool = True,
     ring: tuple[int, float] | None = (3000, 1.0),
 ) -> None:
@@ -163,7 +175,12 @@ def compare(
         return kernel
 
     slow, fast = (
-        Side(make, is_tight=is_tight, ring=None if ring is None else Ring(ring[0], sample=ring[1]))
+        Side(
+            make,
+            is_tight=is_tight,
+            ring=None if ring is None else Ring(ring[0], sample=ring[1]),
+            forgets_every=forgets_every,
+        )
         for make in (Kernel, colliding)
     )
     kept, at = b"", 0
@@ -179,12 +196,13 @@ def compare(
             if left[5] != "None":
                 at = len(data)
         if number in forgets:
-            slow.kernel.forget()
-            fast.kernel.forget()
+            for side in (slow, fast):
+                side.forget(forgets[number])
             assert slow.records() == fast.records()
-            assert {key: way.frames for key, way in slow.ways.items()} == {
-                key: way.frames for key, way in fast.ways.items()
-            }
+            if forgets[number] == "all":
+                assert {key: way.frames for key, way in slow.ways.items()} == {
+                    key: way.frames for key, way in fast.ways.items()
+                }
     assert slow.counts() == fast.counts()
     assert slow.records() == fast.records()
 
@@ -198,28 +216,27 @@ def compare(
         st.lists(FRAMES, min_size=1, max_size=2).map(b"".join),
     ),
     cuts=st.one_of(*[st.lists(st.integers(0, 1 << 16), max_size=6)] * 3, st.just(list(range(300)))),
-    forgets=st.sets(st.integers(0, 6), max_size=2),
+    forgets=st.dictionaries(st.integers(0, 6), FORGETS, max_size=4),
     hash_bits=st.sampled_from([0, 1, 3, 64]),
-    memory=st.sampled_from(MEMORIES),
+    forgets_every=st.sampled_from([0, 0, 1, 5]),
     is_tight=st.booleans(),
     ring=RINGS,
 )
 def test_both_kernels_make_the_same_of_any_stream(
     data: bytes,
     cuts: list[int],
-    forgets: set[int],
+    forgets: dict[int, str],
     hash_bits: int,
-    memory: int,
+    forgets_every: int,
     *,
     is_tight: bool,
     ring: tuple[int, float] | None,
 ) -> None:
-    with mock.patch.object(careful, "REMEMBERED_MAX_BYTES", memory):
-        compare(data, cuts, forgets, hash_bits, is_tight=is_tight, ring=ring)
+    compare(data, cuts, forgets, hash_bits, forgets_every=forgets_every, is_tight=is_tight, ring=ring)
 
 
 @pytest.mark.parametrize("length", range(1, 513))
 def test_both_kernels_make_the_same_of_a_name_of_every_length(length: int) -> None:
     frame = encode_dialog(replace(SHORT, to_service="n" * length), b"body")
 
-    compare((frame * 2 + encode_dialog(SHORT, b"")) * 2, [len(frame), 2 * len(frame)], set(), 64)
+    compare((frame * 2 + encode_dialog(SHORT, b"")) * 2, [len(frame), 2 * len(frame)], {}, 64)

@@ -224,10 +224,8 @@ class Instance:
     def on_routes(self) -> None:
         """As `broker.daemon.instance` does when its catalog has changed."""
         part, tables = self.part, (self.routes, self.own_routes)
-        if self.endpoint is not None:
-            self.endpoint.transmitter.table = self.own_routes
         is_mirror = part.is_mirrored and self.endpoint is None
-        self.forwarder.set_routing(
+        services = self.forwarder.set_routing(
             table=self.routes,
             hosted=hosted(
                 {} if self.endpoint is None else {self.broker_instance: [part.service]},
@@ -235,6 +233,8 @@ class Instance:
             ),
             is_forwarding=part.path is None,
         )
+        if self.endpoint is not None:
+            self.endpoint.transmitter.on_routes(self.own_routes, services)
         self.mirrors.on_routes(tables)
         self.peers.admission.on_routes(tables)
         self.peers.dialer.on_routes(tables)

@@ -152,14 +152,14 @@ class ForwarderStation:
         self.health[address] = AddressHealth.CONNECTED
         self.failed.discard(address)
         self.wires[address] = self.forwarder.table.outbox(address).outlet = Wire(room)
-        self.forwarder.forget_decisions()
+        self.forwarder.on_health_changed()
         return self.wires[address]
 
     def cut(self, address: NetworkAddress) -> None:
         self.health[address] = AddressHealth.SUPPRESSED
         self.failed.add(address)
         self.forwarder.table.outbox(address).outlet = None
-        self.forwarder.forget_decisions()
+        self.forwarder.on_health_changed()
 
     def mend(self, now: float = NOW) -> None:
         """What waits for addresses that failed is rerouted."""

@@ -46,12 +46,14 @@ class Walker:
         *,
         is_by_conversation: bool = False,
         max_hops: int = 16,
+        forgets_every: int = 0,
         make: Callable[..., SlowPath] | None = None,
     ) -> None:
         self.ways: dict[tuple[object, int], ForwardingEntry] = {}
         self.shelves: dict[object, Shelf] = {}
         self.asked: list[tuple[bytes, bytes, int, bool]] = []
         self._is_by_conversation = is_by_conversation
+        self._forgets_every = forgets_every  # misses, as `Kernels` does when too much is remembered
         make = KERNELS[self.kernel_name] if make is None else make
         self.kernel = make(max_frame=MAX_FRAME, max_hops=max_hops, resolve=self._resolve, drop_way=self.way)
 
@@ -82,6 +84,8 @@ class Walker:
         is_from_target: bool,  # noqa: FBT001 - as `Resolve`
     ) -> tuple[ForwardingEntry, bool | None]:
         self.asked.append((key, conversation, kind, is_from_target))
+        if self._forgets_every and len(self.asked) % self._forgets_every == 0:
+            self.kernel.forget()
         label = conversation if self._is_by_conversation else key[18:].decode()
         way = self.way(label, kind)
         return way, None if way.disposition is Disposition.ASKING_FOR_ROUTE else self._is_by_conversation

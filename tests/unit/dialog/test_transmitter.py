@@ -12,6 +12,7 @@ from dataclasses import replace as dataclasses_replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
@@ -54,7 +55,7 @@ from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
-from broker.routing.table import RouteTable, build_table
+from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.security.seal import read_box
 from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer
@@ -866,6 +867,35 @@ async def test_other_addresses_are_dialled_while_the_next_hop_is_about_to_leave_
     await settle()
 
     assert (stage.link.places(), stage.asked) == ([(0, 0)], [OTHER])
+
+
+@virtual_time
+async def test_a_dialog_is_decided_again_when_the_routes_to_its_service_change_and_only_then() -> None:
+    stage = Stage()
+    near, far = Route("near", GATEWAY, "Near"), Route("far", GATEWAY, "Far")
+    routes = build_table([near, far], now=datetime.now(UTC))
+    stage.transmitter.on_routes(routes, None)
+    stage.send(1, b"a")
+    await settle()
+    other = stage.connect(OTHER)
+
+    with mock.patch.object(stage.transmitter, "decide", wraps=stage.transmitter.decide) as decide:
+        routes = routes.changed([RouteChange(near, Route("near", OTHER, "Near"))])
+        stage.transmitter.on_routes(routes, {"Somewhere"})
+        stage.send(1, b"b")
+        await settle()
+        assert (decide.call_count, stage.link.places()) == (0, [(0, 0), (1, 0)])
+
+        stage.transmitter.on_routes(routes.changed([RouteChange(far, Route("far", OTHER, "Far"))]), set())
+        stage.send(1, b"c")
+        await settle()
+        assert (decide.call_count, other.places()[-1]) == (1, (2, 0))
+
+        stage.transmitter.on_routes(stage.transmitter.table, {"Far"})  # msdb's, which a route that leads here needs
+        await settle()
+        stage.send(1, b"d")
+        await settle()
+        assert decide.call_count == 2
 
 
 @virtual_time

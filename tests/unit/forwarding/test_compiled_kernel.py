@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from broker.forwarding import slow_path as careful
 from broker.forwarding.entry import ForwardingEntry
 from broker.protocol import layout
 from broker.protocol.layout import Flag, FrameKind
@@ -21,8 +21,8 @@ MakeFrame = Callable[..., bytes]
 HASH_BITS = [0, 1, 5, 64]
 
 
-def walker_of(hash_bits: int = 64, *, is_by_conversation: bool = False) -> Walker:
-    return Walker(make=partial(module.CompiledKernel, hash_bits=hash_bits), is_by_conversation=is_by_conversation)
+def walker_of(hash_bits: int = 64, **arguments: Any) -> Walker:
+    return Walker(make=partial(module.CompiledKernel, hash_bits=hash_bits), **arguments)
 
 
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
@@ -97,11 +97,8 @@ def test_counts_are_told_once_and_before_they_are_forgotten(make_frame: MakeFram
 
 @pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
-def test_forgetting_in_the_middle_of_a_walk_loses_nothing(
-    hash_bits: int, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(careful, "REMEMBERED_MAX_BYTES", 3 * careful.REMEMBERED_OVERHEAD)
-    walker = walker_of(hash_bits)
+def test_forgetting_in_the_middle_of_a_walk_loses_nothing(hash_bits: int, make_frame: MakeFrame) -> None:
+    walker = walker_of(hash_bits, forgets_every=3)
     names = [f"{n * n % 17:02}" for n in range(200)]
     frames = [make_frame(n.to_bytes(2, "big"), to_service=name) for n, name in enumerate(names)]
 

@@ -326,7 +326,7 @@ def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: 
         # Now this one, now that one is preferred, as back-off ends now here and now there.
         station.health[(WEST, EAST)[at // 16 % 2]] = AddressHealth.UNTRIED
         station.health[(EAST, WEST)[at // 16 % 2]] = AddressHealth.SUPPRESSED
-        station.forwarder.forget_decisions()
+        station.forwarder.on_health_changed()
         station.take(*frames[at : at + 16])
         station.mend()
     station.take(*frames)

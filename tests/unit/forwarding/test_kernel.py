@@ -10,7 +10,6 @@ import pytest
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
 from broker.forwarding import kernel as module
-from broker.forwarding import slow_path as careful
 from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Ping, Pong, encode_link
@@ -236,28 +235,6 @@ def test_forgetting_asks_for_every_way_anew(make_frame: MakeFrame) -> None:
     walker.walk(make_frame())
 
     assert len(walker.asked) == 2
-
-
-@pytest.mark.usefixtures("is_patient")
-@pytest.mark.parametrize("is_by_conversation", [False, True])
-def test_what_is_remembered_has_a_bound(
-    *, is_by_conversation: bool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    each = careful.REMEMBERED_OVERHEAD + 20
-    monkeypatch.setattr(careful, "REMEMBERED_MAX_BYTES", 10 * each)
-    walker = Walker(is_by_conversation=is_by_conversation)
-    frames = [make_frame(to_service=f"{n:02}", conversation_id=bytes([n]) * 16) for n in range(100)]
-
-    batch, shelves = walker.walk(b"".join(frames))
-
-    assert (batch.received[FrameKind.MESSAGE], len(shelves)) == (100, 100)
-    assert [1] * 100 == list(walker.taken().values())
-    remembered = walker.kernel._remembered_bytes // each
-    assert 1 <= remembered <= 11
-    walker.walk(b"".join(frames[-remembered:]))
-    assert len(walker.asked) == 100  # these were remembered
-    walker.walk(frames[-remembered - 1])
-    assert len(walker.asked) == 101  # and this one was not
 
 
 @IN_PLAIN_PYTHON

@@ -278,7 +278,7 @@ def test_better_address_has_what_waits_rerouted(
 ) -> None:
     """One that is connected, or was not tried; while there is none, a link to each is requested."""
     outbox = yard.wait(NORTH)
-    outbox.alternatives.add(SOUTH)
+    yard.resolver.entry_now(next(iter(outbox.held)).frame)  # so both are known to be alternatives
     yard.health = {NORTH: AddressHealth.SUPPRESSED, SOUTH: health}
 
     yard.rerouter.by_health(lambda _: has_failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import pytest
 
@@ -51,8 +52,11 @@ class Notebook(SlowPath):
     ) -> None:
         self.known[key, kind, is_from_target, conversation] = way
 
-    def _clear(self) -> None:
-        self.known.clear()
+    def forget(self) -> None:
+        raise AssertionError
+
+    def forget_services(self, names: AbstractSet[bytes] | None) -> None:
+        raise AssertionError
 
     known: dict[object, ForwardingEntry]
 

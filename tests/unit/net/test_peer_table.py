@@ -189,7 +189,6 @@ class Box:
         self.held = [0] * held
         self.outlet = outlet
         self.drained = 0
-        self.alternatives: set[NetworkAddress] = set()
 
     def drain(self, _now: float) -> None:
         self.drained += 1
@@ -212,6 +211,9 @@ class Town:
 
     def outboxes_to(self, address: NetworkAddress) -> list[Box]:
         return self.boxes.get(address, [])
+
+    def alternatives(self) -> dict[NetworkAddress, set[NetworkAddress]]:
+        return {NORTH: {EAST, WEST}}
 
     def all_outboxes(self) -> list[Box]:
         return [box for boxes in self.boxes.values() for box in boxes]
@@ -276,9 +278,7 @@ async def test_something_is_pending_while_a_link_may_accept_what_is_held(town: T
 
 async def test_frames_for_an_address_may_go_there_again_or_where_else_they_lead(town: Town) -> None:
     """Where frames were sent at all, and no lasting link serves it."""
-    used = Box()
-    used.alternatives = {EAST, WEST}
-    town.boxes = {NORTH: [used]}
+    town.boxes = {NORTH: [Box()]}
     town.table.add(new_link(), WEST, is_dialled=True)
 
     assert {NORTH, EAST} == town.binder.alternatives_to([NORTH, SOUTH])

@@ -138,7 +138,10 @@ def _said(table: RouteTable) -> list[object]:
 def test_a_changed_table_says_what_a_new_one_would(
     base: dict[str, Route], steps: list[dict[str, Route | None]]
 ) -> None:
-    """Statement by statement, many at once or all at once: the outcome is the same, and older tables do not change."""
+    """
+    Statement by statement, many at once or all at once: the outcome is the same, and older tables do not change. And it
+    says in which services it differs from the one before, also when time has passed.
+    """
     held = {name: Route(name, route.address, *_rest(route)) for name, route in base.items()}
     table = build_table(held.values(), now=NOW)
     for step in steps:
@@ -151,12 +154,24 @@ def test_a_changed_table_says_what_a_new_one_would(
                 held[name] = new
         table = table.changed(changes)
         assert _said(before) == said
+        for one, other in ((table, before), (table.at(NOW + SECOND), before), (before.at(NOW + 2 * SECOND), before)):
+            differing = one.differing(other)
+            assert differing is not None
+            same = {None, "Orders", "Billing"} - differing
+            assert [_live(one, service) for service in same] == [_live(other, service) for service in same]
 
     anew = build_table(held.values(), now=NOW)
     assert _said(anew) == _said(table)
     assert _said(anew.at(NOW + SECOND)) == _said(table.at(NOW + SECOND))
-    # Dropped routes may leave an expiry behind: then a table is looked at once more than it must be.
-    assert anew.next_expiry is None or (table.next_expiry is not None and table.next_expiry <= anew.next_expiry)
+    assert anew.next_expiry == table.next_expiry
+    assert table.differing(anew) is None
+
+
+def _live(table: RouteTable, service: str | None) -> list[object]:
+    return [
+        *(table.routes(service, None if instance is None else instance.bytes) for instance in (None, EAST, WEST)),
+        None if service is None else table.lone(service),
+    ]
 
 
 def _rest(route: Route) -> tuple[str | None, UUID | None, datetime | None, None, int]:
