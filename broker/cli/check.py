@@ -19,6 +19,7 @@ from broker.cli.exit_codes import fail
 from broker.cli.options import Command, configs_option, set_option
 from broker.cli.output import show_rows
 from broker.config.settings import Settings
+from broker.config.units import plural
 from broker.errors import BrokerError, SettingError
 
 ASK_SECONDS = 5.0  # for a running instance to report its settings
@@ -66,7 +67,10 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
     else:
         for line in _lines(report):
             click.echo(line, err=True)
-        if not report.errors:
+        warnings = len(report.warnings) + len(report.concerns) + sum(report.left_out.values())
+        if not report.errors and warnings:
+            click.echo(f"no errors, {plural(warnings, 'warning')}")
+        elif not report.errors:
             click.echo("the configuration is good" if len(paths) < 2 else "the configurations are good")
     sys.exit(1 if report.errors else 0)
 

@@ -81,7 +81,7 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     if output == "json":
         show_json(found)
     else:
-        print_lines(_lines(found, note))
+        print_lines(_lines(found, guid, note))
 
 
 def _waiting(client: AdminClient, directory: Directory) -> Iterator[dict[str, object]]:
@@ -146,8 +146,9 @@ def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:
     return answer_why(place, guid, facts, dropped={}, is_running=False, now=now)
 
 
-def _lines(found: Trace, note: str) -> Iterator[TextLine]:
-    yield TextLine(f"conversation {found.conversation_id}", style="bold")
+def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
+    other = "" if UUID(found.conversation_id) == asked else f", asked for by {str(asked).upper()}"
+    yield TextLine(f"conversation {found.conversation_id}{other}", style="bold")
     if note:
         yield TextLine(note, _INDENT, style="yellow")
     for label, text in (
