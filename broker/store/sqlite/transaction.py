@@ -159,6 +159,8 @@ def take_write_lock(
     Raises:
         sqlite3.OperationalError: others had the file for so long.
     """
+    if _takes_free_lock(db):
+        return
     patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
     deadline = time.monotonic() + max(least, patience / 1000)
     pause = LOCK_PAUSE_FIRST
@@ -182,6 +184,25 @@ def take_write_lock(
         if noted is not None:
             noted.end()
         db.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def _takes_free_lock(db: sqlite3.Connection) -> bool:
+    """
+    BEGIN IMMEDIATE that waits for nothing, whatever the connection's own time-out; whether it has begun.
+
+    While a connection reads, SQLite does not wait for a lock, as its holder might wait for the reader.
+    """
+    reading = db.cursor()
+    try:
+        reading.execute("SELECT 1 FROM sqlite_schema")  # no row is fetched, so it goes on
+        db.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
+        return False
+    finally:
+        reading.close()
+    return True
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
