@@ -38,7 +38,7 @@ from broker.client.arguments import (
 )
 from broker.client.body import Body, Headers
 from broker.client.sending import Item
-from broker.client.transaction import check_durable, check_schema, look, transaction
+from broker.client.transaction import check_durable, check_schema, check_version, look, transaction
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError
@@ -58,6 +58,10 @@ _NAMESPACE = "/proc/self/ns/pid"
 _ALL_PROCESSES = "pid:[4026531836]"  # the kernel's PROC_PID_INIT_INO
 _BINDING = "SELECT remote_principal, is_anonymous_on FROM broker_remote_service_binding WHERE remote_service_name = ?"
 _HAS_CERTIFICATE = "SELECT 1 FROM broker_database WHERE certificate IS NOT NULL"
+_FIND = (
+    "SELECT schema_version, endpoint_id, conversation_id FROM broker_database"
+    " LEFT JOIN broker_conversation ON conversation_handle = ?"
+)
 _BEGIN = (
     "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
     " state, service_name, far_service, far_broker_instance, contract, priority, lifetime, create_date)"
@@ -325,13 +329,16 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
         StoreUnavailableError: this file is not a database of the broker.
     """
     check_connection(db)
-    check_schema(db)
     handle = guid_of(conversation_handle)
-    query = "SELECT endpoint_id, conversation_id FROM broker_conversation WHERE conversation_handle = ?"
-    row = look(db, lambda: ask(db, query, (handle.bytes,)).fetchone())
-    if row is None:
+    version, endpoint_id, conversation = look(db, lambda: ask(db, _FIND, (handle.bytes,)).fetchone()) or (
+        None,
+        None,
+        b"",
+    )
+    check_version(db, version)
+    if endpoint_id is None:
         raise unknown_handle(conversation_handle)
-    return Dialog(db, row[0], handle, uuid.UUID(bytes=row[1]))
+    return Dialog(db, endpoint_id, handle, uuid.UUID(bytes=conversation))
 
 
 def send(

@@ -21,8 +21,8 @@ HEAD = 1000  # messages at the head of a queue among which one of a free group i
 
 _QUEUE = (
     "SELECT queue_id, is_receive_enabled, EXISTS (SELECT 1 FROM broker_group_lock),"
-    " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1)"
-    " FROM broker_queue q WHERE name = ?"
+    " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1),"
+    " (SELECT schema_version FROM broker_database) FROM broker_queue q WHERE name = ?"
 )
 _NEXT = (
     "SELECT {columns} FROM broker_message m CROSS JOIN broker_conversation c ON c.endpoint_id = m.endpoint_id"
@@ -60,6 +60,7 @@ class QueueState(NamedTuple):
     is_receive_enabled: int
     has_locks: int  # whether any group of the database is locked
     has_messages: int  # that are not in quarantine
+    schema_version: int  # of the database
 
 
 class Scope(NamedTuple):

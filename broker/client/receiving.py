@@ -33,7 +33,7 @@ from broker.client.body import LargeBody, context_of, headers_of
 from broker.client.dialog import Dialog, Related
 from broker.client.poison import next_admitted
 from broker.client.queue import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
-from broker.client.transaction import check_schema, is_always_open, is_autocommit, look, transaction
+from broker.client.transaction import check_schema, check_version, is_always_open, is_autocommit, look, transaction
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
 from broker.errors import ConversationError
 from broker.store.sqlite.failure import ATTEMPTS, note_success
@@ -273,8 +273,6 @@ def receiving(
     poison = check_count(poison, "poison", 127, least=0)
     if conversation is not None and conversation_group is not None:
         raise ConversationError(102, "give conversation or conversation_group, not both")
-    if not db.in_transaction:
-        check_schema(db)
     scope = _ANY
     if conversation is not None:
         handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
@@ -291,8 +289,6 @@ def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[li
     """GET CONVERSATION GROUP as steps between which nothing is held; see `get_conversation_group`."""
     check_connection(db)
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
-    if not db.in_transaction:
-        check_schema(db)
     return (yield from _wait_for(db, queue, _ANY, partial(_take_group, db, queue), wait))
 
 
@@ -420,9 +416,16 @@ def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
 
 def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     check_text(queue, "the queue's name")
-    state = queue_of(db, queue)
+    try:
+        state = queue_of(db, queue)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table or column
+            check_schema(db)
+        raise
     if state is None:
+        check_schema(db)
         raise ConversationError(208, f"the queue {queue!r} does not exist in this database")
+    check_version(db, state.schema_version)
     if not state.is_receive_enabled:
         raise ConversationError(9617, f"the queue {queue!r} is disabled: ALTER QUEUE [{queue}] WITH STATUS = ON")
     if scope.handle is not None:

@@ -54,7 +54,16 @@ def check_schema(db: sqlite3.Connection) -> None:
         StoreUnavailableError: it is not one, it is older or newer, or this is not a database at all.
     """
     row = look(db, lambda: ask(db, "SELECT schema_version FROM broker_database").fetchone())
-    version = None if row is None else row[0]
+    check_version(db, None if row is None else row[0])
+
+
+def check_version(db: sqlite3.Connection, version: int | None) -> None:
+    """
+    Check the version of a database's schema, which another query has read; None where it has none.
+
+    Raises:
+        StoreUnavailableError: it is not that of this release.
+    """
     if version != SCHEMA_VERSION:
         what = "start the daemon of this release on it" if version and version < SCHEMA_VERSION else "use that release"
         problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"

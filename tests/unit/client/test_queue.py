@@ -26,6 +26,7 @@ from broker.client.queue import QueueSelection, Scope, first_group, next_message
 from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
+from broker.store.sqlite.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0
@@ -246,7 +247,12 @@ SCANNED = {"SCAN m", "SCAN e", "SCAN json_each VIRTUAL TABLE INDEX 1:", "SCAN br
         (Scope(), True, {OF_ENDPOINT, ALL_ENDPOINTS}, SCANNED),
         (Scope(group=b"g" * 16), False, {OF_ENDPOINT, "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"}, set()),
         (Scope(handle=b"h" * 16), False, {OF_ENDPOINT, "SEARCH m USING INTEGER PRIMARY KEY (rowid=?)"}, set()),
-        (None, False, {OF_QUEUE.replace("USING", "USING COVERING")}, {"SCAN broker_group_lock"}),
+        (
+            None,
+            False,
+            {OF_QUEUE.replace("USING", "USING COVERING")},
+            {"SCAN broker_group_lock", "SCAN broker_database"},
+        ),
     ],
     ids=["queue", "free groups", "group", "conversation", "what most receives have to know"],
 )
@@ -327,6 +333,7 @@ def test_one_look_tells_what_most_receives_have_to_know(shop: Shop) -> None:
     shop.arrive(dialog, b"one")
     db.execute("INSERT INTO broker_group_lock VALUES (?, 1, 0, NULL)", (dialog.conversation_group_id.bytes,))
 
-    assert [(QUEUE, 1, 0, 0), (QUEUE, 1, 1, 1), None] == [empty, queue_of(db, "OrdersQueue"), queue_of(db, "no queue")]
+    full, none = queue_of(db, "OrdersQueue"), queue_of(db, "no queue")
+    assert [(QUEUE, 1, 0, 0, SCHEMA_VERSION), (QUEUE, 1, 1, 1, SCHEMA_VERSION), None] == [empty, full, none]
     db.execute("UPDATE broker_message SET status = 4")
-    assert (QUEUE, 1, 1, 0) == queue_of(db, "OrdersQueue")
+    assert (QUEUE, 1, 1, 0, SCHEMA_VERSION) == queue_of(db, "OrdersQueue")

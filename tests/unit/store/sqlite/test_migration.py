@@ -6,13 +6,15 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import structlog
 
+from broker.client.dialog import get_dialog
+from broker.client.receiving import receive
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact, Travel, ack_frame
 from broker.errors import StoreUnavailableError
@@ -275,13 +277,24 @@ def test_another_identity_than_the_configured_is_refused_before_anything_is_chan
 
 
 @pytest.mark.parametrize(
+    "call",
+    [
+        check_schema,
+        lambda db: get_dialog(db, version_1.handle(1)),
+        lambda db: receive(db, queue="Inbox"),
+        lambda db: receive(db, queue="Unknown"),
+    ],
+)
+@pytest.mark.parametrize(
     ("version", "what"), [(1, "start the daemon of this release on it"), (SCHEMA_VERSION + 1, "use that release")]
 )
-def test_an_application_on_another_version_is_told_what_to_do(old: Path, version: int, what: str) -> None:
+def test_an_application_on_another_version_is_told_what_to_do(
+    old: Path, version: int, what: str, call: Callable[[sqlite3.Connection], object]
+) -> None:
     with closing(sqlite3.connect(old, isolation_level=None)) as db:
         db.execute("UPDATE broker_database SET schema_version = ?", (version,))
         with pytest.raises(StoreUnavailableError, match=f"its schema has version {version}, .*{what}"):
-            check_schema(db)
+            call(db)
 
 
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1, -1])
