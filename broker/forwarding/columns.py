@@ -12,9 +12,9 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from broker.forwarding.held_frames import name_lengths
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, Records
 from broker.protocol.layout import FIRST_DIALOG_KIND, GUID_BYTES, HEADER, HEADER_BYTES, NO_GUID, Flag
 
@@ -27,7 +27,6 @@ KINDS = ("message", "ack", "fault", "other")  # the words of `kind`, by number
 _FROM_TARGET = int(Flag.FROM_TARGET)
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _SHORTEST = HEAD_BYTES + HEADER_BYTES
-_lengths = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 _LONG = ("entered_at", "left_at", "sequence_number", "time_to_live_ms", "time_consumed_ms")
 _SHORT = ("outcome", "kind", "fragment_number", "hop_count", "hop_limit", "bytes", "to_service", "from_service")
 _SHORT_MAYBE = ("reason", "code", "route", "route_table", "adjacent_in", "adjacent_out")
@@ -204,7 +203,7 @@ def _records(data: bytes) -> Iterator[tuple[int, int, int, float]]:
     at, end = 0, len(data)
     while at < end:
         size, number, arrival, left = HEAD.unpack_from(data, at) if end - at >= _SHORTEST else (0, 0, 0, 0.0)
-        if not 0 < size <= end - at or size != _SHORTEST + sum(_lengths(data, at + HEAD_BYTES)):
+        if not 0 < size <= end - at or size != _SHORTEST + sum(name_lengths(data, at + HEAD_BYTES)):
             raise ValueError(f"no record at byte {at} of {end}")
         yield at, number, arrival, left
         at += size

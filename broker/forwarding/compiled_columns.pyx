@@ -100,40 +100,19 @@ cdef inline void mark(uint8_t* bits, Py_ssize_t row, bint is_set) noexcept nogil
 include "name_table.pxi"
 
 
-cdef struct Into:
-    int64_t* entered_at
-    int64_t* left_at
-    int32_t* outcome
-    int32_t* reason
-    int32_t* code
-    int32_t* kind
-    uint8_t* message_id
-    uint8_t* conversation_id
-    uint8_t* from_target
-    int64_t* sequence_number
-    int32_t* fragment_number
-    int32_t* hop_count
-    int32_t* hop_limit
-    int64_t* time_to_live_ms
-    int64_t* time_consumed_ms
-    int32_t* bytes
-    int32_t* to_service
-    int32_t* from_service
-    uint8_t* to_broker_instance
-    uint8_t* from_broker_instance
-    int32_t* route
-    int32_t* route_table
-    int32_t* adjacent_in
-    int32_t* adjacent_out
-    int32_t* queued
-    uint8_t* has_reason
-    uint8_t* has_code
-    uint8_t* has_to_broker_instance
-    uint8_t* has_from_broker_instance
-    uint8_t* has_route
-    uint8_t* has_route_table
-    uint8_t* has_adjacent_in
-    uint8_t* has_adjacent_out
+ctypedef int64_t* Longs
+ctypedef int32_t* Words
+ctypedef uint8_t* Bytes
+
+
+cdef struct Into:  # memory of the columns, in the order in which `room_for` makes it, and that of `queued`
+    Longs entered_at, left_at, sequence_number, time_to_live_ms, time_consumed_ms
+    Words outcome, kind, fragment_number, hop_count, hop_limit, bytes, to_service, from_service
+    Words reason, code, route, route_table, adjacent_in, adjacent_out
+    Bytes message_id, conversation_id, to_broker_instance, from_broker_instance, from_target
+    Bytes has_reason, has_code, has_route, has_route_table, has_adjacent_in, has_adjacent_out
+    Bytes has_to_broker_instance, has_from_broker_instance
+    Words queued
 
 
 cdef inline void put_word(int32_t* words, uint8_t* valid, Py_ssize_t row, int32_t number) noexcept nogil:
@@ -313,37 +292,11 @@ cdef class CompiledDecoder:
 
     cdef Into into(self, dict values, dict valid, bytearray queued) except *:
         cdef Into into
-        into.entered_at = <int64_t*>PyByteArray_AS_STRING(values["entered_at"])
-        into.left_at = <int64_t*>PyByteArray_AS_STRING(values["left_at"])
-        into.outcome = <int32_t*>PyByteArray_AS_STRING(values["outcome"])
-        into.reason = <int32_t*>PyByteArray_AS_STRING(values["reason"])
-        into.code = <int32_t*>PyByteArray_AS_STRING(values["code"])
-        into.kind = <int32_t*>PyByteArray_AS_STRING(values["kind"])
-        into.message_id = <uint8_t*>PyByteArray_AS_STRING(values["message_id"])
-        into.conversation_id = <uint8_t*>PyByteArray_AS_STRING(values["conversation_id"])
-        into.from_target = <uint8_t*>PyByteArray_AS_STRING(values["from_target"])
-        into.sequence_number = <int64_t*>PyByteArray_AS_STRING(values["sequence_number"])
-        into.fragment_number = <int32_t*>PyByteArray_AS_STRING(values["fragment_number"])
-        into.hop_count = <int32_t*>PyByteArray_AS_STRING(values["hop_count"])
-        into.hop_limit = <int32_t*>PyByteArray_AS_STRING(values["hop_limit"])
-        into.time_to_live_ms = <int64_t*>PyByteArray_AS_STRING(values["time_to_live_ms"])
-        into.time_consumed_ms = <int64_t*>PyByteArray_AS_STRING(values["time_consumed_ms"])
-        into.bytes = <int32_t*>PyByteArray_AS_STRING(values["bytes"])
-        into.to_service = <int32_t*>PyByteArray_AS_STRING(values["to_service"])
-        into.from_service = <int32_t*>PyByteArray_AS_STRING(values["from_service"])
-        into.to_broker_instance = <uint8_t*>PyByteArray_AS_STRING(values["to_broker_instance"])
-        into.from_broker_instance = <uint8_t*>PyByteArray_AS_STRING(values["from_broker_instance"])
-        into.route = <int32_t*>PyByteArray_AS_STRING(values["route"])
-        into.route_table = <int32_t*>PyByteArray_AS_STRING(values["route_table"])
-        into.adjacent_in = <int32_t*>PyByteArray_AS_STRING(values["adjacent_in"])
-        into.adjacent_out = <int32_t*>PyByteArray_AS_STRING(values["adjacent_out"])
-        into.queued = <int32_t*>PyByteArray_AS_STRING(queued)
-        into.has_reason = <uint8_t*>PyByteArray_AS_STRING(valid["reason"])
-        into.has_code = <uint8_t*>PyByteArray_AS_STRING(valid["code"])
-        into.has_to_broker_instance = <uint8_t*>PyByteArray_AS_STRING(valid["to_broker_instance"])
-        into.has_from_broker_instance = <uint8_t*>PyByteArray_AS_STRING(valid["from_broker_instance"])
-        into.has_route = <uint8_t*>PyByteArray_AS_STRING(valid["route"])
-        into.has_route_table = <uint8_t*>PyByteArray_AS_STRING(valid["route_table"])
-        into.has_adjacent_in = <uint8_t*>PyByteArray_AS_STRING(valid["adjacent_in"])
-        into.has_adjacent_out = <uint8_t*>PyByteArray_AS_STRING(valid["adjacent_out"])
+        cdef char* memory
+        columns = [*values.values(), *valid.values(), queued]
+        if len(columns) * sizeof(memory) != sizeof(into):
+            raise AssertionError("the compiled decoder was built for other columns")
+        for at, column in enumerate(columns):
+            memory = PyByteArray_AS_STRING(column)
+            memcpy(<char*>&into + <Py_ssize_t>at * sizeof(memory), &memory, sizeof(memory))
         return into

@@ -40,7 +40,7 @@ TIME_MAX = 2**32 - 1  # ms, the largest value of the field
 
 FROM_TARGET = int(Flag.FROM_TARGET)  # as a plain number: `&` with an enum costs a microsecond, for each held frame
 _MILLISECONDS = Struct(">I")
-_NAME_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
+name_lengths = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 
 
 class DialogPlacement:
@@ -251,7 +251,7 @@ def affinity_key_of(frame: Buffer) -> int:
 
 def copy_key(frame: Buffer) -> bytes:
     """Equal for copies of one frame: conversation, sequence, fragment, kind, direction and both ends."""
-    ends_end = HEADER_BYTES + sum(_NAME_LENGTHS(frame))
+    ends_end = HEADER_BYTES + sum(name_lengths(frame))
     return bytes(frame[CONVERSATION_AT:PLACE_END]) + copy_suffix(frame[4], frame[5], bytes(frame[ENDS_AT:ends_end]))
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeAlias
 
 from broker.flow import Disposition
 from broker.forwarding.entry import NOT_QUEUED, Buffer, ForwardingEntry, FrameOrigin, PassOrigin, QueuedById
-from broker.forwarding.held_frames import Held, copy_key
+from broker.forwarding.held_frames import Held, copy_key, name_lengths
 from broker.protocol.frame import Header, decode_dialog
 from broker.protocol.layout import (
     CONVERSATION_AT,
@@ -51,7 +51,6 @@ TAKEN_BACK = 2**32 - 1  # the number of a record that does not count
 ALWAYS = 2**31  # added to the number of an entry whose frames are all recorded, whatever the dialog
 
 _TRACE = int(Flag.TRACE)  # as a plain number: `&` with an enum costs a microsecond
-_LENGTHS = Struct(">76xH34xH").unpack_from  # of from_service and to_service
 # Of entries that do not lead to a drop: with a principal unknown, frames wait.
 _GOES_ON = (Disposition.FORWARDED, Disposition.DELIVERED, Disposition.PRINCIPAL_UNKNOWN)
 
@@ -348,7 +347,7 @@ class Ring:
 
     def _put(self, slab: Buffer, pos: int, ending: Ending, arrival: PassOrigin, left: float, hop_count: int) -> bool:  # noqa: PLR0917
         """Write a record; False, and counted as shed, when there is no room."""
-        length = HEADER_BYTES + sum(_LENGTHS(slab, pos))
+        length = HEADER_BYTES + sum(name_lengths(slab, pos))
         at, size = self.used, HEAD_BYTES + length
         if at + size > len(self.buffer):
             self.shed += 1
@@ -420,7 +419,7 @@ def decode(taken: RingContents) -> Iterator[VisitRecord]:
 
 def head_of(frame: Buffer) -> bytes:
     """Return the part of a frame that a record keeps: all but its body."""
-    return bytes(frame[: HEADER_BYTES + sum(_LENGTHS(frame))])
+    return bytes(frame[: HEADER_BYTES + sum(name_lengths(frame))])
 
 
 def mix(conversation_id: bytes) -> int:
