@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from broker.admin.audit import Audit
 from broker.admin.problems import TooManyStreamsError
 from broker.errors import BrokerError
 from broker.files import room_problem
-from broker.forwarding.latency import Latency
+from broker.forwarding.latency import BOUNDS
 from broker.observe.database_stats import DatabaseStats, read_database_stats
 from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
@@ -45,6 +45,7 @@ STUCK_SECONDS = 10.0  # for which a stream may take nothing before it is cut off
 STREAM_SECONDS = 300.0  # of life, after which the client has to authenticate again
 STATS_SECONDS, STATS_SHARE = 5.0, 50  # between two reads of the files, and times as long as the last one took
 MEDIA_TYPE = "text/event-stream"
+QUANTILES = (0.5, 0.99)
 _RETRY_MS = 1000
 
 log = structlog.get_logger(__name__)
@@ -285,3 +286,40 @@ def _event(name: str, data: object, number: str = "") -> bytes:
     """One event. JSON has no line breaks, so it is one line."""
     head = f"event: {name}\n" + (f"id: {number}\n" if number else "")
     return head.encode() + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+class Latency:
+    """Quantiles of what one histogram counted since the last call. For one caller."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, ...] | None = None
+
+    def update(self, counts: Sequence[float]) -> tuple[float | None, ...]:
+        """
+        The `QUANTILES` in seconds of what is new; None where nothing is, and at the first call.
+
+        Args:
+            counts: As `Times.counts`; empty where nothing is counted.
+        """
+        before, self._before = self._before, tuple(counts)
+        if before is None or len(before) != len(counts):
+            return (None,) * len(QUANTILES)
+        new = [max(0.0, count - old) for count, old in zip(counts, before, strict=True)]
+        return tuple(quantile(new, part) for part in QUANTILES)
+
+
+def quantile(counts: Sequence[float], part: float) -> float | None:
+    """
+    The time that this part of all did not exceed; None when there are none.
+
+    Within a bucket times are taken to be spread evenly, as Prometheus does; above the last bound a time is that bound.
+    """
+    rank, below = part * sum(counts), 0.0
+    for index, count in enumerate(counts):
+        if count and below + count >= rank:
+            if index >= len(BOUNDS):
+                return BOUNDS[-1]
+            low = BOUNDS[index - 1] if index else 0.0
+            return round(low + (BOUNDS[index] - low) * (rank - below) / count, 7)
+        below += count
+    return None

@@ -1,19 +1,15 @@
 """
-How long frames were here: histograms, counted by the batch, and quantiles of what they counted lately.
+How long frames were here: histograms, counted by the batch.
 
 A batch leaves in one call stack after the read that brought it, so its frames share one time, and the clock is read
 once for all of them. Where reads bring a frame or two each and follow close on each other, one time counts for up to
 `SHARED_FRAMES`: timing each read took half a microsecond, of the five that the pass takes for a lone frame. A frame
 that had to wait counts with the time that it waited. The kernels know nothing of it.
-
-Within a bucket all times are taken to be spread evenly, as Prometheus does; above the last bound a time is that bound.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Final
 
 # Seconds: from the fastest lone frame to frames that wait for a next hop that restarts.
 _MICROSECONDS, _MILLISECONDS = (0.00005, 0.0001, 0.00025, 0.0005), (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
@@ -21,7 +17,6 @@ BOUNDS = (*_MICROSECONDS, *_MILLISECONDS, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 
 SHARED_FRAMES = 16  # that one time counts for at most, when reads bring fewer
 REST_SECONDS = 0.01  # after which a read is timed by itself
-QUANTILES: Final = (0.5, 0.99)
 
 
 def bucket(seconds: float) -> int:
@@ -68,36 +63,3 @@ class HopTimes(Times):
         frames, self.pending = self.pending, 0
         if frames:
             self.observe(self._last, frames)
-
-
-class Latency:
-    """Quantiles of what one histogram counted since the last call. For one caller."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, ...] | None = None
-
-    def update(self, counts: Sequence[float]) -> tuple[float | None, ...]:
-        """
-        The `QUANTILES` in seconds of what is new; None where nothing is, and at the first call.
-
-        Args:
-            counts: As `Times.counts`; empty where nothing is counted.
-        """
-        before, self._before = self._before, tuple(counts)
-        if before is None or len(before) != len(counts):
-            return (None,) * len(QUANTILES)
-        new = [max(0.0, count - old) for count, old in zip(counts, before, strict=True)]
-        return tuple(quantile(new, part) for part in QUANTILES)
-
-
-def quantile(counts: Sequence[float], part: float) -> float | None:
-    """The time that this part of all did not exceed; None when there are none."""
-    rank, below = part * sum(counts), 0.0
-    for index, count in enumerate(counts):
-        if count and below + count >= rank:
-            if index >= len(BOUNDS):
-                return BOUNDS[-1]
-            low = BOUNDS[index - 1] if index else 0.0
-            return round(low + (BOUNDS[index] - low) * (rank - below) / count, 7)
-        below += count
-    return None
