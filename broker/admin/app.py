@@ -27,7 +27,7 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from broker.admin.api import Api
+from broker.admin.api import Api, SqlAnswer
 from broker.admin.audit import Audit
 from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
@@ -129,7 +129,7 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
             check_site(request.headers, scheme=request.scheme, answers_to=answers_to, is_page=True)
             return await handler(request)
         operation = _operation(request)
-        caller = Caller("unknown", origin_of(request)[2], AdminRole.NONE)
+        caller: Caller | None = None
         try:
             check_site(request.headers, scheme=request.scheme, answers_to=answers_to)
             caller = await parts.door.caller(request)
@@ -137,6 +137,7 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
             caller.expect(role, f"{request.method} {request.path}")
         except (ForbiddenError, UnauthorizedError) as error:
             if operation is not None and operation.is_change:
+                caller = caller or Caller("unknown", origin_of(request)[2], AdminRole.NONE)
                 parts.audit.begin(caller, f"{operation.method} {operation.path}").end_badly(error)
             raise
         if request.method == hdrs.METH_POST:
@@ -165,7 +166,10 @@ def _handler(operation: Operation, parts: Parts, large: asyncio.Semaphore) -> Ha
             if operation.is_stream:
                 return await parts.events.serve(request, argument, request[_CALLER].who)
             answer = await operation.call(parts.api, argument, request[_CALLER])
-        body = await asyncio.get_running_loop().run_in_executor(parts.executor, msgspec.json.encode, answer)
+        if isinstance(answer, SqlAnswer) and not answer.rows:  # of a change: a thread costs more than to encode it
+            body = msgspec.json.encode(answer)
+        else:
+            body = await asyncio.get_running_loop().run_in_executor(parts.executor, msgspec.json.encode, answer)
         return web.Response(body=body, content_type="application/json")
 
     return handle
