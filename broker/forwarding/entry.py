@@ -156,12 +156,6 @@ class PassResult:
             self.touched.append(sink)
         sink.runs.append(run)
 
-    def close(self, consumed: int, kind: int, frames: int) -> PassResult:
-        """End the walk; `frames` of `kind` are not counted yet."""
-        self.consumed = consumed
-        self.count(kind, frames)
-        return self
-
     def count(self, kind: int, frames: int) -> None:
         """Count frames of a kind."""
         if frames:

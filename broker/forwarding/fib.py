@@ -11,9 +11,9 @@ Waiting frames stay there when the principal changes; only the link is another o
 number of switches, lifetimes and the bound of the pool hold at all times, and no frame waits for a former principal's
 address.
 
-`Resolver` makes the routing decision for a frame from outside, by routes and health as they are now. The kernels may
-cache a little less than that: a dialog with frames waiting here for one of several candidates keeps to that one until
-they have left or were rerouted. So it stays in order, and a second copy is found where the first one is. Loop-only.
+`Resolver` makes the routing decision for a frame from outside, by routes and health as they are now. Only a dialog with
+frames waiting here for one of several candidates keeps to that one until they have left or were rerouted, which is not
+cached. So it stays in order, and a second copy is found where the first one is. Loop-only.
 """
 
 from __future__ import annotations
@@ -194,9 +194,7 @@ class ForwardingTable:
 
     def forget_choices(self, services: AbstractSet[str] | None) -> None:
         """The routes of these services have changed; None: of any."""
-        if services is None:
-            self._choices.clear()
-        for service in services or ():
+        for service in list(self._choices) if services is None else services:
             self._choices.pop(service, None)
 
     def alternatives(self) -> dict[NetworkAddress, set[NetworkAddress]]:
@@ -278,7 +276,6 @@ class Resolver:
     ) -> None:
         self.context = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)  # replaced whole
         self.passed: OrderedDict[RoutingFacts, None] = OrderedDict()  # of the last `PASSED_MAX` decisions, latest last
-        self.has_pinned = False  # the kernels may have cached entries that hold only while a dialog's frames wait
         self._table = table
         self._affinity = affinity
         self._ask_for_route = ask_for_route
@@ -300,8 +297,7 @@ class Resolver:
             if isinstance(outbox, Outbox) and outbox is not entry.sink:
                 for candidate in decision.candidates:
                     if candidate.address == outbox.address:
-                        self.has_pinned = True
-                        return self._table.entry_for(decision, kind, candidate.address), True
+                        return self._table.entry_for(decision, kind, candidate.address), None
         return entry, decision.is_by_conversation
 
     def entry_now(self, frame: bytes) -> ForwardingEntry:

@@ -344,7 +344,6 @@ class Forwarder:
         """Once a second or more often: begin to drop frames whose lifetime has ended, and forget what is unused."""
         self._is_expiring = True
         self.work(now)
-        self._unpin()
         for outbox in self.table.all_outboxes():
             forget_feeders(outbox.share, now)
         forget_feeders(self.pool, now)
@@ -361,11 +360,8 @@ class Forwarder:
         undrained, self._undrained = self._undrained, {}
         for outbox in undrained:
             outbox.drain(now)
-        was_rerouting = bool(self._rerouter.under_way)
         if self._rerouter.step(now) or self._is_expiring:
             self._schedule_work()
-        if was_rerouting and not self._rerouter.under_way:
-            self._unpin()
         if self._has_new_routes and not self._rerouter.under_way:
             self._has_new_routes = False
             self._retire(self.table.idle_pairs())
@@ -378,12 +374,6 @@ class Forwarder:
     def _drain_later(self, outbox: Outbox) -> None:
         self._undrained[outbox] = None
         self._schedule_work()
-
-    def _unpin(self) -> None:
-        """Dialogs whose frames no longer wait may take the best next hop again."""
-        if self._resolver.has_pinned:
-            self._resolver.has_pinned = False
-            self._kernels.forget_services(None)
 
     def _retire(self, idle: set[Outbox]) -> None:
         """Forget outboxes, and the entries that lead to them."""

@@ -19,8 +19,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Set as AbstractSet
 from struct import Struct
+from typing import cast
 
-from broker.forwarding.entry import Buffer, EntryOf, ForwardingEntry, FrameOrigin, PassResult, Sink
+from broker.forwarding.entry import ForwardingEntry, PassResult, Sink
 from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import DropWay, Resolve, SlowPath
 from broker.protocol.layout import (
@@ -39,24 +40,10 @@ WORDS_MAX = 4096  # remembered second words of the prelude; a peer may invent 2^
 Ways = dict[bytes, ForwardingEntry]
 """Route key -> way; where the conversation id has a say, a way that has `choices`."""
 
+_NO_SINK = cast("Sink", object())  # of a way that only has choices: it gets no frames
 _KEY_HEAD_BYTES = HEADER_BYTES - ROUTE_KEY_AT  # broker instance and name length, before the name
 # By length of to_service: length, second word, time_to_live, time_consumed, from_service_length, route key.
 _PASS = tuple(Struct(f">IIII60xH18x{_KEY_HEAD_BYTES + length}s").unpack_from for length in range(NAME_MAX_BYTES + 1))
-
-
-class _NoSink:
-    """The sink of a way that only has choices: it gets no frames."""
-
-    def __init__(self) -> None:
-        self.runs: list[Buffer] = []
-
-    def flush(self, _now: float, _origin: FrameOrigin, _entry_of: EntryOf) -> None:
-        """Never called."""
-        raise AssertionError("a way that has choices was taken")
-
-    def recover(self, _now: float, _origin: FrameOrigin, _entry_of: EntryOf) -> None:
-        """Never called."""
-        raise AssertionError("a way that has choices was taken")
 
 
 class Kernel(SlowPath):
@@ -136,7 +123,9 @@ class Kernel(SlowPath):
                 sink = None
             stop = self._take_care(slab, pos, end, batch)
             if stop == pos:
-                return batch.close(pos, kind, frames)
+                batch.consumed = pos
+                batch.count(kind, frames)
+                return batch
             pos = stop
 
     def _guess_again(self, slab: bytearray, pos: int, end: int) -> bool:
@@ -178,7 +167,7 @@ class Kernel(SlowPath):
             return
         stand_in = ways.get(key)
         if stand_in is None:
-            stand_in = ways[key] = ForwardingEntry(_NoSink(), way.disposition, kind=kind)
+            stand_in = ways[key] = ForwardingEntry(_NO_SINK, way.disposition, kind=kind)
             stand_in.choices = {}
         assert stand_in.choices is not None  # whether the conversation has a say is a matter of the key alone
         stand_in.choices[conversation] = way

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from broker.errors import SettingError
 from broker.flow import Disposition
@@ -86,7 +87,7 @@ class Kernels:
         self._resolve = resolve
         self._drop_entry = drop_entry
         self._remembered_bytes = 0
-        self._by_profile: dict[Profile, SlowPath] = {OPEN: make(self._resolve_counted)}
+        self._by_profile: dict[Profile, SlowPath] = {OPEN: make(partial(self._resolve_for, OPEN))}
 
     @property
     def name(self) -> str:
@@ -117,7 +118,7 @@ class Kernels:
         """Make all of them again, with the limits that hold now. Never in a walk."""
         self.tally()
         self.forget()
-        self._by_profile = {OPEN: self._make(self._resolve_counted)}
+        self._by_profile = {OPEN: self._make(partial(self._resolve_for, OPEN))}
 
     def _add(self, profile: Profile) -> SlowPath:
         if profile.is_open:
@@ -125,31 +126,22 @@ class Kernels:
         if len(self._by_profile) >= KERNELS_MAX:
             oldest = next(one for one in self._by_profile if one is not OPEN)
             self._by_profile.pop(oldest).forget()
-
-        def resolve(
-            key: bytes, conversation: bytes, kind: int, is_from_target: bool
-        ) -> tuple[ForwardingEntry, bool | None]:
-            if _is_permitted(profile, key):
-                return self._resolve_counted(key, conversation, kind, is_from_target)
-            self._count(key)
-            return self._drop_entry(Disposition.NOT_PERMITTED, kind), False
-
-        kernel = self._by_profile[profile] = self._make(resolve)
+        kernel = self._by_profile[profile] = self._make(partial(self._resolve_for, profile))
         return kernel
 
-    def _resolve_counted(
-        self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
+    def _resolve_for(
+        self, profile: Profile, key: bytes, conversation: bytes, kind: int, is_from_target: bool
     ) -> tuple[ForwardingEntry, bool | None]:
-        resolved = self._resolve(key, conversation, kind, is_from_target)
+        """As `Resolve`, where the profile permits it; what is about to be cached is counted."""
+        if profile.is_open or _is_permitted(profile, key):
+            resolved = self._resolve(key, conversation, kind, is_from_target)
+        else:
+            resolved = self._drop_entry(Disposition.NOT_PERMITTED, kind), False
         if resolved[1] is not None:
-            self._count(key)
+            if self._remembered_bytes > REMEMBERED_MAX_BYTES:
+                self.forget()
+            self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
         return resolved
-
-    def _count(self, key: bytes) -> None:
-        """One more entry is about to be cached."""
-        if self._remembered_bytes > REMEMBERED_MAX_BYTES:
-            self.forget()
-        self._remembered_bytes += len(key) + REMEMBERED_OVERHEAD
 
 
 def _is_permitted(profile: Profile, key: bytes) -> bool:

@@ -29,7 +29,8 @@ class Notebook(SlowPath):
             stop, way = self.careful(slab, pos, end, batch)
             if way is not None:
                 batch.gather(way.sink, memoryview(slab)[pos:stop])
-        return batch.close(pos, 0, 0)
+        batch.consumed = pos
+        return batch
 
     def tally(self) -> None:
         pass
