@@ -12,8 +12,8 @@ OF ?= dialogs mirrors joined
 KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
-KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py \
-    tests/property/test_forwarding_relay.py tests/property/test_decoders.py
+KERNEL_TESTS := tests/unit/forwarding tests/property/test_kernels.py tests/property/test_changes.py \
+    tests/property/test_forwarding.py tests/property/test_forwarding_relay.py tests/property/test_decoders.py
 
 FUZZER := build/fuzzer
 MUTATION := build/mutation

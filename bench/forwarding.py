@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from bench.figures import CORES, Row, cpu_seconds, forget_peak, peak_mib, pin, row_of, unpin
-from bench.generator import PREFIX, Generator, can_speak_tls, make_generator, service_names, speaks_tls, traffic
+from bench.generator import PREFIX, Answer, Generator, can_speak_tls, make_generator, service_names, speaks_tls, traffic
 from broker.errors import BrokerError
 from broker.forwarding.kernels import KERNEL_VARIABLE, KERNELS
 from examples.demo.topology import Daemon, free_port, wait_for
@@ -431,6 +431,10 @@ class Station:
         self._generator.flood(count)
         told = self._generator.flood(count)
         self._flood_count = max(FLOOD_MIN, int(count / told["seconds"] * flood_seconds))
+
+    def flood(self, count: int) -> Answer:
+        """So many messages as fast as the hop takes them."""
+        return self._generator.flood(count)
 
     def run(self, mode: Mode) -> dict[str, float]:
         """One measurement."""

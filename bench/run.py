@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import (
+    change,
     codec,
     decisions,
     dialogs,
@@ -123,6 +124,7 @@ FULL: dict[str, Bench] = {
     )
 }
 LOAD: dict[str, Bench] = {
+    "change": change.measure,
     "durable": durable.measure,
     "saturation": _saturation,
     "overload": _overload,
