@@ -16,6 +16,7 @@ supervision starts in place of this one finds everything again.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ import structlog
 
 from broker.conversation.frames import NOTHING_SAID, Contact, NotStored, Place
 from broker.dialog.arrivals import GONE, QUEUE_OFF, DelayedAcks, Inbox, RefusedDialogs, UnknownDialogs
+from broker.dialog.commit_watch import CommitWatch
 from broker.dialog.journal_hooks import ReceiverJournal
 from broker.dialog.route_requests import RouteRequester
 from broker.dialog.send_queue import RoundTripCounts
@@ -51,7 +53,6 @@ from broker.store.sqlite.transaction import DaemonConnection
 from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import SupervisedTask, Supervision
 
-POLL_SECONDS = (0.002, 0.02)  # between two polls for commits: right after one, and at most
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: a lost one costs a resend at most
 BATCH_PAUSE = 0.004  # after a batch of several: frames that arrive in the pause share one commit
 MAINTENANCE_SECONDS = 1.0  # between two scans for what is past its lifetime or has served
@@ -113,8 +114,10 @@ class Endpoint:
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
         self._wake = asyncio.Event()
+        self._commit_watch = CommitWatch(str(path), self._check_commits)
         self._find = Find.ALL  # what the next batch looks for
         self._is_writing = False
+        self._is_calm = True  # the last batch had one frame or dialog at most
         self._received: ReceiveResult | None = None  # of the last batch, until the loop has acted on it
         self._clock = ClockJumpDetector()
         self._maintenance_at = self._pause_until = 0.0
@@ -139,7 +142,7 @@ class Endpoint:
 
     def start(self) -> None:
         """Begin to work."""
-        works = {"turns": self._run_writer, "poll": self._poll_changes, "requests": self.route_requester.run}
+        works = {"turns": self._run_writer, "requests": self.route_requester.run}
         self._tasks = [self._supervision.keep(f"{self.name} {what}", work) for what, work in works.items()]
         self._wake_up()
 
@@ -163,6 +166,7 @@ class Endpoint:
         await asyncio.gather(*(task.stop() for task in self._tasks))
         if self._ride is not None:
             self._ride.cancel()
+        self._commit_watch.close()
         self._acks.close()
         self.transmitter.close()
         await self._loop.run_in_executor(None, self._writer.shutdown)
@@ -211,7 +215,10 @@ class Endpoint:
         Raises:
             StoreUnavailableError: what would be committed now would not be found again.
         """
-        return await self._loop.run_in_executor(self._writer, lambda: work(self._store.catalog_connection()))
+        try:
+            return await self._loop.run_in_executor(self._writer, lambda: work(self._store.catalog_connection()))
+        finally:
+            self._check_commits()  # it may have sent something
 
     @contextmanager
     def pause_writer(self) -> Iterator[DaemonConnection]:
@@ -241,6 +248,10 @@ class Endpoint:
     def _wake_up(self) -> None:
         self._wake.set()
 
+    def _check_commits(self) -> None:
+        self._find = max(self._find, Find.NEW)
+        self._wake_up()
+
     def _on_ride_over(self) -> None:
         """Acknowledgements found no commit to share."""
         self._ride = None
@@ -253,7 +264,9 @@ class Endpoint:
             await asyncio.sleep(max(0.0, self._pause_until - self._loop.time()))
             self._wake.clear()
             self._is_writing = True
-            remaining = self._next_batch().parts()
+            batch = self._next_batch()
+            self._commit_watch.begin(is_writing=batch.writes)
+            remaining = batch.parts()
             try:
                 count = await self._write_parts(remaining)
             except BaseException:
@@ -264,7 +277,11 @@ class Endpoint:
             self._is_writing = False
             if self._inbox:  # more than one batch stores
                 self._wake_up()
-            if count > 1:
+            timer = math.inf if self._next_timer is None else self._next_timer - time.time()
+            has_arrived = bool(batch.frames)
+            self._commit_watch.end(has_found=count > 0, had_work=count > 0 or has_arrived, longest=timer)
+            self._is_calm = count <= 1
+            if not self._is_calm:
                 self._pause_until = self._loop.time() + BATCH_PAUSE
 
     def _next_batch(self) -> WriteBatch:
@@ -282,6 +299,7 @@ class Endpoint:
             origins=waiting.origins,
             inside=waiting.inside,
             find=self._find,
+            is_hinted=self._commit_watch.is_hinted and self._is_calm and not waiting.frames,
             load=transmitter.load_requests(),  # before the next line: it may evict
             load_max_bytes=transmitter.load_max_bytes,
             request_for=transmitter.request_for,
@@ -432,34 +450,6 @@ class Endpoint:
             self.transmitter.faults |= part.faults
         parts.clear()
         self._wake_up()
-
-    # --- news ---
-
-    async def _poll_changes(self) -> None:
-        """Notice commits of applications; poll often while there are some."""
-        shortest, longest = POLL_SECONDS
-        pause = longest
-        count: int | None = None
-        while True:
-            await asyncio.sleep(pause)
-            now = self._change_count()
-            if now is None or now != count:
-                count = now
-                self._find = max(self._find, Find.NEW)
-                pause = shortest if now is not None else FAILURE_PAUSE
-                self._wake_up()
-            else:
-                pause = min(longest, pause * 1.3)
-                if self._is_maintenance_due(self._loop.time(), time.time()):
-                    self._wake_up()
-
-    def _change_count(self) -> int | None:
-        """Changes with every commit of another connection; None when it cannot be read, so that the writer looks."""
-        try:
-            return self._store.change_count()
-        except StoreUnavailableError as error:
-            log.warning("watch failed", database=self.name, reason=error.problem)
-            return None
 
     def _is_maintenance_due(self, now: float, wall: float) -> bool:
         return now >= self._maintenance_at or (self._next_timer is not None and wall >= self._next_timer)

@@ -71,6 +71,7 @@ class WriteBatch:
         now: UTC seconds since 1970.
         frames: Whole dialog frames for this database, in the order of arrival.
         find: Which dialogs to look for.
+        is_hinted: An application is committing: wait a moment until its commit is visible.
         load: The fragments to load of dialogs that were found before.
         load_max_bytes: Limit of the bodies loaded, in all; never exceeded.
         request_for: What to load of a dialog that was found, None for nothing; called in the writer thread.
@@ -87,6 +88,7 @@ class WriteBatch:
     now: float
     frames: list[bytes] = field(default_factory=list)
     find: Find = Find.NOTHING
+    is_hinted: bool = False
     load: list[LoadRequest] = field(default_factory=list)
     load_max_bytes: int = 0
     request_for: Callable[[PendingDialog], LoadRequest | None] = lambda _: None
@@ -98,6 +100,11 @@ class WriteBatch:
     faults: dict[int, Fault] = field(default_factory=dict)
     off: Collection[str] = ()
 
+    @property
+    def writes(self) -> bool:
+        """Whether it may write; maintenance mostly has nothing to do."""
+        return bool(self.frames or self.statuses or self.faults or self.is_maintenance_due or self.is_probe)
+
     def parts(self) -> list[WriteBatch]:
         """
         Split it into the reading part and the writing part, so that sending waits for no other writer.
@@ -105,8 +112,7 @@ class WriteBatch:
         A probe stays whole, for reading proves nothing.
         """
         reads = self.find is not Find.NOTHING or bool(self.load)
-        writes = bool(self.frames or self.statuses or self.faults or self.is_maintenance_due)
-        if self.is_probe or not (reads and writes):
+        if self.is_probe or not (reads and self.writes):
             return [self]
         reading = replace(
             self, frames=[], origins=(), inside={}, statuses={}, faults={}, is_maintenance_due=False, off=()
@@ -330,9 +336,6 @@ class Store(CatalogAccess, Protocol):
         Raises:
             StoreUnavailableError: nothing of it was done, for a reason that may pass.
         """
-
-    def change_count(self) -> int:
-        """A number that changes with every commit of another connection; cheap, for any thread, never waits."""
 
     def write_waits(self) -> WriteWaits:
         """How long the writer has waited for others; cheap, for any thread, never waits."""

@@ -91,7 +91,7 @@ def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll
 
     sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
     stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
-    stack.enter_context(mock.patch("broker.dialog.endpoint.POLL_SECONDS", (0.002, poll)))
+    stack.enter_context(mock.patch("broker.dialog.commit_watch.POLL_SECONDS", poll))
     stack.enter_context(mock.patch("time.time", loop.wall_clock))
     stack.enter_context(mock.patch("time.monotonic", loop.time))
     stack.enter_context(mock.patch("uuid.uuid4", guid))

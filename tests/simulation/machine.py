@@ -116,7 +116,9 @@ class MachineLoop(VirtualLoop):
     # --- sockets and names, as asyncio has them ---
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *_args: Any) -> None:  # type: ignore[override]
-        """Call back while something can be read."""
+        """Call back while something can be read. Raises NotImplementedError: a descriptor, which nobody plays."""
+        if isinstance(fd, int):
+            raise NotImplementedError
         fd.reader = callback
         fd.look()
 

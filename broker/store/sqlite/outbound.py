@@ -83,6 +83,8 @@ def find_pending(db: sqlite3.Connection, instance: bytes, seen: SentRow | None) 
     has rows, however many.
     """
     last = newest(db)
+    if last == seen:
+        return last, []
     rows = [] if seen is None else db.execute(_FIND_NEW, (seen.transmission_id,)).fetchall()
     if seen is None or not is_there(db, seen):  # asked last: if it is there now, it was when rows above it were found
         rows = db.execute(_FIND_ALL).fetchall()

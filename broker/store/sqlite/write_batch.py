@@ -33,18 +33,12 @@ from broker.store.sqlite.outbound import (
     save_statuses,
 )
 from broker.store.sqlite.receive import store_frames
-from broker.store.sqlite.transaction import (
-    DaemonConnection,
-    check_confirmed,
-    check_epoch,
-    epoch,
-    open_watch,
-    sentence,
-    writing,
-)
+from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
 from broker.store.sqlite.verify import FrameVerifier
 from broker.store.sqlite.write_lock import LockWait, WriteLockWaits, WriteWaits
 
+COMMIT_STEP = 0.00007  # seconds between two checks for a commit that was hinted; its fsync takes some of them
+COMMIT_STEPS = 10
 FOUND_LOADED = 1000  # dialogs at most that are loaded in the batch that finds them: the others ask for it
 CHECKPOINT_PAGES = 600  # of the log; from 1,000 on a connection of an application would copy them back, and wait
 _PROBE = (  # needs more pages than may be free in the file
@@ -59,10 +53,8 @@ class SqliteStore(Store):
     """
     A database in use, kept in one SQLite file.
 
-    Its methods are for the writer thread, except `change_count` and `write_waits`.
-
-    It has two connections: one writes, the other only sees whether another connection has committed. Every error of
-    SQLite or the disk becomes `StoreUnavailableError` with a sentence that says what to do.
+    Its methods are for the writer thread, except `write_waits`. Every error of SQLite or the disk becomes
+    `StoreUnavailableError` with a sentence that says what to do.
 
     Attributes:
         path: The file.
@@ -97,10 +89,10 @@ class SqliteStore(Store):
             self.broker_instance = broker_instance(connection)
             self.epoch = epoch(connection)
             self._fragment_size = fix_fragment_size(connection, fragment_size)
-            self._watch = open_watch(path)
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self._file_watch = FileWatch(path)
         self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
+        self._version = 0  # data_version when a commit was last waited for
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
         self._lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
@@ -144,32 +136,31 @@ class SqliteStore(Store):
             check_epoch(self.connection)
         return self.connection
 
-    def change_count(self) -> int:
-        """
-        A number that every commit of another connection changes. Cost: some microseconds, without waiting.
-
-        Raises:
-            StoreUnavailableError: the file cannot be read.
-        """
-        with self._translate_errors():
-            version: int = self._watch.execute("PRAGMA data_version").fetchone()[0]
-            return version
-
     def write_waits(self) -> WriteWaits:
         """How long the writer has waited for the write transactions of others."""
         return self._lock_waits.now()
 
     def close(self) -> None:
-        """Close both connections; what is committed stays."""
-        self._watch.close()
+        """Close the connection; what is committed stays."""
         self.connection.close()
 
     def _find(self, batch: WriteBatch, result: WriteResult) -> SentRow | None:
         if batch.find is Find.NOTHING:
             return self._seen
+        if batch.is_hinted:
+            self._await_commit()
         seen = None if batch.find is Find.ALL else self._seen
         seen, result.found = find_pending(self.connection, self.broker_instance, seen)
         return seen
+
+    def _await_commit(self) -> None:
+        """Wait until another connection has committed since the last call, but not long: the hint may be stale."""
+        for _ in range(COMMIT_STEPS):
+            version: int = self.connection.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._version:
+                self._version = version
+                return
+            time.sleep(COMMIT_STEP)
 
     def _load(self, batch: WriteBatch, result: WriteResult) -> None:
         """Load the fragments that were requested, and those that dialogs just found may send: that saves a batch."""

@@ -96,17 +96,6 @@ async def test_what_comes_shortly_after_a_turn_for_several_shares_the_next_one(
 
 
 @virtual_time
-async def test_message_leaves_in_the_turn_that_finds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        turns = watched(monkeypatch)
-        shop.begin(b"a")
-        await asyncio.sleep(SOON)
-
-        assert (1, 1) == (len(shop.link.headers()), len(turns))
-
-
-@virtual_time
 async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) -> None:
     async with open_shop(path) as shop:
         far = far_initiator("Orders")

@@ -1,0 +1,98 @@
+"""
+When the writer of a database checks for commits of applications.
+
+Every commit writes to the write-ahead log first, which the kernel reports (`WriteHint`); a moment later, once it is on
+the disk, it is visible. A hint may be missing, as of a commit right before the watch is armed. So the writer checks
+again a millisecond after each batch, then after four times as long, and so on, up to CHECK_SECONDS. Where there are no
+hints, as on some file systems, up to POLL_SECONDS: a commit was found without one. While the writer itself writes,
+hints only say that, and are ignored. Loop-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from broker.store.sqlite.hints import WriteHint
+
+FIRST_SECONDS = 0.001  # until the check after a batch that had something to do
+CHECK_SECONDS = 0.25  # between two checks of an idle writer, where there are hints
+POLL_SECONDS = 0.03  # likewise, where there are none
+
+
+class CommitWatch:
+    """
+    Calls `check` when applications may have committed.
+
+    Attributes:
+        is_hinted: Whether a hint has arrived; its commit may not be visible yet. Reset by `begin`.
+    """
+
+    def __init__(self, path: str, check: Callable[[], None]) -> None:
+        self.is_hinted = self._was_hinted = False
+        self._check = check
+        self._loop = asyncio.get_running_loop()
+        self._writes = WriteHint(f"{os.path.realpath(path)}-wal")
+        self._pause = FIRST_SECONDS
+        self._longest = POLL_SECONDS
+        self._is_writing = False
+        self._timer: asyncio.TimerHandle | None = None
+        if self._writes.descriptor is not None:
+            try:
+                self._loop.add_reader(self._writes.descriptor, self._on_write)
+                self._longest = CHECK_SECONDS
+            except NotImplementedError:  # a loop without descriptors
+                self._writes.close()
+
+    def begin(self, *, is_writing: bool) -> None:
+        """A batch begins, which looks for commits; later ones are hinted, unless it writes itself."""
+        self._was_hinted, self.is_hinted, self._is_writing = self.is_hinted, False, is_writing
+        self._cancel()
+        if not is_writing:
+            self._listen()
+
+    def end(self, *, has_found: bool, had_work: bool, longest: float) -> None:
+        """
+        The batch is over: check again later.
+
+        Args:
+            has_found: A dialog has something to send.
+            had_work: That, or something has arrived.
+            longest: Seconds until something else is due; POLL_SECONDS too late does no harm.
+        """
+        if has_found and self._pause == CHECK_SECONDS and not self._was_hinted:
+            self._longest = POLL_SECONDS
+        self._pause = FIRST_SECONDS if had_work else min(self._longest, 4 * self._pause)
+        if self._is_writing:
+            self._is_writing = False
+            self._listen()
+        self._cancel()
+        self._timer = self._loop.call_later(min(self._pause, max(POLL_SECONDS, longest)), self._check)
+
+    def hint(self) -> None:
+        """An application may have committed."""
+        self.is_hinted = True
+        self._check()
+
+    def close(self) -> None:
+        """Check no longer."""
+        self._cancel()
+        if self._writes.descriptor is not None:
+            self._loop.remove_reader(self._writes.descriptor)
+            self._writes.close()
+
+    def _on_write(self) -> None:
+        if self._writes.clear():
+            self._longest = CHECK_SECONDS
+            if not self._is_writing:
+                self.hint()
+
+    def _listen(self) -> None:
+        self._writes.clear()
+        self._writes.arm()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

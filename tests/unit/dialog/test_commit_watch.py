@@ -1,0 +1,106 @@
+"""When the writer looks for commits: at once where one is heard, and now and then in any case."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.dialog.commit_watch import CHECK_SECONDS, FIRST_SECONDS, POLL_SECONDS, CommitWatch
+from tests.support.virtual_time import virtual_time
+
+LONG = 100.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.db-wal"
+    write(path, b"")
+    return path
+
+
+def write(log: Path, body: bytes) -> None:
+    log.write_bytes(body)
+
+
+def opened(log: Path, look: Callable[[], None]) -> CommitWatch:
+    return CommitWatch(str(log).removesuffix("-wal"), look)
+
+
+def end(watch: CommitWatch, *, has_found: bool = False, longest: float = LONG) -> None:
+    watch.end(has_found=has_found, had_work=has_found, longest=longest)
+
+
+@virtual_time
+async def test_looks_get_rarer_until_there_is_work_again_or_something_is_due(tmp_path: Path) -> None:
+    loop, looks = asyncio.get_running_loop(), list[float]()
+    watch = CommitWatch(str(tmp_path / "shop.db"), lambda: looks.append(loop.time()))
+
+    async def pause(*, has_found: bool = False, longest: float = LONG) -> float:
+        watch.begin(is_writing=False)
+        end(watch, has_found=has_found, longest=longest)
+        before = loop.time()
+        await asyncio.sleep(1.0)
+        return looks.pop() - before
+
+    assert [await pause(has_found=True)] == [pytest.approx(FIRST_SECONDS)]
+    pauses = [await pause() for _ in range(4)]
+    assert [pytest.approx(one) for one in (0.004, 0.016, POLL_SECONDS, POLL_SECONDS)] == pauses
+    assert pytest.approx(POLL_SECONDS) == await pause(longest=-5.0)
+    watch.close()
+    assert looks == []
+
+
+async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(log: Path) -> None:
+    looked = asyncio.Event()
+    watch = opened(log, looked.set)
+    watch.begin(is_writing=True)
+    write(log, b"own")
+    await asyncio.sleep(0.01)
+    assert not looked.is_set()
+
+    end(watch)
+    looked.clear()
+    write(log, b"another's")
+    while not watch.is_hinted:
+        await asyncio.wait_for(looked.wait(), 10.0)
+        looked.clear()
+
+    watch.begin(is_writing=False)
+    assert not watch.is_hinted
+    write(log, b"during a batch that only reads")
+    await asyncio.wait_for(looked.wait(), 10.0)
+    assert watch.is_hinted
+    watch.close()
+    write(log, b"after the end")
+    await asyncio.sleep(0)
+
+
+async def test_commit_that_was_found_and_not_heard_makes_looks_more_frequent(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = list[float]()
+    loop = asyncio.get_running_loop()
+    looked = asyncio.Event()
+    watch = opened(log, looked.set)
+    monkeypatch.setattr(loop, "call_later", lambda delay, *_: delays.append(delay))
+
+    def idle(batches: int) -> float:
+        for _ in range(batches):
+            watch.begin(is_writing=False)
+            end(watch)
+        return delays[-1]
+
+    assert CHECK_SECONDS == idle(8)
+    watch.begin(is_writing=False)
+    end(watch, has_found=True)
+    assert POLL_SECONDS == idle(8)
+
+    monkeypatch.undo()
+    write(log, b"heard")
+    await asyncio.wait_for(looked.wait(), 10.0)
+    monkeypatch.setattr(loop, "call_later", lambda delay, *_: delays.append(delay))
+    assert CHECK_SECONDS == idle(8)
+    watch.close()
