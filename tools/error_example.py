@@ -65,9 +65,7 @@ class Example:
         asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
         snapshots.pop("msdb.sys.routes", None)
-        self._views = SystemViews(
-            databases=self._paths, snapshots=snapshots, transmission_statuses=dict, mirrors=[MIRROR]
-        )
+        self._views = SystemViews(databases=self._paths, snapshots=snapshots, mirrors=[MIRROR])
         self._shop = self._open.enter_context(closing(sqlite3.connect(self._paths["shop"], isolation_level=None)))
         return self
 

@@ -284,7 +284,6 @@ class Api:
         self._executor = executor
         self._snapshots: dict[str, RowSource] = {**reader.by_view(), AUDIT: audit.rows}
         self._audit = audit
-        self._statuses = reader.transmission_statuses
 
     @property
     def _views(self) -> SystemViews:
@@ -294,7 +293,6 @@ class Api:
         return SystemViews(
             databases=paths,
             snapshots=self._snapshots,
-            transmission_statuses=self._statuses,
             mirrors=tuple(catalog.mirrors),
         )
 

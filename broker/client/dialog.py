@@ -40,7 +40,7 @@ from broker.client.body import Body, Headers
 from broker.client.sending import Item
 from broker.client.transaction import check_durable, check_schema, check_version, look, transaction
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
-from broker.conversation.state import ConversationState
+from broker.conversation.state import ON_ITS_WAY, ConversationState
 from broker.errors import ConversationError
 from broker.security.secured import SECRET_BYTES, Mode, Secured
 from broker.store.sqlite.dialog_rules import priority_for
@@ -119,7 +119,12 @@ class Dialog:
 
     @property
     def transmission_status(self) -> str:
-        """GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; never blank."""
+        """
+        GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; blank while it is simply on its way.
+
+        While messages wait it is that of `sys.transmission_queue`, unless no daemon has the file, or this connection is
+        in a transaction. When none waits it says so.
+        """
         return look(self._db, lambda: transmission_status(self._db, self.endpoint_id))
 
     def send(self, body: Body, *, type: str = DEFAULT, headers: Headers | None = None) -> int:  # noqa: A002 - original's
@@ -462,7 +467,7 @@ def secure(
 
 def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
     """
-    GET TRANSMISSION STATUS: why what one side sent is not acknowledged yet, in a sentence that is never blank.
+    GET TRANSMISSION STATUS: why what one side sent is not acknowledged yet; blank while it is simply on its way.
 
     The daemon writes why it waits into the conversation's row; what can be seen without it is added here: that nothing
     waits, that it is not committed, or that there is no daemon.
@@ -475,6 +480,7 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
     if row is None:
         return "the conversation is over: no message of it waits"
     status, sent, state, waiting = row
+    status = "" if status is None or status.startswith(ON_ITS_WAY) else str(status)
     if not waiting:
         if state == "ER":
             return "the conversation has failed: no message of it will be sent; receive its Error message"
@@ -486,7 +492,7 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
         return f"{what}: no daemon has this database open, start broker serve{before}"
     if db.in_transaction:
         return f"{what}: nothing leaves before the transaction commits" + (f"; until then: {status}" if status else "")
-    return str(status) if status else f"{what}: no daemon has taken them up yet"
+    return status
 
 
 def has_daemon(path: str) -> bool | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+ON_ITS_WAY = "on its way: "
+"""Begins what the daemon says of messages that nothing keeps: their `transmission_status` is blank."""
+
 
 class ConversationState(StrEnum):
     """The documented states of a conversation endpoint."""

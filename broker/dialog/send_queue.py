@@ -61,8 +61,8 @@ class Sender:
     outlet: object = None  # the link that was given its frames in flight
     next_hop: Destination | None = None  # the address of `outlet`, None inside this instance
     acked_at: float = -NEVER  # when one of its round trips was measured last
-    last_rejection: str = ""  # why the next hop refused a frame; empty once that frame is sent again
-    rejected_at: float = 0.0  # when it did
+    last_rejection: str = ""  # who did not take a frame, and why; empty once that frame is sent again
+    rejected_at: float = 0.0  # when
     not_stored: str = ""  # why the far side stores nothing of it for now; empty while it does
     not_stored_at: float = 0.0  # when it said so
     seal_error: str = ""  # why its frames cannot be sealed

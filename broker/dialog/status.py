@@ -1,15 +1,16 @@
 """
-Why a dialog waits: `transmission_status`, the sentence that people read in the view and that the store keeps.
+Why a dialog waits: the sentence that the store keeps, and that people read in the view.
 
-It is never empty. The original leaves its status blank both for "not tried yet" and for "sent, not acknowledged", and
-its users cannot distinguish them; here each says what is waited for, from which peer, and what happens next and when.
-Instants are of the wall clock, so that a sentence stays true until something happens. A dialog that waits for a second
-has its sentence in the store; after that changes are written. Nothing here sends or decides. Loop-only.
+It is never empty: it says what is waited for, from which peer, and what happens next and when. While messages are
+simply on their way it begins with ON_ITS_WAY, and `transmission_status` is blank, as in the original. Instants are of
+the wall clock, so that a sentence stays true until something happens. A dialog that waits for a second, or that its
+path keeps, has its sentence in the store; after that changes are written. Nothing here sends or decides. Loop-only.
 """
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from broker.conversation.frames import Place
+from broker.conversation.state import ON_ITS_WAY
 from broker.conversation.window import NEVER
 from broker.dialog.send_queue import LOADED_MAX_BYTES, LoadBudget, Sender
 from broker.flow import Disposition
@@ -25,9 +27,12 @@ from broker.forwarding.outbox import Destination
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import Decision
 
-REFUSED = "refused by the next hop: "  # before the disposition and its number, at the end of a status
-NOT_STORED = "not stored by the far side: "  # likewise
-MOVING = "being sent: acknowledgements come in"
+# Before the disposition and its number, at the end of a status: of a frame that did not arrive.
+REFUSED = "refused by the next hop: "
+DROPPED_HERE = "dropped in this instance: "
+NOT_STORED = "not stored by the far side: "
+ACK_DROPPED_HERE = "its acknowledgements are dropped in this instance: "
+MOVING = f"{ON_ITS_WAY}acknowledgements come in"
 WRITE_SECONDS = 1.0  # between two checks of a dialog
 STATUSES_MAX = 256  # checked for one batch: a few milliseconds
 CLOCK_JUMP = 1.0  # seconds by which the wall clock has to move for instants to be written again
@@ -79,6 +84,7 @@ class TransmissionStatus:
         """The sentence; `decision` is the one by which the dialog is sent now."""
         outbound = sender.outbound
         status = self._path_problem(sender, decision)
+        is_on_its_way = status is None
         if status is None and outbound.resend_at != NEVER:
             goal = "the service in this instance"
             if decision.disposition is not Disposition.DELIVERED:
@@ -90,13 +96,16 @@ class TransmissionStatus:
         elif status is None:
             status, used = "queued for sending", self._budget.loaded_bytes
             if not outbound.loaded and used * 2 > LOADED_MAX_BYTES:
+                is_on_its_way = False
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
         attempt = outbound.round_trip.attempts + 1
         if sender.last_rejection:
-            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {REFUSED}{sender.last_rejection}"
+            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {sender.last_rejection}"
         if sender.not_stored:
             return f"{status}; attempt {attempt}, {self._at(sender.not_stored_at)}, {NOT_STORED}{sender.not_stored}"
-        return f"{status}, attempt {attempt}" if attempt > 1 else status
+        if attempt > 1:
+            return f"{status}, attempt {attempt}"
+        return f"{ON_ITS_WAY}{status}" if is_on_its_way else status
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:
         """Return why a frame with this decision cannot be sent now, as a sentence; None when it can."""
@@ -146,7 +155,8 @@ class StatusWriter:
     def __init__(self, senders: Mapping[int, Sender], status_of: Callable[[Sender], str]) -> None:
         self._senders = senders
         self._status_of = status_of
-        self._due: dict[int, tuple[float, Place]] = {}  # when to check, and what was acknowledged before; in order
+        # When to check, and what was acknowledged before; in order.
+        self._due: OrderedDict[int, tuple[float, Place]] = OrderedDict()
         self._written: dict[int, str | None] = {}  # what the store says, None when that is not known
         self._removed: dict[int, None] = {}  # dialogs whose sentence is to be removed
 
@@ -159,6 +169,14 @@ class StatusWriter:
         elif written is not None:
             self._written[endpoint_id] = written
         self._due[endpoint_id] = (now + WRITE_SECONDS, sender.outbound.acknowledged)
+
+    def hasten(self, endpoint_id: int, now: float) -> bool:
+        """Check a dialog with the next batch, because something keeps it; False while more than STATUSES_MAX wait."""
+        if endpoint_id not in self._due or len(self._due) > STATUSES_MAX:
+            return False
+        self._due[endpoint_id] = (now, self._senders[endpoint_id].outbound.acknowledged)
+        self._due.move_to_end(endpoint_id, last=False)
+        return True
 
     def forget(self, endpoint_id: int) -> None:
         """Stop checking a dialog that has nothing left to send, and remove its sentence with the next batch."""

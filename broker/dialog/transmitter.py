@@ -37,14 +37,21 @@ from broker.conversation.outbound import Held, Outbound, Outgoing
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.dialog.journal_hooks import SenderJournal
 from broker.dialog.send_queue import FRAME_COST, AckHorizon, FairQueue, LoadBudget, RoundTripCounts, Sender, TimerHeap
-from broker.dialog.status import DialogContext, StatusWriter, TransmissionStatus
+from broker.dialog.status import (
+    ACK_DROPPED_HERE,
+    DROPPED_HERE,
+    REFUSED,
+    DialogContext,
+    StatusWriter,
+    TransmissionStatus,
+)
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, rejected
+from broker.forwarding.entry import Buffer, ForwardingEntry, conversation_of
 from broker.forwarding.fib import AskForRoute, request_better
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import DatabaseSink, Outbox
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
-from broker.protocol.layout import CONVERSATION_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
+from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Decision, affected, decide
 from broker.routing.table import RouteTable
@@ -288,22 +295,29 @@ class Transmitter:
         """
         for is_initiator in (True, False):
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
-            if sender is not None and link in (sender.outlet, self):
+            if sender is not None and link is sender.outlet:
                 place, now = (rejected.sequence, rejected.fragment), self._loop.time()
                 if not rejected.code and rejected.retry_after_ms:
                     sender.last_rejection = ""
                     sender.outbound.bring_forward(place, now + max(RETRY_MIN, rejected.retry_after_ms / 1000))
                     self._arm(sender)
                     continue
-                sender.last_rejection = f"{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
+                sender.last_rejection = f"{REFUSED}{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
                 sender.rejected_at = now
+                self._hasten_status(sender)
                 if rejected.retry_after_ms and rejected.code not in FINAL:
                     sender.outbound.refuse(place, now, rejected.retry_after_ms / 1000)
                     self._arm(sender)
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """As an origin of the forwarder: a frame of this database was dropped within this instance."""
-        self.on_rejected(rejected(frame, disposition), self)
+        is_initiator = not frame[FLAGS_AT] & Flag.FROM_TARGET
+        sender = self._by_conversation.get((conversation_of(frame), is_initiator))
+        if sender is not None:
+            what = ACK_DROPPED_HERE if frame[KIND_AT] == FrameKind.ACK else DROPPED_HERE
+            sender.last_rejection = f"{what}{disposition} ({disposition.number})"
+            sender.rejected_at = self._loop.time()
+            self._hasten_status(sender)
 
     def sealed_later(self, frame: Buffer) -> Secured:
         """
@@ -327,6 +341,10 @@ class Transmitter:
         """Return the status of a dialog: a sentence that says why its messages wait."""
         decision = self._decisions.get(sender.decision_key) if self._generation == self._forwarder.generation else None
         return self._status.render(sender, decision or self.decide(sender.contact))
+
+    def _hasten_status(self, sender: Sender) -> None:
+        if self._status_writer.hasten(sender.endpoint_id, self._loop.time()):
+            self._wake_writer()
 
     def blocked(self) -> dict[str, tuple[int, float]]:
         """
@@ -453,6 +471,7 @@ class Transmitter:
         if entry is None:
             self._waiting[sender.endpoint_id] = None
             sender.blocked_since = min(sender.blocked_since, now)
+            self._hasten_status(sender)
             return 0
         self._waiting.pop(sender.endpoint_id, None)
         sender.blocked_since = NEVER

@@ -41,7 +41,6 @@ from broker.observe.views import (
     MSDB_ROUTES,
     SYSTEM_COLUMNS,
     SYSTEM_VIEWS,
-    UNTRIED,
     Row,
     RowSource,
     column_rows,
@@ -49,16 +48,7 @@ from broker.observe.views import (
     find_name,
     view_rows,
 )
-from broker.store.sqlite.views import (
-    COUNTED,
-    FILE_VIEWS,
-    QUEUE,
-    SERVER_PERMISSIONS,
-    STATUS_FUNCTION,
-    FileView,
-    attach,
-    queue_numbers,
-)
+from broker.store.sqlite.views import COUNTED, FILE_VIEWS, QUEUE, SERVER_PERMISSIONS, FileView, attach, queue_numbers
 
 if TYPE_CHECKING:
     from broker.observe.tsql import SelectQuery, TableName
@@ -224,8 +214,6 @@ class Texts:
         return data.decode(errors="replace")
 
 
-Statuses = Callable[[], Mapping[bytes, str]]
-
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
 VALUE_MAX_BYTES = 64 * 1024  # one value, or one row that is sorted, inside SQLite
 BODY_MAX_BYTES = 1280 * 1024  # the same where bodies are shown: the largest of them, and room
@@ -279,8 +267,6 @@ class SystemViews:
         snapshots: By name of a memory view, the source of its rows, values in the order of `MEMORY_VIEWS` (`make_row`
             brings them into it): UUIDs, datetimes, bools, numbers, texts and None. `msdb.sys.routes` when msdb has no
             file. Called in the thread that calls `select`, and only when a statement mentions the view.
-        transmission_statuses: What is known about messages waiting to be sent, by `conversation_handle` as 16 bytes;
-            called like a snapshot.
         mirrors: The databases whose files must not be opened here.
         limits: For every statement.
     """
@@ -290,7 +276,6 @@ class SystemViews:
         *,
         databases: Mapping[str, Path],
         snapshots: Mapping[str, RowSource],
-        transmission_statuses: Statuses,
         mirrors: Iterable[str] = (),
         limits: QueryLimits | None = None,
     ) -> None:
@@ -305,7 +290,6 @@ class SystemViews:
             SYSTEM_COLUMNS: partial(column_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
             MESSAGES: message_rows,
         }
-        self.transmission_statuses = transmission_statuses
         self.mirrors = mirrors
         self.limits = limits or QueryLimits()
 
@@ -445,8 +429,6 @@ class _QueryRun:
                 alias = self._attach(database)
                 now = self._now.timestamp()
                 select = view.render(db=alias, now=now, queue_id=queue_id, shows_bodies=self._shows_bodies)
-                if STATUS_FUNCTION in select:
-                    self._add_statuses()
             else:
                 select = view.render_empty()
             self._columns.update(view.columns)
@@ -486,10 +468,6 @@ class _QueryRun:
                 raise StoreUnavailableError(str(path), str(error)) from error
             self._attached[database] = alias
         return alias
-
-    def _add_statuses(self) -> None:
-        statuses = self._views.transmission_statuses()
-        self._db.create_function(STATUS_FUNCTION, 1, lambda handle: statuses.get(handle) or UNTRIED)
 
 
 class _Guard:

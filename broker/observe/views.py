@@ -47,7 +47,6 @@ Column = Callable[[Any, Any], object]
 MSDB = "msdb"
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5
 MSDB_ROUTES = "msdb.sys.routes"  # the memory view in place of the table where msdb has no file
-UNTRIED = "waiting: not tried yet"  # the status of a message for which the daemon has none
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from msgspec import Meta, structs
 
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
-from broker.dialog.status import NOT_STORED, REFUSED
+from broker.conversation.state import ON_ITS_WAY
+from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
@@ -32,7 +33,7 @@ from broker.observe.query import shown_value
 from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
-from broker.observe.views import FORWARDED_MESSAGES, UNTRIED, Row
+from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.routing.explain import Outcome
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
@@ -247,6 +248,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     refused = _refused(status)
     if refused is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
+        hop = spot.instance if DROPPED_HERE in status else hop
         remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
         return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
@@ -300,8 +302,8 @@ def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
 
 
 def _refused(status: str) -> str | None:
-    """Return the disposition that the next hop reported; None when it reported none."""
-    _, found, rest = status.partition(REFUSED)
+    """Return the disposition by which the next hop, or this instance, dropped a frame; None when neither did."""
+    _, found, rest = status.partition(DROPPED_HERE if DROPPED_HERE in status else REFUSED)
     return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
 
 
@@ -655,7 +657,11 @@ def _without_texts(side: SideShown) -> SideShown:
 def _status(side: ConversationSide) -> str:
     if side.transmission_status:
         return side.transmission_status
-    return UNTRIED if side.held else f"nothing waits: {messages(side.acknowledged_sequence)} acknowledged"
+    return (
+        f"{ON_ITS_WAY}not tried yet"
+        if side.held
+        else f"nothing waits: {messages(side.acknowledged_sequence)} acknowledged"
+    )
 
 
 def _poison_shown(poison: Poison) -> PoisonShown:

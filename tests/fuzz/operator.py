@@ -94,7 +94,7 @@ def _views() -> SystemViews:
     asked = view.MEMORY_VIEWS.keys() - query.SELF_MADE
     snapshots: dict[str, Callable[[], list[Any]]] = dict.fromkeys(asked, list)
     limits = query.QueryLimits(seconds=QUERY_SECONDS, rows=1000, result_bytes=KIB * KIB)
-    return query.SystemViews(databases={"orders": path}, snapshots=snapshots, transmission_statuses=dict, limits=limits)
+    return query.SystemViews(databases={"orders": path}, snapshots=snapshots, limits=limits)
 
 
 def _question(data: bytes) -> None:

@@ -17,7 +17,7 @@ from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.transaction import writing
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
-from tests.support.loopback import ORDERS, PATIENCE, route, send, service
+from tests.support.loopback import ORDERS, PATIENCE, file_of, route, send, service
 
 DEAD = "tcp://127.0.0.1:1"
 INSTANCE = str(uuid4())  # of billing
@@ -162,11 +162,20 @@ def test_nobody_receives_then_everything_is_acknowledged_then_the_far_side_has_e
     assert "should RECEIVE the EndDialog message and END CONVERSATION" in ended["remedy"]
 
 
-def test_a_waiting_message_never_has_a_blank_status(shop: Shop) -> None:
-    for to in ("//nowhere", "//dead", "//lost"):
+def test_the_queue_and_the_dialog_give_one_reason_why_a_message_waits(shop: Shop) -> None:
+    for to in ("//nowhere", "//dead"):
         send(shop.orders, "x", to=to)
+    why = (
+        "SELECT conversation_handle, transmission_status FROM sys.transmission_queue"
+        " WHERE to_service_name IN ('//nowhere', '//dead') AND transmission_status <> '' AND body_bytes = 1"
+    )
 
-    rows = shop.orders.query("SELECT transmission_status FROM sys.transmission_queue")
+    def both() -> list[tuple[str, str]]:
+        """The statuses of view and dialog."""
+        rows = {row["conversation_handle"]: row["transmission_status"] for row in shop.orders.query(why)}
+        with closing(sqlite3.connect(file_of(shop.orders))) as db:
+            return [(said, broker.get_dialog(db, handle).transmission_status) for handle, said in rows.items()]
 
-    assert len(rows) >= 3
-    assert all(row["transmission_status"].strip() for row in rows)
+    pairs = wait_for(lambda: len(both()) >= 2 and both(), seconds=PATIENCE, what="the reasons")
+
+    assert [] == [pair for pair in pairs if pair[0] != pair[1]]

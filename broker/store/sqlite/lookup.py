@@ -10,7 +10,7 @@ which say why a dialog failed.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,13 +65,6 @@ class UnderWay(NamedTuple):
     far_service: str
     far_broker_instance: bytes | None
     send_sequence: int
-
-
-def handles_of(db: sqlite3.Connection, endpoint_ids: Iterable[int]) -> list[tuple[int, bytes]]:
-    """(endpoint_id, conversation_handle) of each endpoint that still exists."""
-    question = "SELECT endpoint_id, conversation_handle FROM broker_conversation WHERE endpoint_id = ?"
-    found = (db.execute(question, (endpoint_id,)).fetchone() for endpoint_id in endpoint_ids)
-    return [row for row in found if row is not None]
 
 
 def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:

@@ -3,7 +3,7 @@ The system views that belong to one database: each an SQL view over its file, so
 
 Names, order and meaning of the columns are the original's; columns without a counterpart here are NULL, and our own
 columns are last. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm`
-in UTC, bits as 0 and 1. SQL functions that the caller supplies return the values that only the daemon knows. Built-in
+in UTC, bits as 0 and 1. Built-in
 objects have no row in the file and are listed first, with the numbers of `broker.conversation.message_types`. A service
 or priority may name a contract that no statement has made, whose number is NULL. Principals are texts and have no
 numbers, so columns with numbers of principals are NULL, and the texts are in our own columns. No user's text ever
@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.conversation.message_types import CONTRACTS, MESSAGE_TYPES, SentBy, Validation
-from broker.conversation.state import ConversationState
+from broker.conversation.state import ON_ITS_WAY, ConversationState
 from broker.protocol.layout import Flag
 from broker.store.sqlite.metadata import FIRST_ID
 from broker.store.sqlite.session_keys import sentence_sql
 
 GUID_FUNCTION = "guid_text"  # SQL function of the caller: a blob of 16 bytes -> text
-STATUS_FUNCTION = "transmission_status"  # likewise: conversation_handle (blob) -> text
 BODIES = frozenset({"message_body"})  # columns with the contents of messages
 
 
@@ -381,10 +380,12 @@ _TRANSMISSION_QUEUE = FileView(
         "is_conversation_error": f"CAST((t.flags & {int(Flag.ERROR)}) <> 0 AS INTEGER)",
         "is_end_of_dialog": f"CAST((t.flags & {int(Flag.END_DIALOG)}) <> 0 AS INTEGER)",
         "message_body": "t.message_body",
-        "transmission_status": f"{STATUS_FUNCTION}(c.conversation_handle)",
+        "transmission_status": f"CASE WHEN c.transmission_status LIKE '{ON_ITS_WAY}%' THEN '' ELSE"
+        " coalesce(c.transmission_status, '') END",
         "priority": "c.priority",
         "conversation_id": guid("c.conversation_id"),
         "body_bytes": "coalesce(t.body_length, length(t.message_body))",
+        "progress": "c.transmission_status",
     },
     "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
 )

@@ -457,6 +457,8 @@ def test_daemon_tells_why_it_waits(shop: DialogShop) -> None:
             dialog.send(b"")
             told = [dialog.transmission_status]
         told.append(dialog.transmission_status)
+        shop.change(dialog, "transmission_status", "on its way: queued for sending")
+        told.append(dialog.transmission_status)
         shop.change(dialog, "transmission_status", "connection refused by 10.0.0.7:4022")
         told.append(dialog.transmission_status)
         dialog.send(b"")
@@ -466,7 +468,8 @@ def test_daemon_tells_why_it_waits(shop: DialogShop) -> None:
 
     assert [
         "1 message waits: nothing leaves before the transaction commits",
-        "1 message waits: no daemon has taken them up yet",
+        "",
+        "",
         "connection refused by 10.0.0.7:4022",
         (
             "2 messages wait: nothing leaves before the transaction commits; until then:"
@@ -508,4 +511,4 @@ def test_lock_that_is_not_seen_inside_a_container_proves_nothing(
     assert [None, True, None, None] == seen
     dialog = shop.begin(shop.connect(isolation_level=None))
     dialog.send(b"")
-    assert "1 message waits: no daemon has taken them up yet" == dialog.transmission_status
+    assert "" == dialog.transmission_status

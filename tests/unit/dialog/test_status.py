@@ -87,7 +87,8 @@ def delayed(disposition: Disposition, **more: Any) -> Decision:
 REFUSED = PathProblem("Connection refused", NOW + 5)
 AT = "2025-06-15 15:08"
 USED = f"{LOADED_MAX_BYTES} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
-UNDER_WAY = "sent to tcp://gateway:4022 and not acknowledged yet"
+SENT = "sent to tcp://gateway:4022 and not acknowledged yet"
+UNDER_WAY = f"on its way: {SENT}"
 
 
 def resting(fragments: int) -> Sender:
@@ -102,7 +103,7 @@ def attempted(dialog: Sender) -> Sender:
 
 
 def refused(dialog: Sender) -> Sender:
-    dialog.last_rejection = "pool limit exceeded (11289)"
+    dialog.last_rejection = "refused by the next hop: pool limit exceeded (11289)"
     return dialog
 
 
@@ -116,9 +117,9 @@ def refused(dialog: Sender) -> Sender:
         ),
         (Here(), sender(), "waiting for a connection to tcp://gateway:4022"),
         (Here().connect(can_send=False), sender(), "waiting for room on the connection to tcp://gateway:4022"),
-        (Here().connect(), sender(), "queued for sending"),
+        (Here().connect(), sender(), "on its way: queued for sending"),
         (Here().connect(), attempted(sender()), "queued for sending, attempt 3"),
-        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "queued for sending"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "on its way: queued for sending"),
         (Here(loaded_bytes=LOADED_MAX_BYTES).connect(), sender(0), f"waiting for memory: {USED}"),
         (Here().connect(), sent(3), f"{UNDER_WAY}, 3 fragments under way: sent again at {AT}:24 UTC"),
         (
@@ -131,7 +132,7 @@ def refused(dialog: Sender) -> Sender:
             Here().connect(),
             attempted(refused(sent())),
             (
-                f"{UNDER_WAY}, 1 fragment under way: sent again at {AT}:24 UTC; attempt 3, at 2025-06-15 15:06:40 UTC,"
+                f"{SENT}, 1 fragment under way: sent again at {AT}:24 UTC; attempt 3, at 2025-06-15 15:06:40 UTC,"
                 " refused by the next hop: pool limit exceeded (11289)"
             ),
         ),
@@ -145,7 +146,9 @@ def test_each_reason_to_wait_has_its_sentence(here: Here, dialog: Sender, status
 def test_way_inside_the_instance_needs_no_connection() -> None:
     status = Here().render(sent(), delayed(Disposition.DELIVERED))
 
-    assert status.startswith("sent to the service in this instance and not acknowledged yet, 1 fragment under way:")
+    assert status.startswith(
+        "on its way: sent to the service in this instance and not acknowledged yet, 1 fragment under way:"
+    )
     assert connecting(HOP, PathProblem("why")) == "waiting for a connection to tcp://gateway:4022: why"
 
 
@@ -245,6 +248,18 @@ def test_dialog_that_begins_again_before_its_sentence_was_removed_has_it_written
 
     assert desk.telling.due(LATER) == {}
     assert desk.telling.due(LATER + WRITE_SECONDS) == {1: "waits"}
+
+
+@pytest.mark.parametrize(("count", "written"), [(2, {2: "waits"}), (5, {})])
+def test_what_keeps_a_dialog_is_written_at_once_unless_many_wait(
+    monkeypatch: pytest.MonkeyPatch, count: int, written: dict[int, str]
+) -> None:
+    monkeypatch.setattr(module, "STATUSES_MAX", 3)
+    desk = Desk(count)
+
+    is_hastened = desk.telling.hasten(2, 1.0)
+
+    assert (bool(written), written) == (is_hastened, desk.telling.due(1.0))
 
 
 def test_what_could_not_be_written_is_written_later() -> None:

@@ -51,7 +51,7 @@ from broker.protocol.frame import (
     decode_stored,
     encode_envelope,
 )
-from broker.protocol.layout import NO_GUID, Flag, FrameKind
+from broker.protocol.layout import FLAGS_AT, KIND_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
@@ -1052,7 +1052,26 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     stage.transmitter.reject(stage.link.frames[1], Disposition.POOL_LIMIT)
     reported.append(sender.last_rejection)
 
-    assert ["pool limit exceeded (11289)", "", "pool limit exceeded (11289)"] == reported
+    limit = "pool limit exceeded (11289)"
+    assert [f"refused by the next hop: {limit}", "", f"dropped in this instance: {limit}"] == reported
+
+
+@pytest.mark.parametrize(
+    ("flags", "status"),
+    [(0, "its acknowledgements are dropped in this instance: no route (9798)"), (Flag.FROM_TARGET, "")],
+)
+@virtual_time
+async def test_an_acknowledgement_that_is_dropped_here_is_no_refusal_of_a_next_hop(flags: int, status: str) -> None:
+    """And it is about the side that sent it, not about the other one."""
+    stage = Stage()
+    stage.send(1, b"a")
+    await settle()
+    frame = bytearray(stage.link.frames[0])
+    frame[KIND_AT], frame[FLAGS_AT] = FrameKind.ACK, flags
+
+    stage.transmitter.reject(frame, Disposition.NO_ROUTE)
+
+    assert status == stage.transmitter.senders[1].last_rejection
 
 
 @pytest.mark.parametrize("is_unloaded", [False, True])

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from broker.catalog.execute import execute
 from broker.daemon.instance import Instance
 from broker.ddl.parser import parse_script
 from broker.routing.address import NetworkAddress
+from broker.store.sqlite.transaction import open_watch
 from tests.support.scraped import Scraped, text_of
 from tests.unit.observe.conftest import DEAD
 
@@ -98,6 +100,9 @@ async def busy(start: Callable[..., Any], send: Any, take: Any, until: Any) -> I
     unreached = NetworkAddress("127.0.0.1", 1)
     await until(lambda: "refused" in gateway.peers.table.problem_of(unreached))
     gateway.peers.table.histories[unreached].suppressed_until += 1000.0
+    with closing(open_watch(gateway.endpoints["gateway"].path)) as db:
+        written = "SELECT 1 FROM broker_conversation WHERE transmission_status LIKE '%refused%'"
+        await until(lambda: db.execute(written).fetchone())
     return gateway
 
 

@@ -90,7 +90,7 @@ def test_a_row_says_what_a_number_means_and_what_to_do() -> None:
 
 def test_a_number_is_asked_for_as_a_number() -> None:
     snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-    views = SystemViews(databases={}, snapshots=snapshots, transmission_statuses=dict)
+    views = SystemViews(databases={}, snapshots=snapshots)
 
     found = views.select("SELECT message_id FROM sys.messages WHERE message_id IN (102, 9744)", database=None).rows
 

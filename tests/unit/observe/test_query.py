@@ -98,9 +98,7 @@ def dialog(orders: sqlite3.Connection) -> Dialog:
 
 @pytest.fixture
 def views(orders: sqlite3.Connection, tmp_path: Path) -> SystemViews:
-    return SystemViews(
-        databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=dict
-    )
+    return SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots())
 
 
 @pytest.fixture
@@ -198,35 +196,12 @@ def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Di
 def test_guid_is_found_in_any_case(dialog: Dialog, tmp_path: Path, view: str) -> None:
     handle = dialog.conversation_handle
     given = snapshots(sys__dm_broker_connections=lambda: [row_of(CONNECTIONS, connection_id=handle)])
-    views = SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=given, transmission_statuses=dict)
+    views = SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=given)
     column = "connection_id" if view == CONNECTIONS else "conversation_handle"
 
     for text in (str(handle).upper(), str(handle).lower()):
         found = views.select(f"SELECT DISTINCT {column} FROM {view} WHERE {column} = '{text}'", database="orders")
         assert [(str(handle).upper(),)] == found.rows
-
-
-def test_status_is_what_the_daemon_says_and_never_empty(
-    orders: sqlite3.Connection, dialog: Dialog, tmp_path: Path
-) -> None:
-    other = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/A")
-    empty = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/B")
-    other.send(b"")
-    empty.send(b"")
-    said = {dialog.conversation_handle.bytes: "no route", empty.conversation_handle.bytes: ""}
-    views = SystemViews(
-        databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(), transmission_statuses=lambda: said
-    )
-
-    result = views.select(
-        "SELECT DISTINCT to_service_name, transmission_status FROM sys.transmission_queue ORDER BY 1", database="orders"
-    )
-
-    assert result.rows == [
-        ("//shop/A", "waiting: not tried yet"),
-        ("//shop/B", "waiting: not tried yet"),
-        ("//shop/Billing", "no route"),
-    ]
 
 
 # --- queues -------------------------------------------------------------------------------------------------
@@ -259,7 +234,7 @@ def test_queue_is_read_by_any_of_its_names_and_keeps_its_messages(
 
 def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
     row = row_of(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
-    views = SystemViews(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]), transmission_statuses=dict)
+    views = SystemViews(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]))
 
     result = views.select("SELECT name, lifetime, is_expired FROM sys.routes", database=None)
 
@@ -270,7 +245,7 @@ def test_msdb_with_a_file_is_read_from_it(tmp_path: Path) -> None:
     open_store(tmp_path / "msdb.db").close()
     given = snapshots()
     del given[MSDB_ROUTES]
-    views = SystemViews(databases={"msdb": tmp_path / "msdb.db"}, snapshots=given, transmission_statuses=dict)
+    views = SystemViews(databases={"msdb": tmp_path / "msdb.db"}, snapshots=given)
 
     result = views.select("SELECT name FROM msdb.sys.routes", database=None)
 
@@ -288,7 +263,7 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
         return provide
 
     given = {name: provider(name) for name in snapshots()}
-    views = SystemViews(databases={}, snapshots=given, transmission_statuses=provider("statuses"))
+    views = SystemViews(databases={}, snapshots=given)
 
     views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
 
@@ -299,9 +274,7 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
     names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
     for name in names:
         open_store(tmp_path / f"{name}.db").close()
-    views = SystemViews(
-        databases={name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots(), transmission_statuses=dict
-    )
+    views = SystemViews(databases={name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots())
     selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
 
     assert len(views.select(" UNION ALL ".join(selects[:-1]), database=None).rows) == ATTACHED_MAX
@@ -392,7 +365,7 @@ def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: by
     path = tmp_path / "gone.db"
     if content is not None:
         path.write_bytes(content)
-    views = SystemViews(databases={"gone": path}, snapshots=snapshots(), transmission_statuses=dict)
+    views = SystemViews(databases={"gone": path}, snapshots=snapshots())
 
     with pytest.raises(StoreUnavailableError, match=problem):
         views.select("SELECT * FROM sys.routes", database="gone")
@@ -407,7 +380,6 @@ def limited(tmp_path: Path, **limits: Any) -> SystemViews:
     return SystemViews(
         databases={"orders": tmp_path / "orders ?#.db"},
         snapshots=snapshots(),
-        transmission_statuses=dict,
         limits=QueryLimits(**limits),
     )
 
@@ -595,7 +567,6 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
         "SELECT randomblob(1000000000)",
         "SELECT hex(name) FROM sys.routes",
         "SELECT guid_text(0x00) FROM sys.routes",
-        "SELECT transmission_status('x') FROM sys.transmission_queue",
         "SELECT 1; ATTACH 'x.db' AS y",
         "SELECT 1 UNION SELECT card FROM customer",
         "ATTACH 'x.db' AS y",
@@ -689,7 +660,6 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
     views = SystemViews(
         databases={"orders": tmp_path / "orders ?#.db"},
         snapshots=snapshots(sys__dm_broker_connections=while_reading),
-        transmission_statuses=while_reading,
     )
 
     result = views.select(
@@ -697,4 +667,4 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
         database="orders",
     )
 
-    assert result.rows == [(0, 5)]
+    assert result.rows == [(0, 4)]

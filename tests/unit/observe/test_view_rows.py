@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.errors import StoreUnavailableError
-from broker.observe.view_rows import LoopReader, _read_statuses
+from broker.observe.view_rows import LoopReader
 from broker.observe.views import MEMORY_VIEWS
-
-DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 
 
 async def _rows(instance: Any, view: str) -> list[dict[str, Any]]:
@@ -55,43 +52,6 @@ async def test_drops_of_the_pass_and_of_databases_are_rows_with_the_last_frame(
     assert all(
         datetime.now(UTC) - timedelta(minutes=1) < row["last_time"] <= datetime.now(UTC) for row in (ours, theirs)
     )
-
-
-async def test_every_dialog_that_waits_has_its_status(
-    start: Any, send: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.observe.view_rows.SENDERS_A_STEP", 2)
-    instance = await start("near", DEAD_ROUTE)
-    assert await asyncio.to_thread(LoopReader(instance).transmission_statuses) == {}
-    handles = {send(instance, "//far", messages=2) for _ in range(5)}
-    await until(lambda: len(instance.endpoints["near"].transmitter.senders) == 5)
-
-    statuses = await asyncio.to_thread(LoopReader(instance).transmission_statuses)
-
-    assert handles == statuses.keys()
-    assert all(one.startswith("waiting for a connection to tcp://127.0.0.1:1") for one in statuses.values())
-
-
-async def test_dialog_that_ends_between_two_steps_is_left_out(start: Any, send: Any, until: Any) -> None:
-    instance = await start("near", DEAD_ROUTE)
-    send(instance, "//far")
-    endpoint = instance.endpoints["near"]
-    (endpoint_id,) = await until(lambda: list(endpoint.transmitter.senders))
-
-    statuses = _read_statuses(endpoint, [endpoint_id, endpoint_id + 1])
-
-    assert [endpoint_id] == [found for found, _ in statuses]
-
-
-async def test_file_that_cannot_be_read_is_told(start: Any, send: Any, until: Any) -> None:
-    instance = await start("near", DEAD_ROUTE)
-    send(instance, "//far")
-    endpoint = instance.endpoints["near"]
-    await until(lambda: endpoint.transmitter.senders)
-    endpoint.path = endpoint.path.with_name("absent.db")
-
-    with pytest.raises(StoreUnavailableError, match=r"absent\.db"):
-        await asyncio.to_thread(LoopReader(instance).transmission_statuses)
 
 
 async def test_fault_in_the_loop_is_raised_where_it_was_asked(start: Any) -> None:

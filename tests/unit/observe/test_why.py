@@ -114,7 +114,7 @@ def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
     answer = asked(dialog.conversation_handle, shop, dropped={"no route": 3})
 
     [one] = answer.sides
-    assert ("shop", "Orders", 1, "waiting: not tried yet") == (
+    assert ("shop", "Orders", 1, "on its way: not tried yet") == (
         one.database,
         one.service_name,
         one.held,

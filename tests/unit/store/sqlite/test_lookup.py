@@ -27,7 +27,6 @@ from broker.store.sqlite.lookup import (
     conversations_under_way,
     find_contact,
     find_conversation,
-    handles_of,
 )
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from tests.support.shop import Shop
@@ -73,7 +72,6 @@ def test_sides_under_way_are_read_in_their_order_and_not_what_is_closed_or_faile
     assert UnderWay(handle, conversation, 1, "Orders", "//far/Billing", None, 1) == first
     over = {ConversationState.CLOSED, ConversationState.ERROR}
     assert [handles[state] for state in handles if state not in over] == [one.conversation_handle for one in others]
-    assert [(dialog.endpoint_id, handle)] == handles_of(db, [dialog.endpoint_id + 99, dialog.endpoint_id])
 
 
 # --- where a conversation is ------------------------------------------------------------------------------------

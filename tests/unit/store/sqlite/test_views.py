@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from broker.observe.sql_functions import add_functions
 from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
-from broker.store.sqlite.database import open_store
+from broker.store.sqlite.database import lock_store, open_store
 from broker.store.sqlite.metadata import (
     Priority,
     put_binding,
@@ -31,7 +32,7 @@ from broker.store.sqlite.metadata import (
     put_service,
     queues,
 )
-from broker.store.sqlite.views import FILE_VIEWS, QUEUE, STATUS_FUNCTION, FileView, attach, guid, instant, queue_numbers
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE, FileView, attach, guid, instant, queue_numbers
 from tests.support.shop import Shop
 
 Ask = Callable[..., list[tuple[object, ...]]]
@@ -61,7 +62,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
             put_permission(where, PermissionRule(permission, securable, parse_principal(principal), state))
         put_binding(db, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in {*SELF_MADE, MSDB_ROUTES}}
-        views = SystemViews(databases=paths, snapshots=snapshots, transmission_statuses=dict)
+        views = SystemViews(databases=paths, snapshots=snapshots)
         yield lambda statement, database="orders": views.select(statement, database=database).rows
 
 
@@ -251,7 +252,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         put_queue(connection, "OrdersQueue", is_receive_enabled=True)
         put_service(connection, "//shop/Orders", queues(connection)["OrdersQueue"].queue_id, frozenset({"//shop/C"}))
         add_functions(connection, now=datetime.now(UTC))
-        connection.create_function(STATUS_FUNCTION, 1, lambda _handle: "tried")
         yield connection
 
 
@@ -370,11 +370,32 @@ def test_transmission_queue_tells_where_a_message_goes(db: sqlite3.Connection) -
         "is_conversation_error": 0,
         "is_end_of_dialog": 0,
         "message_body": b"hello",
-        "transmission_status": "tried",
+        "transmission_status": "",
         "priority": 5,
         "conversation_id": str(dialog.conversation_id).upper(),
         "body_bytes": 5,
+        "progress": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "status"),
+    [(None, ""), ("on its way: queued for sending", ""), ("no route to 'B' (9798)", "no route to 'B' (9798)")],
+)
+def test_status_is_that_of_the_dialog_and_empty_while_nothing_keeps_a_message(
+    shop: Shop, written: str | None, status: str
+) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    dialog.send(b"x")
+    shop.change(dialog, "transmission_status", written)
+    add_functions(db, now=datetime.now(UTC))
+    lock = lock_store(shop.path)
+
+    (row,) = rows(db, FILE_VIEWS["sys.transmission_queue"])
+
+    assert (status, status, written) == (row["transmission_status"], dialog.transmission_status, row["progress"])
+    os.close(lock)
 
 
 @pytest.mark.parametrize(("error", "flags"), [(None, (0, 1)), (7, (1, 0))])
