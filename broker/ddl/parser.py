@@ -53,6 +53,7 @@ _QUEUE = {
     **dict.fromkeys(("ON", "REBUILD", "REORGANIZE"), "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"),
 }
 _VALID_XML = {"VALID_XML": "use WELL_FORMED_XML, and check the body against its schema in the application"}
+_OF_A_SERVER = "it is about a database server: leave the statement out"
 _PASSED_ON = "only an administrator of the instance gives permissions, so a principal cannot pass them on"
 _NOT_SUPPORTED = {
     **dict.fromkeys(product(("CREATE", "ALTER"), ("QUEUE",)), _QUEUE),
@@ -63,17 +64,30 @@ _NOT_SUPPORTED = {
     ("ALTER", "DATABASE"): {
         "HONOR_BROKER_PRIORITY": "priorities are always honored: leave the statement out",
         "TRUSTWORTHY": "databases trust each other by certificates: see GRANT SEND and CREATE REMOTE SERVICE BINDING",
+        **dict.fromkeys(("SINGLE_USER", "RESTRICTED_USER", "MULTI_USER", "OFFLINE", "ONLINE"), _OF_A_SERVER),
+        **dict.fromkeys(("READ_ONLY", "READ_WRITE", "RECOVERY", "EMERGENCY", "WITNESS"), _OF_A_SERVER),
     },
 }
+_PARTNER = (
+    "a pair of databases is made in the configuration, databases.NAME.mirroring: what can be set is PARTNER FAILOVER"
+)
 
 # Statements of the original that are not statements here, by their first words, and what to do instead.
 _BY_CODE = "an application does it in its own transaction"
 _LEAVE_OUT = "leave it out: a script is one change, and is undone as a whole when one of its statements fails"
 _NO_PROGRAM = "a script has statements of the broker only: write those that it should execute one after the other"
-_ENDPOINT = "set listen, encryption and certificate of [endpoint] in the configuration"
+_NO_SERVER = "there are no tables, programs or logins here, only objects of the broker: leave it out"
+_ENDPOINT = "set listen, message_forwarding, message_forward_size, encryption ... of [endpoint] in the configuration"
 _CERTIFICATE = "certificates are PEM files: make them with broker certs, and name them in the configuration"
 _FILE_RIGHTS = "the rights of the database file decide who may receive: use chown and chmod"
 _READER = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
+_PRINCIPAL = "a principal is the subject of a certificate: GRANT ... TO [CN=...]"
+_PERMISSION = (
+    "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE; [admin] of the configuration says who may change"
+)
+_COPY = "back up the database file: see Operations"
+_CHANGE = ("CREATE", "ALTER", "DROP")
+_GIVE = ("GRANT", "DENY", "REVOKE")
 _INSTEAD = {
     "SEND": f"{_BY_CODE}: dialog.send(body, type=...); or broker send",
     "RECEIVE": f"{_BY_CODE}: broker.receive(db, queue=...); or broker receive",
@@ -82,18 +96,41 @@ _INSTEAD = {
     "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
     **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),
     **dict.fromkeys(("DECLARE", "EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "ELSE", "RAISERROR"), _NO_PROGRAM),
-    **{f"{verb} ENDPOINT": _ENDPOINT for verb in ("CREATE", "ALTER", "DROP")},
-    **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in ("CREATE", "ALTER", "DROP", "BACKUP")},
-    **{f"{verb} MASTER": "private keys are files: databases.NAME.private_key" for verb in ("CREATE", "ALTER", "OPEN")},
-    **{f"{verb} PROCEDURE": _READER for verb in ("CREATE", "ALTER", "DROP")},
-    **{f"{verb} EVENT": _READER for verb in ("CREATE", "DROP")},
-    **{f"CREATE {what}": "name the subject of its certificate: GRANT ... TO [CN=...]" for what in ("LOGIN", "USER")},
-    "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
-    **{f"{verb} {what}": _FILE_RIGHTS for verb in ("GRANT", "DENY", "REVOKE") for what in ("RECEIVE", "CONTROL")},
+    **dict.fromkeys(("BEGIN TRY", "BEGIN CATCH", "THROW", "GOTO", "BREAK", "CONTINUE"), _NO_PROGRAM),
+    **dict.fromkeys(
+        ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
+    ),
+    "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
+    **dict.fromkeys(("BACKUP", "RESTORE"), _COPY),
+    "GET_TRANSMISSION_STATUS": "it is a function: SELECT GET_TRANSMISSION_STATUS('handle')",
+    "ALTER AUTHORIZATION": "owners mean nothing here: leave it out",
+    "ALTER SERVICE MASTER": "private keys are files: databases.NAME.private_key",
+    **{f"{verb} XML": "check the body against its schema in the application" for verb in _CHANGE},
     **{
-        f"{verb} REFERENCES": "every application may use every message type and contract"
-        for verb in ("GRANT", "DENY", "REVOKE")
+        f"{verb} {what}": _NO_SERVER
+        for verb in _CHANGE
+        for what in ("TABLE", "VIEW", "FUNCTION", "TRIGGER", "SCHEMA", "SYNONYM", "TYPE", "INDEX", "ASSEMBLY", "SERVER")
     },
+    **{f"{verb} ENDPOINT": _ENDPOINT for verb in _CHANGE},
+    **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in (*_CHANGE, "BACKUP")},
+    **{f"{verb} MASTER": "private keys are files: databases.NAME.private_key" for verb in (*_CHANGE, "OPEN", "CLOSE")},
+    **{f"{verb} SYMMETRIC": "keys of dialogs are made with them" for verb in (*_CHANGE, "OPEN", "CLOSE")},
+    **{f"{verb} {what}": _READER for verb in _CHANGE for what in ("PROCEDURE", "PROC", "EVENT")},
+    **{f"{verb} {what}": _PRINCIPAL for verb in _CHANGE for what in ("LOGIN", "USER", "ROLE")},
+    "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
+    "DROP DATABASE": "take [databases.NAME] out of the configuration, and start the instance again",
+    **{
+        f"{verb} {what}": _PERMISSION
+        for verb in _GIVE
+        for what in ("VIEW", "TAKE", "EXECUTE", "EXEC", "SELECT", "INSERT", "UPDATE", "DELETE", "IMPERSONATE", "ALL")
+    },
+    **{f"{verb} {what}": _FILE_RIGHTS for verb in _GIVE for what in ("RECEIVE", "CONTROL")},
+    **{f"{verb} REFERENCES": "every application may use every message type and contract" for verb in _GIVE},
+}
+# Statements that end where a word follows that opens one, such as ALTER QUEUE q MOVE and GRANT ALTER ON x.
+_CUT_OFF = {
+    "ALTER QUEUE": "ALTER QUEUE changes STATUS and POISON_MESSAGE_HANDLING: there is no index to move",
+    **dict.fromkeys(("GRANT", "DENY", "REVOKE"), _PERMISSION),
 }
 _VIEWS = {
     "ROUTE": "routes",
@@ -557,7 +594,7 @@ class _StatementParser:
         """GRANT, DENY or REVOKE: SEND ON SERVICE::name or CONNECT ON ENDPOINT::name, TO principals [CASCADE]."""
         permission = Permission(self.expect("SEND", "CONNECT").kind)
         self.words("ON", "SERVICE" if permission is Permission.SEND else "ENDPOINT", "::")
-        securable = self.name_token(NAME_MAX_BYTES)
+        securable = self.accept("*") or self.name_token(NAME_MAX_BYTES)
         if len(securable.value.encode()) > NAME_MAX_BYTES:
             self._refuse(securable, 103, f"the name of a service has at most {NAME_MAX_BYTES} bytes")
         self._places[ddl.NAME] = securable[2:]
@@ -627,7 +664,8 @@ class _StatementParser:
         self._places[ddl.NAME] = token[2:]
         self.expect("SET")
         option = _DATABASE_OPTIONS[self._value("OPTION", *_DATABASE_OPTIONS).kind]
-        self.words(*option.split()[1:])
+        if option is ddl.DatabaseOption.PARTNER_FAILOVER and not self.accept("FAILOVER"):
+            self._refuse(self._tokens[self._next - 1], 102, _PARTNER)
         is_rolling_back = self.accept("WITH") and self.expect("ROLLBACK", "NO_WAIT").kind == "ROLLBACK"
         if is_rolling_back and self.expect("IMMEDIATE", "AFTER").kind == "AFTER":
             self.expect(NUMBER)
@@ -649,17 +687,20 @@ class _StatementParser:
         origin, token = self._origin, self._tokens[self._next]
         expected = {kind for at, kinds in self._refused if at == self._next for kind in kinds}
         if token.kind is END:
-            problem = f"incorrect syntax at the end of the statement; expected {_list(expected)}"
+            cut_off = _CUT_OFF.get(" ".join(one.kind for one in self._tokens[:2] if one.kind not in _CLASSES))
+            problem = cut_off or f"incorrect syntax at the end of the statement; expected {_list(expected)}"
+        elif origin.text[token.start] == "@":
+            raise _mistake(origin, token.start, token.end, "variables are not supported: write the value itself", 137)
         else:
-            problem = self._unsupported(token) or self._unexpected(token, expected)
+            problem = self._unsupported(token, expected) or self._unexpected(token, expected)
         raise _mistake(origin, token.start, token.end, problem)
 
-    def _unsupported(self, token: Token) -> str | None:
+    def _unsupported(self, token: Token, expected: Collection[str]) -> str | None:
         """The sentence for a statement or option that the original documents and this system leaves out."""
-        for at in {0, max(0, self._next - 1), self._next}:  # it may follow another statement without a mark between
-            words = [one.kind for one in self._tokens[at : at + 2]]
-            for name in (" ".join(words), words[0]):
-                if name in _INSTEAD and (at or self._next < 2):
+        for at in (0, self._next) if END in expected else (0,):  # it may follow another without a mark between
+            for count in (3, 2, 1):
+                name = " ".join(one.kind for one in self._tokens[at : at + count])
+                if name in _INSTEAD and (at or self._next <= count):
                     return f"{name} is not a statement here: {_INSTEAD[name]}"
         verb, kind, option = self._tokens[0].value.upper(), self._tokens[1].value.upper(), token.value.upper()
         instead = _NOT_SUPPORTED.get((verb, kind), {}).get(option)

@@ -158,6 +158,13 @@ _STEP_CHARACTERS = 10  # that are split into words in the time of a step
 _NAME_PARTS = 4  # server, database, schema, object
 
 _GO = re.compile(r"[ \t]*GO[ \t]*;?", re.IGNORECASE)  # a whole line
+STATUS_FUNCTION = "GET_TRANSMISSION_STATUS"  # the handle that is asked about takes the place of NULL
+# Names that no column of a statement has.
+_STATUS_SQL = (
+    "ISNULL((SELECT MAX([status of it]) FROM (SELECT conversation_handle AS [handle of it], transmission_status AS"
+    " [status of it] FROM sys.transmission_queue) AS [what waits] WHERE [handle of it] = NULL), '')"
+)
+GUID = re.compile(r"\{?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\}?", re.ASCII | re.IGNORECASE)
 _WRITES = frozenset(
     ("ALTER", "CREATE", "DELETE", "DENY", "DROP", "GRANT", "INSERT", "MERGE", "REVOKE", "TRUNCATE", "UPDATE")
 )
@@ -394,9 +401,24 @@ class SelectQuery:
             problem = "incorrect syntax: a part of the statement is empty, or is not what it has to be there"
             raise DdlSyntaxError(102, problem) from None
         tree = trees[0]
+        for call in list(tree.find_all(exp.Anonymous)) if tree is not None else ():
+            if call.name.upper() == STATUS_FUNCTION:
+                call.replace(self._status_of(call))
         if not isinstance(tree, exp.Select | exp.SetOperation):
             raise StatementError(259, f"{_READ_ONLY}: only SELECT can follow WITH")
         return tree
+
+    def _status_of(self, call: exp.Anonymous) -> exp.Expr:
+        """GET_TRANSMISSION_STATUS(handle): that of the messages of the conversation that wait, or an empty text."""
+        if len(call.expressions) != 1:
+            raise self.error(174, f"{STATUS_FUNCTION} takes one conversation handle", call.name)
+        handle = call.expressions[0]
+        if isinstance(handle, exp.Literal | exp.National) and GUID.fullmatch(handle.name) is None:
+            raise self.error(8169, f"{handle.name!r} is not a conversation handle: write a GUID", handle.name)
+        status: exp.Expr = exp.maybe_parse(_STATUS_SQL, dialect="tsql").copy()
+        for place in list(status.find_all(exp.Null)):
+            place.replace(handle)
+        return exp.alias_(status, STATUS_FUNCTION) if isinstance(call.parent, exp.Select) else status
 
     def _syntax_error(self, error: ParseError) -> StatementError:
         """

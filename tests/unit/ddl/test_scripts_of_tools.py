@@ -79,6 +79,21 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'x'", "databases.NAME.private_key"),
         ("CREATE CERTIFICATE c", "broker certs"),
         ("CREATE LOGIN l", "GRANT ... TO [CN=...]"),
+        ("ALTER ROLE r ADD MEMBER u", "GRANT ... TO [CN=...]"),
+        ("ALTER ENDPOINT e FOR SERVICE_BROKER (MESSAGE_FORWARD_SIZE = 15)", "message_forward_size"),
+        ("ALTER AUTHORIZATION ON SERVICE::s TO dbo", "owners mean nothing here"),
+        ("ALTER SERVICE MASTER KEY REGENERATE", "private_key"),
+        ("CREATE XML SCHEMA COLLECTION c AS ''", "check the body against its schema in the application"),
+        ("CREATE TABLE t (a INT)", "only objects of the broker"),
+        ("BACKUP DATABASE d TO DISK = 'x'", "back up the database file"),
+        ("KILL 55", "broker dialogs end"),
+        ("BEGIN TRY", "statements of the broker only"),
+        ("GRANT VIEW DEFINITION ON SERVICE::s TO u", "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE"),
+        ("GRANT ALTER ON SERVICE::s TO u", "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE"),
+        ("ALTER QUEUE q MOVE TO [PRIMARY]", "there is no index to move"),
+        ("ALTER DATABASE d SET PARTNER = 'TCP://a:1'", "databases.NAME.mirroring"),
+        ("ALTER DATABASE d SET SINGLE_USER WITH ROLLBACK IMMEDIATE", "about a database server"),
+        ("GET_TRANSMISSION_STATUS('x')", "it is a function"),
         ("BEGIN TRANSACTION", "a script is one change"),
         ("COMMIT", "a script is one change"),
         ("DECLARE @h uniqueidentifier", "statements of the broker only"),
@@ -89,7 +104,8 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("IF EXISTS (SELECT * FROM sys.routes WHERE route_id = 'a') DROP ROUTE a", "WHERE name = 'text'"),
         ("IF EXISTS (SELECT *", "expected FROM"),
         ("IF EXISTS (SELECT * FROM sys.routes WHERE name = 'a') USE b", "USE cannot be under IF"),
-        ("SET @x = 5", "incorrect syntax near '@x'"),
+        ("SET @x = 5", "variables are not supported"),
+        ("END CONVERSATION @h", "variables are not supported"),
         ("END", "expected CONVERSATION"),
         ("BEGIN", "expected CONVERSATION"),
     ],
@@ -99,3 +115,24 @@ def test_what_cannot_run_says_what_to_do(text: str, problem: str) -> None:
 
     assert problem in mistakes[0].problem
     assert "did you mean" not in mistakes[0].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ALTER SERVICE s (ADD CONTRCT c)", "did you mean CONTRACT?"),
+        ("GRANT SNED ON SERVICE::s TO u", "did you mean SEND?"),
+        ("GRANT SEND FOR SERVICE::s TO u", "incorrect syntax near 'FOR'; expected ON"),
+    ],
+)
+def test_a_slip_in_a_statement_is_a_slip(text: str, problem: str) -> None:
+    mistakes = [one for one in read_script(text) if isinstance(one, DdlSyntaxError)]
+
+    assert problem in mistakes[0].problem
+
+
+def test_a_variable_has_the_number_of_the_original() -> None:
+    with pytest.raises(DdlSyntaxError) as refused:
+        parse_script("MOVE CONVERSATION @h TO @g")
+
+    assert 137 == refused.value.number

@@ -6,6 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -202,6 +203,27 @@ def test_guid_is_found_in_any_case(dialog: Dialog, tmp_path: Path, view: str) ->
     for text in (str(handle).upper(), str(handle).lower()):
         found = views.select(f"SELECT DISTINCT {column} FROM {view} WHERE {column} = '{text}'", database="orders")
         assert [(str(handle).upper(),)] == found.rows
+
+
+def test_transmission_status_is_asked_of_a_handle_or_of_each_of_a_column(
+    orders: sqlite3.Connection, dialog: Dialog, ask: Callable[[str], list[tuple[object, ...]]]
+) -> None:
+    quiet = begin_dialog(orders, from_service="//shop/Orders", to_service="//shop/Quiet")
+    orders.execute("UPDATE broker_conversation SET transmission_status = 'no route'")
+
+    told = [
+        ask(f"SELECT GET_TRANSMISSION_STATUS('{str(one).lower()}') AS status")
+        for one in (dialog.conversation_handle, quiet.conversation_handle, uuid.uuid4())
+    ]
+
+    assert [[("no route",)], [("",)], [("",)]] == told
+    each = "SELECT far_service, Get_Transmission_Status(conversation_handle) FROM sys.conversation_endpoints ORDER BY 1"
+    assert [("//shop/Billing", "no route"), ("//shop/Quiet", "")] == ask(each)
+
+
+@pytest.mark.parametrize(("arguments", "number"), [("", 174), ("'a', 'b'", 174), ("'a'", 8169)])
+def test_transmission_status_is_of_one_handle(views: SystemViews, arguments: str, number: int) -> None:
+    assert number == refused(views, f"SELECT GET_TRANSMISSION_STATUS({arguments})").number
 
 
 # --- queues -------------------------------------------------------------------------------------------------
