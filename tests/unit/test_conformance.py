@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.unit.routing.test_acceptance import CASES
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
 CELLS = 4  # mark, what it says, tests, our choice
@@ -31,7 +33,7 @@ CASE_FILES = ("tests/unit/routing/test_acceptance.py", "tests/property/test_conf
 
 @dataclass(frozen=True)
 class Row:
-    """One row. Shape: `tests` as written between the backticks, `path::name`."""
+    """One row. Shape: `tests` as written between the backticks, `path::name` or `path::name[case, case]`."""
 
     mark: str
     says: str
@@ -63,6 +65,11 @@ def functions_in(path: Path) -> frozenset[str]:
     )
 
 
+def cases_of(test: str) -> set[str]:
+    """The cases that are named in the brackets after a test."""
+    return set(re.findall(r"[^\[\],]+", test.partition("[")[2].replace(", ", ",")))
+
+
 def faults(rows: Iterable[Row], marks: Iterable[str], root: Path) -> list[str]:
     """Everything wrong with a table, a sentence each."""
     rows, expected = list(rows), Counter(marks)
@@ -78,7 +85,7 @@ def faults(rows: Iterable[Row], marks: Iterable[str], root: Path) -> list[str]:
 
 
 def _faults_of(test: str, root: Path) -> Iterator[str]:
-    path, separator, name = test.partition("::")
+    path, separator, name = test.partition("[")[0].partition("::")
     file = root / path
     if not separator or not path.startswith("tests/"):
         yield f"{test} names no test"
@@ -98,6 +105,26 @@ def test_every_test_of_a_case_is_named_by_a_row() -> None:
     cases = {f"{path}::{name}" for path in CASE_FILES for name in functions_in(ROOT / path)}
 
     assert set() == {case for case in cases - named if "::test_case_" in case}
+
+
+def test_every_case_of_the_acceptance_table_is_named_by_a_row_and_no_other() -> None:
+    """A row names the marks of the cases that prove it; one that is gone or renamed takes the row with it."""
+    table = "tests/unit/routing/test_acceptance.py::test_case"
+    rows = list(parse_rows(PAGE.read_text(encoding="utf-8")))
+    named = {row.mark: cases_of(test) for row in rows for test in row.tests if test.partition("[")[0] == table}
+    marks = {case[0] for case in CASES}
+
+    assert [] == [mark for mark, cases in named.items() if not cases or not cases <= marks]
+    # A case with more words is another one of the same mark.
+    assert [] == [
+        case for case in marks if not any(case in cases or case.split()[0] in cases for cases in named.values())
+    ]
+
+
+def test_no_row_says_that_something_is_missing() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert [] == re.findall(r"^.*not (?:there|built|done) yet.*$", page, flags=re.MULTILINE | re.IGNORECASE)
 
 
 def test_every_rule_that_the_code_refers_to_is_on_the_page() -> None:
