@@ -94,7 +94,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 HERE = "orders, database orders"
 CAUSES = [
     ("//nowhere", "no route", "no route", HERE, "in orders of orders: CREATE ROUTE [//nowhere] WITH SERVICE_NAME = "),
-    ("//dead", "next hop not reached", "is not reached: Connection refused", HERE, f"start the instance at {DEAD}"),
+    ("//dead", "next hop not reached", "Connection refused", HERE, f"start the instance at {DEAD}"),
     ("//lost", "no route", "", "gateway", "in msdb of gateway: CREATE ROUTE [//lost]"),
     ("//refused", "held", "Connection refused", "gateway", f"make {DEAD} reachable"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
