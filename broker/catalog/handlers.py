@@ -531,7 +531,9 @@ def refuse_option(statement: ddl.AlterDatabase, *, is_declared: bool) -> None:
 
 
 _REFUSED = {
-    ddl.DatabaseOption.NEW_BROKER: "NEW_BROKER takes the file for itself: stop the daemon, then use broker database",
+    ddl.DatabaseOption.NEW_BROKER: (
+        "NEW_BROKER takes the file for itself: stop the daemon, then broker database reset-identity"
+    ),
     ddl.DatabaseOption.DISABLE_BROKER: (
         "DISABLE_BROKER is not supported: take the database out of the configuration, or set its queues OFF"
     ),
