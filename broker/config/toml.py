@@ -76,15 +76,6 @@ def render_value(value: Any) -> str:
             return str(value)
 
 
-def render_sections(sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """A file of plain sections; the name of a section is its dotted path, as TOML writes it."""
-    tables = (
-        [f"[{section}]", *(f"{_render_name(key)} = {render_value(value)}" for key, value in values.items()), ""]
-        for section, values in sections.items()
-    )
-    return "\n".join(line for table in tables for line in table)
-
-
 def _render_name(name: str) -> str:
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=not name.isprintable())
 

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from broker.admin.client import AdminClient
-from broker.config.toml import render_sections
+from broker.config.toml import dotted, render_value
 from broker.errors import BrokerError, DaemonUnreachableError
 
 PORTS = (20_000, 32_000)  # below the range from which the system takes the ports of outgoing connections
@@ -301,6 +301,15 @@ class Topology:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop(patience=PATIENCE_SECONDS)
+
+
+def render_sections(sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A configuration file; the name of a section is its dotted path, as TOML writes it."""
+    tables = (
+        [f"[{section}]", *(f"{dotted((key,))} = {render_value(value)}" for key, value in values.items()), ""]
+        for section, values in sections.items()
+    )
+    return "\n".join(line for table in tables for line in table)
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float, what: str) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 from broker.config.load import load_settings
 from broker.config.settings import Settings
-from broker.config.toml import render_sections
 from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, issue_database, issue_endpoint
+from examples.demo.topology import render_sections
 
 DIRECTORIES = ("tls/peers", "dialog/peers", "scripts.d")
 

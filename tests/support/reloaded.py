@@ -10,8 +10,8 @@ from typing import Any
 
 from broker.catalog.reload import Reloaded
 from broker.config.load import load_settings
-from broker.config.toml import render_sections
 from broker.daemon.instance import Instance
+from examples.demo.topology import render_sections
 from tests.support.certificates import make
 from tests.support.identities import issue
 
