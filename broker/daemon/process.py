@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -31,8 +31,7 @@ from broker.daemon.early_signal import endure
 from broker.errors import BrokerError
 
 if TYPE_CHECKING:
-    from broker.catalog.reload import Reloads
-    from broker.net.drain import Drain
+    from broker.daemon.instance import Instance
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 CLOSE_SECONDS = 15.0  # that a service manager is asked for beyond the drain, to close what is open
@@ -43,40 +42,7 @@ _USEC = 1_000_000
 log = structlog.get_logger(__name__)
 
 
-class StateReporter(Protocol):
-    """Reports the state."""
-
-    async def state(self) -> dict[str, Any]:
-        """Return the state, as `GET /v1/status` answers it."""
-
-
-class ManagedService(Protocol):
-    """
-    The instance that runs in a process.
-
-    Attributes:
-        stopping: Set once it should end.
-    """
-
-    stopping: asyncio.Event
-
-    @property
-    def drain(self) -> Drain:
-        """The drain of the instance."""
-
-    @property
-    def reloads(self) -> Reloads:
-        """Reloads of its configuration."""
-
-    @property
-    def admin(self) -> StateReporter:
-        """Its admin interface."""
-
-
-Serving = Callable[[], AbstractAsyncContextManager[ManagedService]]
-
-
-def run(serving: Serving) -> bool:
+def run(serving: Callable[[], AbstractAsyncContextManager[Instance]]) -> bool:
     """
     Serve until SIGTERM or SIGINT, and drain. On uvloop where it is installed.
 
@@ -93,7 +59,7 @@ def run(serving: Serving) -> bool:
         notify.close()
 
 
-async def _run(serving: Serving, notify: Notify) -> bool:
+async def _run(serving: Callable[[], AbstractAsyncContextManager[Instance]], notify: Notify) -> bool:
     task = asyncio.current_task()
     assert task is not None
     life = _Life(task, notify)
@@ -124,7 +90,7 @@ class _Life:
         self.is_ending = False
         self._starting = starting
         self._notify = notify
-        self._served: ManagedService | None = None
+        self._served: Instance | None = None
         self._hangups = 0  # not handled yet
         self._reloading: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
@@ -134,7 +100,7 @@ class _Life:
         """Whether the start is over."""
         return self._served is not None
 
-    def begin(self, served: ManagedService) -> None:
+    def begin(self, served: Instance) -> None:
         """The instance serves from now on."""
         self._served = served
         served.drain.on_change = self._on_drain

@@ -11,8 +11,10 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
 
 from broker.admin.server import AdminServer, PreparedListeners
 from broker.catalog.check import journal_directory_error, journal_errors, tracing_errors
@@ -47,17 +49,8 @@ _IDENTITY = frozenset({"certificate", "private_key", "peers"})
 
 
 def peer_limits(settings: Settings) -> PeerLimits:
-    """Return the limits of what peers may use."""
-    limits = settings.limits
-    return PeerLimits(
-        connections=limits.connections,
-        connections_per_peer=limits.connections_per_peer,
-        reserved_connections=limits.reserved_connections,
-        handshakes=limits.handshakes,
-        bytes_per_second=limits.bytes_per_second,
-        messages_per_second=limits.messages_per_second,
-        pool_share=limits.pool_share,
-    )
+    """Return the limits of what peers may use: the section `[limits]`, key by key."""
+    return PeerLimits(**structs.asdict(settings.limits))
 
 
 def pass_limits(settings: Settings, largest: int) -> Limits:
@@ -113,16 +106,8 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
         raise journal_directory_error(settings, f'"{journal.directory}" cannot be made: {error.strerror}') from error
     from broker.journal.writer import JournalPlan  # noqa: PLC0415 - an extra
 
-    return JournalPlan(
-        directory=journal.directory,
-        instance=settings.instance.name,
-        sample=journal.sample,
-        buffer_bytes=journal.buffer_size,
-        file_bytes=journal.file_size,
-        file_seconds=journal.file_age,
-        keep_bytes=journal.keep_size,
-        keep_seconds=journal.keep_age,
-    )
+    decoder = os.environ.get(KERNEL_VARIABLE, "")
+    return JournalPlan(instance=settings.instance.name, decoder=decoder, **structs.asdict(journal))
 
 
 def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
@@ -137,7 +122,6 @@ def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) 
         return None
     from broker.journal.writer import Journal  # noqa: PLC0415 - an extra
 
-    plan = replace(plan, decoder=os.environ.get(KERNEL_VARIABLE, ""))
     journal = Journal(plan, adjacent_of=adjacent_of, follower=_open_tracing(settings))
     journal.start()
     return journal

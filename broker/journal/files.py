@@ -67,10 +67,12 @@ def hour_directory(directory: Path, begun_at: float) -> Path:
 
 def files_of(directory: Path, instance: str) -> Iterator[Path]:
     """Yield the finished files of an instance, in no order."""
-    prefix = f"{instance_part(instance)}-"
-    for path in directory.glob("date=*/hour=*/*.parquet"):
-        if path.name.startswith(prefix) and _REST.fullmatch(path.name, len(prefix)):
-            yield path
+    yield from _named(directory.glob("date=*/hour=*/*.parquet"), f"{instance_part(instance)}-")
+
+
+def _named(paths: Iterable[Path], prefix: str) -> Iterator[Path]:
+    """The paths whose names are this and the rest of a file name."""
+    return (path for path in paths if path.name.startswith(prefix) and _REST.fullmatch(path.name, len(prefix)))
 
 
 def remove_leftovers(directory: Path, instance: str) -> int:
@@ -80,10 +82,9 @@ def remove_leftovers(directory: Path, instance: str) -> int:
     Raises:
         OSError: the directory cannot be read.
     """
-    prefix = f".{instance_part(instance)}-"
     removed = 0
-    for path in directory.glob(".*.parquet"):
-        if path.name.startswith(prefix) and _REST.fullmatch(path.name, len(prefix)) and _is_abandoned(path):
+    for path in _named(directory.glob(".*.parquet"), f".{instance_part(instance)}-"):
+        if _is_abandoned(path):
             with suppress(FileNotFoundError):
                 path.unlink()
                 removed += 1

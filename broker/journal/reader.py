@@ -32,16 +32,6 @@ def rows_where(table: pa.Table, chosen: Any) -> pa.Table:
     return call_function("filter", [table, chosen])
 
 
-def rows_at(table: pa.Table, numbers: pa.Array) -> pa.Table:
-    """Return the rows with these numbers, in the order of the numbers."""
-    return call_function("take", [table, numbers])
-
-
-def order_of(values: Any) -> pa.Array:
-    """Return the row numbers sorted by value, ascending and stable."""
-    return call_function("sort_indices", [values])
-
-
 def converted(values: Any, form: pa.DataType) -> Any:
     """
     Cast values to another type.
@@ -58,19 +48,9 @@ def table_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def first_known(values: Any, others: Any) -> Any:
-    """Return each value, or the one of `others` in the same row if it is null."""
-    return call_function("coalesce", [values, others])
-
-
 def are_among(values: Any, wanted: pa.Array) -> Any:
     """Return, for each row, whether the value is one of these."""
     return call_function("is_in", [values], SetLookupOptions(wanted))
-
-
-def are_from(values: Any, least: pa.Scalar) -> Any:
-    """Return, for each row, whether the value is at least this one."""
-    return call_function("greater_equal", [values, least])
 
 
 # --- one file ---
@@ -133,7 +113,7 @@ class FileReader:
 
 def ended(table: pa.Table) -> pa.ChunkedArray:
     """Return when each visit ended, or began if it has not ended: microseconds since 1970."""
-    return converted(first_known(table["left_at"], table["entered_at"]), pa.int64())
+    return converted(call_function("coalesce", [table["left_at"], table["entered_at"]]), pa.int64())
 
 
 # --- the newest visits ---
@@ -271,7 +251,7 @@ class _Last:
     def append(self, table: pa.Table) -> None:
         """Add rows that were written after the present ones."""
         if self.least is not None:
-            table = rows_where(table, are_from(ended(table), self.least))
+            table = rows_where(table, call_function("greater_equal", [ended(table), self.least]))
         self._keep(self._rows, table_as(table, _PLAIN))
 
     def prepend(self, other: _Last) -> None:
@@ -281,8 +261,8 @@ class _Last:
     def _keep(self, first: pa.Table, second: pa.Table) -> None:
         table = pa.concat_tables([first, second])
         instants = ended(table)
-        order = order_of(instants)[-self._count :]
-        self._rows = rows_at(table, order)
+        order = call_function("sort_indices", [instants])[-self._count :]  # ascending and stable
+        self._rows = call_function("take", [table, order])
         if len(order) == self._count:
             self.least = instants[order[0].as_py()]
 

@@ -57,27 +57,27 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class JournalPlan:
     """
-    The settings of a journal.
+    The settings of a journal, named as in the section `[journal]`: sizes in bytes, ages in seconds.
 
-    `directory` is absolute; `sample` is the fraction of dialogs; `buffer_bytes` bounds records that are not rows yet,
-    an eighth of it is the ring; a file is closed at `file_bytes` or `file_seconds`; `keep_bytes` and `keep_seconds`
-    bound the size and the age of all files, 0 for none; `decoder` is a name, empty for the fastest.
+    `directory` is absolute; `sample` is the fraction of dialogs; `buffer_size` bounds records that are not rows yet,
+    an eighth of it is the ring; a file is closed at `file_size` or `file_age`; `keep_size` and `keep_age` bound the
+    size and the age of all files, 0 for none; `decoder` is a name, empty for the fastest.
     """
 
     directory: Path
     instance: str
     sample: float = 1.0
-    buffer_bytes: int = 32 << 20
-    file_bytes: int = 64 << 20
-    file_seconds: float = 900.0
-    keep_bytes: int = 0
-    keep_seconds: float = 0.0
+    buffer_size: int = 32 << 20
+    file_size: int = 64 << 20
+    file_age: float = 900.0
+    keep_size: int = 0
+    keep_age: float = 0.0
     decoder: str = ""
 
     @property
     def ring_bytes(self) -> int:
         """The size of the ring. As much may be copied out of it; the rest is memory for the ring to continue in."""
-        return self.buffer_bytes // RINGS
+        return self.buffer_size // RINGS
 
 
 class Writer:
@@ -90,15 +90,12 @@ class Writer:
     failed, or "".
     """
 
-    def __init__(
-        self, plan: JournalPlan, *, follower: Follower | None = None, wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, plan: JournalPlan, *, follower: Follower | None = None) -> None:
         self.records = self.bytes = self.files = self.lost = self.errors = self.removed = self.pending = 0
         self.failures = 0
         self.problem = ""
         self._plan = plan
         self._follower = follower
-        self._wall_clock = wall_clock
         self._offered = self._done = 0  # bytes of copies, each counted by one side
         self._free: deque[bytearray] = deque()  # memory for the ring to go on in
         self._queue: SimpleQueue[RingBatch | JournalPlan | None] = SimpleQueue()
@@ -279,7 +276,7 @@ class Writer:
                 reason=reason,
                 lost_records=lost,
                 retry_in_s=RETRY_SECONDS,
-                since=datetime.fromtimestamp(self._wall_clock(), UTC).isoformat(),  # so no two lines are identical
+                since=datetime.now(UTC).isoformat(),  # so no two lines are identical
             )
         self.problem = reason
 
@@ -296,11 +293,6 @@ class Writer:
         if file is not None:
             file.abandon()
 
-    def _recover(self) -> None:
-        if self.problem:
-            self.problem = ""
-            log.info("journal is written again", directory=str(self._plan.directory), lost_records=self.lost)
-
     def _tend(self) -> None:
         """Write a group if it is complete, close a file that is large or old enough, remove files that are too old."""
         if self._rows.count and self._file is None:
@@ -309,7 +301,7 @@ class Writer:
             self._write()
         if self._file is not None and (
             self.problem  # after a failure: data reaches the disk when the file is closed
-            or self._file.size >= self._plan.file_bytes
+            or self._file.size >= self._plan.file_size
             or self._open_seconds() <= 0
         ):
             self._close()
@@ -318,7 +310,7 @@ class Writer:
 
     def _open_seconds(self) -> float:
         """Return the seconds that the file may stay open."""
-        return self._opened_at + self._plan.file_seconds - time.monotonic()
+        return self._opened_at + self._plan.file_age - time.monotonic()
 
     def _open(self) -> None:
         """Make a file, with its first row: an error is found early."""
@@ -326,7 +318,7 @@ class Writer:
         self._sequence += 1
         self._opened_at = time.monotonic()
         self._file = JournalFile(
-            self._plan.directory, self._plan.instance, sequence=self._sequence, begun_at=self._wall_clock()
+            self._plan.directory, self._plan.instance, sequence=self._sequence, begun_at=time.time()
         )
 
     def _write(self) -> None:
@@ -349,18 +341,20 @@ class Writer:
         self.pending -= file.rows
         self.bytes += size
         self.files += 1
-        self._recover()
+        if self.problem:
+            self.problem = ""
+            log.info("journal is written again", directory=str(self._plan.directory), lost_records=self.lost)
         self._retain()
 
     def _retain(self) -> None:
         """Remove files that are too old or too many."""
         self._tended_at = time.monotonic()
-        if not (self._plan.keep_bytes or self._plan.keep_seconds):
+        if not (self._plan.keep_size or self._plan.keep_age):
             return
         directory, instance = self._plan.directory, self._plan.instance
         files = read_files(directory, instance)
         old = too_old_or_too_many(
-            files, now=self._wall_clock(), most_bytes=self._plan.keep_bytes, most_seconds=self._plan.keep_seconds
+            files, now=time.time(), most_bytes=self._plan.keep_size, most_seconds=self._plan.keep_age
         )
         try:
             self.removed += remove(directory, old)
@@ -416,7 +410,7 @@ class Journal:
         """
         if self.ring.used:
             self._hand_over(is_last=True)
-        self._plan = replace(plan, buffer_bytes=self._plan.buffer_bytes, decoder=self._plan.decoder)
+        self._plan = replace(plan, buffer_size=self._plan.buffer_size)
         self.ring.resample(plan.sample)
         self._writer.use(self._plan)
 

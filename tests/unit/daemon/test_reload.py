@@ -28,11 +28,11 @@ def test_journal_is_what_the_settings_say_and_its_directory_is_made(tmp_path: Pa
     assert ("gw", 0.25, 32 << 20, 64 << 20, 900.0, 10 << 30, 30 * 86_400.0) == (
         plan.instance,
         plan.sample,
-        plan.buffer_bytes,
-        plan.file_bytes,
-        plan.file_seconds,
-        plan.keep_bytes,
-        plan.keep_seconds,
+        plan.buffer_size,
+        plan.file_size,
+        plan.file_age,
+        plan.keep_size,
+        plan.keep_age,
     )
 
 

@@ -23,11 +23,9 @@ from broker.journal.schema import JOURNAL, Fitness
 from tests.support.journalled import START, table, visit, write
 
 NUMBERS = pa.chunked_array([[3, 1, None], [2, 1]])
-OTHERS = pa.chunked_array([[9, 9, 9], [9, 9]])
 TABLE = pa.table({"number": NUMBERS, "word": ["a", "b", None, "d", "e"]})
 FLAGS = pa.array([True, False, None, True, False])
 ORDER = pa.array([4, 0])
-ONE = pa.scalar(2, pa.int64())
 AS_TEXT = pa.schema([("number", pa.string()), ("word", pa.large_string())])
 
 
@@ -35,13 +33,9 @@ AS_TEXT = pa.schema([("number", pa.string()), ("word", pa.large_string())])
     ("done", "expected"),
     [
         (kernel.rows_where(TABLE, FLAGS), TABLE.filter(FLAGS)),
-        (kernel.rows_at(TABLE, ORDER), TABLE.take(ORDER)),
-        (kernel.order_of(NUMBERS), pc.sort_indices(NUMBERS)),
         (kernel.converted(NUMBERS, pa.string()), NUMBERS.cast(pa.string())),
         (kernel.table_as(TABLE, AS_TEXT), TABLE.cast(AS_TEXT)),
-        (kernel.first_known(NUMBERS, OTHERS), pc.coalesce(NUMBERS, OTHERS)),
         (kernel.are_among(NUMBERS, ORDER), pc.is_in(NUMBERS, value_set=ORDER)),
-        (kernel.are_from(NUMBERS, ONE), pc.greater_equal(NUMBERS, ONE)),
     ],
 )
 def test_a_function_by_name_does_what_the_one_of_the_library_does(done: Any, expected: Any) -> None:

@@ -36,7 +36,7 @@ WAY = way()
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JournalPlan:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    return JournalPlan(tmp_path / "flows", "gw", buffer_bytes=8 << 20)
+    return JournalPlan(tmp_path / "flows", "gw", buffer_size=8 << 20)
 
 
 def files(plan: JournalPlan) -> list[Path]:
@@ -154,9 +154,9 @@ async def test_another_plan_holds_for_what_is_recorded_from_then_on(plan: Journa
     one = journal(plan)
     one.start()
     record(one, 3)
-    other = JournalPlan(tmp_path / "else", "gw", sample=0.25, buffer_bytes=64 << 20)
+    other = JournalPlan(tmp_path / "else", "gw", sample=0.25, buffer_size=64 << 20)
 
-    one.use(replace(plan, file_seconds=60.0))
+    one.use(replace(plan, file_age=60.0))
     record(one, 1)
     one.use(other)
     record(one, 2)
@@ -244,7 +244,7 @@ def test_everything_offered_is_in_one_file_at_the_end(plan: JournalPlan) -> None
 
 
 def test_file_is_ended_by_its_age_and_has_what_was_shed_since_the_one_before(plan: JournalPlan) -> None:
-    writer = running(plan, file_seconds=0.02)
+    writer = running(plan, file_age=0.02)
     for number, shed in enumerate((0, 4, 4, 9), 1):
         writer.offer(batch(shed=shed))
         reaches(writer, files=number)
@@ -257,7 +257,7 @@ def test_file_is_ended_by_its_age_and_has_what_was_shed_since_the_one_before(pla
 
 def test_file_is_ended_by_its_size(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GROUP_ROWS", 100)
-    writer = running(plan, file_bytes=1000)
+    writer = running(plan, file_size=1000)
     for _ in range(5):
         writer.offer(batch(100))
 
@@ -330,7 +330,7 @@ def test_disk_that_is_full_when_a_file_is_closed_is_logged_each_time_and_not_cal
 
     monkeypatch.setattr(os, "fsync", maybe)
     with capture_logs() as logs:
-        writer = running(plan, file_seconds=0.01)
+        writer = running(plan, file_age=0.01)
         for round_ in (1, 2):
             is_full.set()
             for errors in (2 * round_ - 1, 2 * round_):
@@ -395,7 +395,7 @@ def test_leftovers_of_a_crash_are_removed_at_the_start(plan: JournalPlan) -> Non
     assert not left.exists()
 
 
-@pytest.mark.parametrize("bounds", [{"keep_bytes": 1}, {"keep_seconds": 0.001}])
+@pytest.mark.parametrize("bounds", [{"keep_size": 1}, {"keep_age": 0.001}])
 def test_old_files_are_removed_when_one_appears(plan: JournalPlan, bounds: dict[str, Any]) -> None:
     plain = running(plan)
     plain.offer(batch())
@@ -420,7 +420,7 @@ def test_file_that_cannot_be_removed_disturbs_nothing(plan: JournalPlan, monkeyp
 
     monkeypatch.setattr(module, "remove", refuse)
     with capture_logs() as logs:
-        writer = running(plan, keep_bytes=1)
+        writer = running(plan, keep_size=1)
         writer.offer(batch(4))
         ended(writer)
 
@@ -447,7 +447,7 @@ def test_fault_of_the_program_costs_the_rows_at_hand_and_is_reported_until_a_fil
     follower = Follower()
     follower.error = RuntimeError("a fault of the program")
     with capture_logs() as logs:
-        writer = running(plan, follower, file_seconds=0.02)
+        writer = running(plan, follower, file_age=0.02)
         for rows in (3, 4):
             writer.offer(batch(rows))
         reaches(writer, failures=2)
