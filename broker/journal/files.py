@@ -195,17 +195,13 @@ class JournalFile:
     def abandon(self) -> None:
         """Remove the file; never fails."""
         for end in (self._writer.close, self._sink.close):
-            try:
+            with suppress(OSError, pa.ArrowException):
                 end()
-            except (OSError, pa.ArrowException):
-                continue
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        try:
+        with suppress(OSError):  # the next start removes it: it is not locked
             self._temporary.unlink(missing_ok=True)
-        except OSError:  # the next start removes it: it is not locked
-            return
 
     def _publish(self) -> Path:
         """Rename the file; another process may remove the empty directory at the same moment."""

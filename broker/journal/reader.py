@@ -70,7 +70,6 @@ class FileReader:
 
     def __init__(self, path: Path) -> None:
         self._file = pq.ParquetFile(path)
-        self._names = set(self._file.schema_arrow.names)
         self._index = {name: number for number, name in enumerate(self._file.schema_arrow.names)}
 
     def __enter__(self) -> Self:
@@ -93,7 +92,7 @@ class FileReader:
 
     def pieces(self, group: int, columns: Iterable[str] = JOURNAL.names) -> Iterator[pa.Table]:
         """Yield the rows of a group, `PIECE_ROWS` at a time; a column that the file does not have is null."""
-        known = [name for name in columns if name in self._names]
+        known = [name for name in columns if name in self._index]
         for batch in self._file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
             yield pa.Table.from_arrays(
                 [

@@ -186,14 +186,12 @@ def _understand(path: Path, size: int, rows: int, given: Mapping[bytes, bytes], 
     """Return the state of a file from the metadata of its footer."""
     missing = [key.decode() for key in (SCHEMA_KEY, FILE_KEY, INSTANCE_KEY, SAMPLE_KEY, SHED_KEY) if key not in given]
     if missing:
-        why = f"its footer lacks {', '.join(missing)}"
-        raise _ForeignError(why)
+        raise _ForeignError(f"its footer lacks {', '.join(missing)}")
     try:
         version, sample, shed = int(given[SCHEMA_KEY]), float(given[SAMPLE_KEY]), int(given[SHED_KEY])
         file, instance = given[FILE_KEY].decode(), given[INSTANCE_KEY].decode()
     except ValueError as error:
-        why = f"its footer cannot be understood: {_first_line(error)}"
-        raise _ForeignError(why) from None
+        raise _ForeignError(f"its footer cannot be understood: {_first_line(error)}") from None
     lacking = _check(schema, version)
     fitness, problem = Fitness.GOOD, ""
     if lacking:
@@ -228,17 +226,14 @@ def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
 def _check(schema: pa.Schema, version: int) -> list[str]:
     """Return the columns that are missing. Only nullable ones may be: later versions add no others."""
     if version < 1:
-        why = f"there is no version {version} of the journal"
-        raise _ForeignError(why)
+        raise _ForeignError(f"there is no version {version} of the journal")
     lacking = []
     for field in JOURNAL:
         index = schema.get_field_index(field.name)
         if index >= 0 and _plain(schema.field(index).type) != _plain(field.type):
-            why = f"its column {field.name} is {schema.field(index).type}, not {_plain(field.type)}"
-            raise _ForeignError(why)
+            raise _ForeignError(f"its column {field.name} is {schema.field(index).type}, not {_plain(field.type)}")
         if index < 0 and not field.nullable:
-            why = f"it has no column {field.name}"
-            raise _ForeignError(why)
+            raise _ForeignError(f"it has no column {field.name}")
         if index < 0:
             lacking.append(field.name)
     return lacking
@@ -259,13 +254,11 @@ def _check_nulls(footer: pq.FileMetaData, schema: pa.Schema) -> None:
         for column in map(group.column, range(group.num_columns)):
             name, given = column.path_in_schema, column.statistics
             if name in loose and (given is None or not given.has_null_count):
-                why = f"its column {name} may be null, and its footer does not say whether it is"
-                raise _ForeignError(why)
+                raise _ForeignError(f"its column {name} may be null, and its footer does not say whether it is")
             nulls[name] += given.null_count if name in loose else 0
     for name in sorted(loose):
         if nulls[name]:
-            why = f"its column {name} is null in {nulls[name]:,} rows"
-            raise _ForeignError(why)
+            raise _ForeignError(f"its column {name} is null in {nulls[name]:,} rows")
 
 
 def _plain(form: Any) -> Any:

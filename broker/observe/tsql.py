@@ -98,17 +98,9 @@ def _call(name: str, *keys: str) -> Write:
     return write
 
 
-def _now(generator: Generator, _node: exp.Expr) -> str:
-    return generator.func(NOW)
-
-
 def _anonymous(generator: Generator, node: exp.Expr) -> str:
     name = node.name.upper()
     return generator.func(NOW if name in _NOW_NAMES else name, *node.expressions)
-
-
-def _collate(generator: Generator, node: exp.Expr) -> str:
-    return f"{generator.sql(node.this)} COLLATE {collation_of(node.expression.name)}"
 
 
 def _cast(generator: Generator, node: exp.Expr) -> str:
@@ -120,20 +112,16 @@ def _cast(generator: Generator, node: exp.Expr) -> str:
     return f"substr({cast}, 1, {sizes[0]})" if target == _TEXT and sizes else cast
 
 
-def _national(generator: Generator, node: exp.Expr) -> str:
-    return generator.sql(exp.Literal.string(node.name))
-
-
 class _Generator(SQLiteGenerator):
     TRANSFORMS: ClassVar = {
         **SQLiteGenerator.TRANSFORMS,
         exp.Add: _call("tsql_plus", "this", "expression"),
         exp.Anonymous: _anonymous,
         exp.Cast: _cast,
-        exp.Collate: _collate,
-        exp.CurrentTimestamp: _now,
+        exp.Collate: lambda self, node: f"{self.sql(node.this)} COLLATE {collation_of(node.expression.name)}",
+        exp.CurrentTimestamp: lambda self, _: self.func(NOW),
         exp.Length: _call("length", "this"),
-        exp.National: _national,
+        exp.National: lambda self, node: self.sql(exp.Literal.string(node.name)),
     }
 
 

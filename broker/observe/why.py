@@ -287,8 +287,7 @@ def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
 
 
 def _is_dead_end(way: ExplainAnswer) -> bool:
-    told = way.explanation
-    return told.outcome in _DEAD_END
+    return way.explanation.outcome in _DEAD_END
 
 
 def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:

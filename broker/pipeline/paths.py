@@ -86,7 +86,8 @@ def _collected(visits: DataFrame) -> DataFrame:
         residence_us().alias("residence_us"),
         *("instance", "reason", "code", "adjacent_out"),
     )
-    bit = F.when(F.col("is_hop"), F.call_function("shiftleft", F.lit(1).cast("long"), _masked_slot()))
+    slot = F.least(slot_of(F.col("visit")), F.lit(_MASK_BITS))
+    bit = F.when(F.col("is_hop"), F.call_function("shiftleft", F.lit(1).cast("long"), slot))
     return (
         visits.select(
             "message_id", is_hop().alias("is_hop"), visit.alias("visit"), F.struct(*_CONSTANT).alias("constant")
@@ -101,10 +102,6 @@ def _collected(visits: DataFrame) -> DataFrame:
             F.bit_or(bit).alias("mask"),
         )
     )
-
-
-def _masked_slot() -> Column:
-    return F.least(slot_of(F.col("visit")), F.lit(_MASK_BITS))
 
 
 def _ordered(collected: DataFrame) -> DataFrame:

@@ -8,10 +8,10 @@ All times are microseconds and all sizes bytes; a percentile that is not known i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 LISTED_MAX = 200  # rows of a table
 UNJOURNALED = "no journal: "  # before the address at which an instance was reached of which there are no records
@@ -50,30 +50,6 @@ class InputFacts:
     troubles: tuple[str, ...] = ()
     version: str = ""
     period: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        summary: Mapping[str, Any],
-        *,
-        flows: str,
-        troubles: Sequence[str] = (),
-        version: str = "",
-        period: Mapping[str, str | None] | None = None,
-    ) -> InputFacts:
-        """Return the facts of an `Inventory.summary`; `period` is as from `PeriodBounds.to_json`."""
-        samples = {one for found in summary["samples"].values() for one in found}
-        return cls(
-            flows=flows,
-            files=summary["read"],
-            records=summary["rows"],
-            bytes=summary["bytes"],
-            instances=summary["instances"],
-            samples=tuple(sorted(samples)),
-            troubles=tuple(troubles),
-            version=version,
-            period=" ".join(f"{word} {when}" for word, when in (period or {}).items() if when),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,10 +116,14 @@ def facts(directory: Path, files: Mapping[str, Any] | None = None) -> InputFacts
     """
     with _run_of(directory) as run_record:
         summary = files or run_record["files"]
-        return InputFacts.of(
-            summary,
+        return InputFacts(
             flows=", ".join(run_record["flows"]),
-            troubles=inventory.sentences(summary)[1:],
+            files=summary["read"],
+            records=summary["rows"],
+            bytes=summary["bytes"],
+            instances=summary["instances"],
+            samples=tuple(sorted({one for found in summary["samples"].values() for one in found})),
+            troubles=tuple(inventory.sentences(summary)[1:]),
             version=version("service-broker"),
             period=_period(run_record),
         )
@@ -136,14 +140,14 @@ def _run_of(directory: Path) -> Iterator[dict[str, Any]]:
         raise PipelineError(f"{directory / REPORT} cannot be read: {error!r}", "run the jobs again") from error
 
 
-def _period(run_record: Mapping[str, Any]) -> dict[str, str | None]:
-    return {name: run_record.get(name) for name in ("from", "to")}
+def _period(run_record: Mapping[str, Any]) -> str:
+    """The part of the history that was asked for, in words; empty for all of it."""
+    return " ".join(f"{word} {when}" for word in ("from", "to") if (when := run_record.get(word)))
 
 
 def _history(directory: Path) -> str:
     """Describe the history of a result; equal words mean equal histories."""
     with _run_of(directory) as run_record:
         files = run_record["files"]
-        period = "".join(f" {word} {when}" for word, when in _period(run_record).items() if when)
         what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
-        return f"{what} of {', '.join(run_record['flows'])}{period}"
+        return f"{what} of {', '.join(run_record['flows'])} {_period(run_record)}".rstrip()
