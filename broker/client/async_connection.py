@@ -14,6 +14,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from os import PathLike
@@ -24,6 +25,7 @@ from broker.client.arguments import kind_of
 from broker.client.poison import forget_handed_out
 from broker.client.receiving import Waiting
 from broker.client.transaction import commit
+from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.transaction import path_of, sentence
 
@@ -50,6 +52,7 @@ class Connection:
         self._transaction: object | None = None
         self._doomed: object | None = None
         self._is_open = True
+        self._paused: set[Doorbell | None] = set()  # calls that wait in the thread
 
     @property
     def row_factory(self) -> Any:
@@ -80,6 +83,7 @@ class Connection:
         Cancelling ends the wait at once; a call that runs already is not stopped.
         """
         job = partial(call, *args, **kwargs)
+        self._end_pauses()
         if self.is_in_transaction:
             return await self._submit(partial(self._in_mode, "IMMEDIATE", job), self._transaction)
         async with self._turn:
@@ -87,7 +91,8 @@ class Connection:
 
     async def run_steps(self, begin: Callable[[sqlite3.Connection], Waiting[_T]]) -> _T:
         """
-        Run something that waits, inside a transaction; between its steps the thread and the file are free.
+        Run something that waits, inside a transaction; between its steps the file is free, and so is the thread where
+        another call needs it.
 
         Raises:
             ConversationError: 628 there is no transaction, so that what is received could get lost.
@@ -96,15 +101,31 @@ class Connection:
             problem = "to receive needs a transaction: do it, and what follows from it, inside `async with db:`"
             raise ConversationError(628, problem)
         steps = begin(self._db)
-        while True:
-            job = partial(self._in_mode, "IMMEDIATE", partial(_step, steps))
-            pause, result = await self._submit(job, self._transaction, self._is_only_a_pause)
-            if pause is None:
-                assert result is not None
-                return result[0]
-            await asyncio.sleep(pause)
+        doorbell: Doorbell | None = None
+        try:
+            while True:
+                job = partial(self._in_mode, "IMMEDIATE", partial(_step, steps))
+                doorbell, result = await self._submit(job, self._transaction, self._is_only_a_pause)
+                if doorbell is None:
+                    assert result is not None
+                    return result[0]
+                self._paused.add(doorbell)
+                await self._submit(doorbell.pause, None)
+                self._paused.discard(doorbell)
+        except BaseException:
+            self._end_pauses()
+            self._paused.discard(doorbell)
+            with suppress(RuntimeError):  # the connection is closed
+                self._executor.submit(steps.close)
+            raise
 
-    def _is_only_a_pause(self, outcome: tuple[float | None, object]) -> bool:
+    def _end_pauses(self) -> None:
+        """Have the thread for another call."""
+        for doorbell in self._paused:
+            if doorbell is not None:
+                doorbell.interrupt()
+
+    def _is_only_a_pause(self, outcome: tuple[Doorbell | None, object]) -> bool:
         """Of a step that was cancelled; what it received was not seen, so that to receive it again is not a failure."""
         if outcome[0] is None:
             forget_handed_out(self._path)
@@ -264,8 +285,8 @@ def _close_unseen(opening: Future[tuple[sqlite3.Connection, str]]) -> None:
         opening.result()[0].close()
 
 
-def _step(steps: Waiting[_T]) -> tuple[float | None, tuple[_T] | None]:
-    """The next pause, or the result."""
+def _step(steps: Waiting[_T]) -> tuple[Doorbell | None, tuple[_T] | None]:
+    """The doorbell to wait at, or the result."""
     try:
         return next(steps), None
     except StopIteration as end:

@@ -6,9 +6,10 @@ Readers at work on one database: claim a conversation group, pass its messages t
 3. `Work.finish` removes the messages from the queue and releases the group in that same transaction, and commits; or
    `Work.fail` rolls it back and records the failure. After a crash anywhere before the commit all is as it was before.
 
-Idle workers wait without touching the file: one thread for each database polls `data_version`, which every commit of
-another connection changes, and wakes them. Of the idle workers of one reader only one searches for work at a time; when
-it has found some, the next one searches. So a message that arrives wakes one thread, however many wait.
+Idle workers wait without touching the file: one thread for each database waits for the daemon's bell, polls
+`data_version`, which every commit of another connection changes, and wakes them. Of the idle workers of one reader only
+one searches for work at a time; when it has found some, the next one searches. So a message that arrives wakes one
+thread, however many wait.
 
 All functions here block, so they are called in threads. A failure of the store is not the message's fault: it is
 logged, and never counted. `Activation` is the original's ACTIVATION clause of a queue; applications see it as a
@@ -46,15 +47,16 @@ from broker.client.claims import (
 )
 from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
+from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Verdict, blame, note_failure, rest
+from broker.store.sqlite.hints import ANY, queue_slot
 from broker.store.sqlite.metadata import queues
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot, disown
 from broker.store.sqlite.transaction import BUSY_SECONDS, ask, open_watch, sentence
 
 TOP = 100  # messages of one conversation group in one transaction
 ASYNC_BUSY_SECONDS = 1.0  # a write in a coroutine stops the loop while it waits, and with it the holder of the file
-POLL_SECONDS = (0.002, 0.02)  # between two polls of data_version: right after a change, and at most
 RECORD_SECONDS = 1.0  # between two records of what the readers do, for the views
 LONGEST_WAIT = 60.0  # seconds after which an idle reader looks in any case
 PAUSE_SECONDS = (0.5, 30.0)  # of rest after the store failed: first, and at most
@@ -314,6 +316,8 @@ class ReaderDatabase:
         }
         self._slot = ReaderSlot(str(path))
         self._disown()
+        queue_ids = list(self._rules)
+        self._doorbell = Doorbell(str(path), queue_slot(queue_ids[0]) if len(queue_ids) == 1 else ANY)
         self._poller = threading.Thread(target=self._poll_changes, name=f"poll {name}", daemon=True)
         self._poller.start()
 
@@ -384,6 +388,7 @@ class ReaderDatabase:
         """Give the slot back; groups that are still locked by it count as left by a crash."""
         self.stop()
         self._poller.join()
+        self._doorbell.close()
         self._slot.close()
 
     def _disown(self) -> None:
@@ -421,27 +426,26 @@ class ReaderDatabase:
         )
 
     def _poll_changes(self) -> None:
-        """Notice commits of all other connections; poll often while there are some."""
-        shortest, longest = POLL_SECONDS
-        pause, record_at = longest, 0.0
+        """Notice commits of all other connections."""
+        record_at = 0.0
         watch: sqlite3.Connection | None = None
         version: int | None = None
-        while not self.stopping.wait(pause):
+        while not self.stopping.is_set():
+            self._doorbell.mark()
             try:
                 watch = watch or open_watch(self.path)
                 now: int | None = watch.execute("PRAGMA data_version").fetchone()[0]
             except sqlite3.Error as error:
                 log.warning("watch failed", database=self.name, reason=str(error))
-                now, pause = None, PAUSE_SECONDS[0]
+                now = None
+                self.stopping.wait(PAUSE_SECONDS[0])
             if now is None or now != version:
-                pause = shortest if now is not None else pause
                 version = now
                 self.wake()
-            else:
-                pause = min(longest, pause * 1.3)
             if time.monotonic() >= record_at:
                 record_at = time.monotonic() + RECORD_SECONDS
                 self._slot.record(self._records.values())
+            self._doorbell.pause()
         if watch is not None:
             watch.close()
 

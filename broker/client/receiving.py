@@ -8,10 +8,10 @@ conversation is asked for. SQLite has one writer at a time: from the first messa
 no other connection receives anything from this database, which is more than the original's lock of the conversation
 group.
 
-A call that waits is a generator that yields the seconds to pause, so that the synchronous call sleeps and the
-asynchronous one gives its loop back. Between two pauses it reads `PRAGMA data_version`, which changes with every commit
-of another connection and costs a few microseconds; only after a change, and every RELOOK_SECONDS, does it look into the
-queue: the end of a rest or of a reader process changes nothing in the file.
+A call that waits is a generator that yields before each pause, so that the asynchronous call can give its loop back
+(`broker.client.waiting`). Between two pauses it reads `PRAGMA data_version`, which changes with every commit of another
+connection and costs a few microseconds; only after a change, and every RELOOK_SECONDS, does it look into the queue: the
+end of a rest or of a reader process changes nothing in the file.
 
 Source: Service Broker documentation, "RECEIVE", "GET CONVERSATION GROUP", "Conversation Priorities".
 """
@@ -23,7 +23,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -34,12 +34,13 @@ from broker.client.dialog import Dialog, Related
 from broker.client.poison import next_admitted
 from broker.client.queue import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
 from broker.client.transaction import check_schema, check_version, is_always_open, is_autocommit, look, transaction
+from broker.client.waiting import Doorbell
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
 from broker.errors import ConversationError
 from broker.store.sqlite.failure import ATTEMPTS, note_success
+from broker.store.sqlite.hints import endpoint_slot, queue_slot
 from broker.store.sqlite.transaction import ask, open_watch, path_of, plain
 
-PAUSE_SECONDS = (0.001, 0.02)  # between two polls of the version: first, and at most
 RELOOK_SECONDS = 0.25  # between two queries of the queue when nothing has changed in the file
 COLUMNS = (
     "m.queuing_order, m.endpoint_id, m.message_sequence_number, m.message_type_name, m.message_body,"
@@ -55,7 +56,7 @@ _T = TypeVar("_T")
 
 Row: TypeAlias = tuple[Any, ...]
 """A message by COLUMNS."""
-Waiting: TypeAlias = Generator[float, None, _T]
+Waiting: TypeAlias = Generator[Doorbell, None, _T]
 
 
 class Received:
@@ -293,14 +294,14 @@ def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[li
 
 
 def wait_here(steps: Waiting[_T]) -> _T:
-    """Run steps to the end, sleeping in this thread."""
+    """Run steps to the end, waiting in this thread."""
     while True:
         try:
-            pause = next(steps)
+            doorbell = next(steps)
         except StopIteration as end:
             result: _T = end.value
             return result
-        time.sleep(pause)
+        doorbell.pause()
 
 
 def dialogs_of(db: sqlite3.Connection, rows: Iterable[Row]) -> dict[int, Dialog]:
@@ -334,14 +335,17 @@ def _wait_for(
     path = path_of(db) if is_always_open(db) else ""
     if db.in_transaction and not path:
         return take()
-    with closing(open_watch(path)) if path else nullcontext(db) as watch:
+    with ExitStack() as stack:
+        watch = stack.enter_context(closing(open_watch(path))) if path else db
+        doorbell: Doorbell | None = None
 
         def version_now() -> int:
             return int(ask(watch, "PRAGMA data_version").fetchone()[0])
 
-        pause, longest = PAUSE_SECONDS
         version = look_at = None
         while True:
+            if doorbell is not None:
+                doorbell.mark()
             now = time.monotonic()
             current = look(db, version_now)
             if current != version or look_at is None or now >= look_at:
@@ -351,8 +355,19 @@ def _wait_for(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return []
-            yield min(pause, remaining)
-            pause = min(longest, pause * 1.5)
+            if doorbell is None:  # what is rung from here on, one more check of the version comes after
+                slot = look(db, lambda: _slot(watch, queue, scope))
+                doorbell = stack.enter_context(closing(Doorbell(path_of(db), slot)))
+                continue
+            yield doorbell.within(remaining)
+
+
+def _slot(db: sqlite3.Connection, queue: str, scope: Scope) -> int:
+    """The slot of the bell that is rung when there is something to receive."""
+    with plain(db):
+        query = "SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?"
+        row = None if scope.handle is None else ask(db, query, (scope.handle,)).fetchone()
+        return queue_slot(_queue(db, queue, scope).queue_id) if row is None else endpoint_slot(row[0])
 
 
 def _has_messages(db: sqlite3.Connection, queue: str, scope: Scope) -> bool:

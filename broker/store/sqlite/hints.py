@@ -5,20 +5,32 @@ A hint says that a check of the database may be worth while, and nothing else. I
 the database decides, and a process without hints polls. They need Linux: elsewhere, where the kernel has no
 more to give, and with BROKER_HINTS=off, there are none.
 
-Source: inotify(7).
+`WriteHint` reports the writes to a file to a daemon; `Bell` reports what a daemon has put into queues to readers.
+
+Sources: inotify(7), futex(2).
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 HINTS_VARIABLE = "BROKER_HINTS"  # off: as if the system had none
 _IN_MODIFY, _IN_ONESHOT = 0x2, 0x80000000
 _EVENTS = 4096  # bytes read at a time; an event has 16
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # the number of the system call
+_FUTEX_WAIT, _FUTEX_WAKE, _ALL = 0, 1, 2**31 - 1
+_PROT_READ, _MAP_SHARED = 1, 1
+_FAILED = 2**64 - 1  # of mmap
+_WORD = 4  # bytes of a counter
+_QUEUES, _SLOTS = 256, 1024  # counters: slot 0, those of queues, those of endpoints
+ANY = 0  # the slot of all queues together
 
 
 @cache
@@ -28,7 +40,14 @@ def libc() -> Any:
         return None
     import ctypes  # noqa: PLC0415 - takes milliseconds, and most applications never wait
 
-    return ctypes.CDLL(None, use_errno=True)
+    made: Any = ctypes.CDLL(None, use_errno=True)
+    address, size = ctypes.c_void_p, ctypes.c_size_t
+    made.mmap.restype, made.mmap.argtypes = address, (address, size, *[ctypes.c_int] * 3, ctypes.c_long)
+    made.munmap.argtypes = (address, size)
+    made.syscall.restype = ctypes.c_long
+    made.syscall.argtypes = (ctypes.c_long, address, ctypes.c_long, ctypes.c_long, address)
+    made.timespec = ctypes.c_long * 2
+    return made
 
 
 class WriteHint:
@@ -60,3 +79,95 @@ class WriteHint:
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
+
+
+class Bell:
+    """
+    Counters of what was put into the queues of a database, in a file next to it, for readers that wait.
+
+    The daemon counts and rings; a reader waits while the counter has the value that it had before the last check, so
+    nothing is missed in between. Slots are shared by some queues or endpoints, so a ring may be for another reader.
+    Counters are read and written as a file, never as memory: a file that was cut short does no harm then.
+    """
+
+    def __init__(self, descriptor: int, address: int, number: int) -> None:
+        self._descriptor = descriptor
+        self._address = address
+        self._number = number
+
+    @classmethod
+    def open(cls, path: str, *, is_made: bool = False) -> Self | None:
+        """The bell of a database, made where a daemon asks for it; None when there is none, or there are no hints."""
+        number = _FUTEX.get(os.uname().machine)
+        if not path or libc() is None or number is None:
+            return None
+        path = os.path.realpath(path)
+        try:
+            return cls._open(path, number, is_made=is_made)
+        except OSError:
+            return None
+
+    @classmethod
+    def _open(cls, path: str, number: int, *, is_made: bool) -> Self | None:
+        flags = os.O_RDWR | os.O_CREAT if is_made else os.O_RDONLY
+        descriptor = os.open(f"{path}-bell", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if is_made:
+                _share_like(descriptor, path)
+                os.ftruncate(descriptor, _SLOTS * _WORD)
+            address = libc().mmap(None, _SLOTS * _WORD, _PROT_READ, _MAP_SHARED, descriptor, 0)
+            if address != _FAILED:
+                return cls(descriptor, address, number)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def count(self, slot: int) -> int:
+        """The counter now."""
+        return int.from_bytes(os.pread(self._descriptor, _WORD, slot * _WORD), sys.byteorder)
+
+    def wait(self, slot: int, count: int, seconds: float) -> None:
+        """Wait until the counter is not `count`, or it is rung in any case, and so many seconds at most."""
+        limit = libc().timespec(int(seconds), int(seconds % 1 * 1e9))
+        began = time.monotonic()
+        if self._futex(slot, _FUTEX_WAIT, count, limit) < 0 and self.count(slot) == count:
+            left = began + seconds - time.monotonic()  # the time is over, a signal, or a file that was cut short
+            time.sleep(max(0.0, left))
+
+    def ring(self, slots: Iterable[int]) -> None:
+        """Count in these slots, and wake their readers. For one thread of one process."""
+        for slot in set(slots):
+            os.pwrite(self._descriptor, ((self.count(slot) + 1) % 2**32).to_bytes(_WORD, sys.byteorder), slot * _WORD)
+            self.wake(slot)
+
+    def wake(self, slot: int) -> None:
+        """Wake those that wait now, without counting."""
+        self._futex(slot, _FUTEX_WAKE, _ALL, None)
+
+    def close(self) -> None:
+        """Release it; no thread may be waiting."""
+        libc().munmap(self._address, _SLOTS * _WORD)
+        os.close(self._descriptor)
+
+    def _futex(self, slot: int, operation: int, value: int, limit: Any) -> int:
+        return int(libc().syscall(self._number, self._address + slot * _WORD, operation, value, limit))
+
+
+def queue_slot(queue_id: int) -> int:
+    """The slot of a queue."""
+    return 1 + queue_id % (_QUEUES - 1)
+
+
+def endpoint_slot(endpoint_id: int) -> int:
+    """The slot of one side of a dialog."""
+    return _QUEUES + endpoint_id % (_SLOTS - _QUEUES)
+
+
+def _share_like(descriptor: int, path: str) -> None:
+    """Who may read the database may wait for it, as SQLite does with its log."""
+    status = os.stat(path)  # noqa: PTH116 - an application does without pathlib
+    with suppress(OSError):
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode))

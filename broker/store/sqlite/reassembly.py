@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import repeat
+from typing import Any
 
 from broker.conversation.body_check import refusal_of_body, validator
 from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
@@ -230,7 +231,7 @@ class QueueWriter:
         self._services: dict[str, tuple[int, str, bool] | None] = {}  # the queue, the contracts, whether it is on
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._has_failures: bool | None = None
-        self._rows: list[tuple[object, ...]] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def contracts_of(self, service: str) -> list[str] | None:
         """The contracts that a service accepts, empty = any; None when there is no such service."""
@@ -292,6 +293,8 @@ class QueueWriter:
         if self._rows:
             orders = self._orders(len(self._rows))
             self._db.executemany(_PUT, [(order, *row) for order, row in zip(orders, self._rows, strict=True)])
+            if isinstance(self._db, DaemonConnection) and self._db.arrivals is not None:
+                self._db.arrivals.update((row[0], row[3]) for row in self._rows)
             self._rows.clear()
 
     def _orders(self, count: int) -> Iterable[int | None]:

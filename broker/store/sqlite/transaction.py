@@ -43,6 +43,7 @@ class DaemonConnection(sqlite3.Connection):
     epoch: int | None = None  # in which it may write; None = in any
     is_confirmed: Callable[[], bool] | None = None  # whether it may write now; None = always
     lock_waits: WriteLockWaits | None = None  # what its waits for the write lock are noted in
+    arrivals: set[tuple[int, int]] | None = None  # (queue_id, endpoint_id) of what was put into queues, for a `Bell`
     free_orders = range(0)  # the rest of the numbers reserved for messages (`QueueWriter`)
 
 

@@ -22,6 +22,7 @@ from broker.security.session import DialogCredentials
 from broker.store.port import Find, Store, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
+from broker.store.sqlite.hints import ANY, Bell, endpoint_slot, queue_slot
 from broker.store.sqlite.metadata import services_on
 from broker.store.sqlite.outbound import (
     NONE_SEEN,
@@ -90,6 +91,7 @@ class SqliteStore(Store):
             self.epoch = epoch(connection)
             self._fragment_size = fix_fragment_size(connection, fragment_size)
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        self._bell = Bell.open(str(path), is_made=True)
         self._file_watch = FileWatch(path)
         self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
         self._version = 0  # data_version when a commit was last waited for
@@ -142,6 +144,8 @@ class SqliteStore(Store):
 
     def close(self) -> None:
         """Close the connection; what is committed stays."""
+        if self._bell is not None:
+            self._bell.close()
         self.connection.close()
 
     def _find(self, batch: WriteBatch, result: WriteResult) -> SentRow | None:
@@ -181,6 +185,7 @@ class SqliteStore(Store):
     ) -> SentRow | None:
         """Write what there is to write; returns the newest row that was seen, of those that it leaves."""
         db, began = self.connection, time.perf_counter()
+        db.arrivals = set()
         try:
             with writing(db):
                 if seen is not None and not is_there(db, seen):
@@ -212,7 +217,15 @@ class SqliteStore(Store):
                 self._maintenance.forget()
             raise
         result.commit_seconds = time.perf_counter() - began
+        self._ring()
         return seen
+
+    def _ring(self) -> None:
+        """Wake the readers of what was put into queues."""
+        arrivals = self.connection.arrivals
+        if arrivals and self._bell is not None:
+            queues, endpoints = zip(*arrivals, strict=True)
+            self._bell.ring([ANY, *map(queue_slot, queues), *map(endpoint_slot, endpoints)])
 
     def _report_wait(self, wait: LockWait) -> None:
         pid, process = wait.holder or (None, None)

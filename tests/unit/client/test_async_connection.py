@@ -13,6 +13,7 @@ import pytest
 
 from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
+from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
 
 Shop = Any  # its class is in conftest.py, which nothing imports
@@ -258,7 +259,7 @@ async def test_commit_that_has_begun_is_seen_to_its_end(shop: Shop, *, is_late: 
 def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
     for number in range(pauses):
         db.execute("SELECT 1")
-        yield 0.001 * number
+        yield Doorbell("", 0).within(0.001 * number)
     db.execute(INSERT, (1,))
     return "there"
 
@@ -272,7 +273,6 @@ async def test_waiting_needs_a_transaction(shop: Shop) -> None:
 
 
 async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:
-    """Its steps run in the thread, and its pauses in the loop."""
     async with connect(shop) as db, db:
         await db.execute(INSERT, [5])
         with pytest.raises(TimeoutError):
