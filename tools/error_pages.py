@@ -22,8 +22,7 @@ from broker.admin.problems import kind_of
 from broker.cli.exit_codes import ExitCode, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
-from broker.observe.message_catalogue import MessageChannel, MessageEntry, catalogue
-from broker.observe.remedies import remedy_of, remedy_of_error
+from broker.observe.message_catalogue import MessageChannel, MessageEntry, catalogue, remedy_of, remedy_of_error
 from tools.error_example import SETUP, Example, shown
 from tools.marked import renew
 

@@ -28,7 +28,7 @@ from broker.dialog.status import REFUSED
 from broker.errors import BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.remedies import remedy_of
+from broker.observe.message_catalogue import remedy_of
 from broker.observe.why import Severity, WhyAnswer, WhyFinding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -50,8 +50,6 @@ LINES_MAX = 10_000
 BYTES_MAX = 4 * 1024 * 1024
 FLUSH_SECONDS = 1.0  # at the end of the process, for what is in the queue
 
-OnGap = Callable[[int], None]
-
 
 class LogWriter:
     """
@@ -62,7 +60,7 @@ class LogWriter:
         on_gap: Called in the thread, once lines are accepted again, with how many were lost before; it may write one.
     """
 
-    def __init__(self, stream: TextIO, on_gap: OnGap = lambda _: None) -> None:
+    def __init__(self, stream: TextIO, on_gap: Callable[[int], None] = lambda _: None) -> None:
         self.stream = stream
         self.dropped = 0
         self._on_gap = on_gap
@@ -169,10 +167,8 @@ class RepeatFilter:
     Called from the loop and from writer threads, hence the lock. `clock` gives monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], *, interval: float = INTERVAL, kinds_max: int = KINDS_MAX) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._interval = interval
-        self._kinds_max = kinds_max
         self._seen: OrderedDict[object, _Seen] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -181,7 +177,7 @@ class RepeatFilter:
         Let the event pass, with `suppressed` when identical ones were left out before it.
 
         Raises:
-            DropEvent: an identical one was logged less than `interval` ago.
+            DropEvent: an identical one was logged less than `INTERVAL` ago.
         """
         if event.get("level") not in _HELD_BACK:
             return event
@@ -191,11 +187,11 @@ class RepeatFilter:
             seen = self._seen.get(key)
             if seen is None:
                 self._seen[key] = _Seen(now, 0, {})
-                if len(self._seen) > self._kinds_max:
+                if len(self._seen) > KINDS_MAX:
                     self._seen.popitem(last=False)
                 return event
             self._seen.move_to_end(key)
-            if now - seen.told_at < self._interval:
+            if now - seen.told_at < INTERVAL:
                 seen.suppressed += 1
                 seen.last = {name: value for name, value in event.items() if name != "exc_info"}  # it would keep frames
                 raise DropEvent
@@ -206,13 +202,13 @@ class RepeatFilter:
 
     def take_untold(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """
-        Remove and return events that were left out and not logged for `interval`, each once with its count.
+        Remove and return events that were left out and not logged for `INTERVAL`, each once with its count.
 
         For the summary where no further identical event occurs; `everything` is for the end of the program.
         """
         now = self._clock()
         with self._lock:
-            old = [key for key, seen in self._seen.items() if everything or now - seen.told_at >= self._interval]
+            old = [key for key, seen in self._seen.items() if everything or now - seen.told_at >= INTERVAL]
             gone = [self._seen.pop(key) for key in old]
         return [{**seen.last, "suppressed": seen.suppressed} for seen in gone if seen.suppressed]
 
@@ -340,18 +336,16 @@ def configure_logging(
     level: LogLevel,
     instance: str,
     stream: TextIO | None = None,
-    environ: Mapping[str, str] = os.environ,
     is_queued: bool = False,
 ) -> None:
     """
     Set up logging for the process; a second call replaces the first.
 
     Args:
-        log_format: `auto` is `console` on a terminal and `json` elsewhere.
+        log_format: `auto` is `console` on a terminal and `json` elsewhere; without colours where `NO_COLOR` is set.
         level: Least severe level that is logged.
         instance: Name of the instance, in every line.
         stream: The stream to write to; standard error when left out.
-        environ: For `NO_COLOR`, which is honoured whatever its value, unless empty.
         is_queued: Whether a thread writes, so that no caller waits for the stream; `close_logging` is due at the end.
     """
     stream = sys.stderr if stream is None else stream
@@ -359,7 +353,7 @@ def configure_logging(
     if log_format == "json" or (log_format == "auto" and not terminal):
         rendering: list[Any] = [format_exc_info, render_json]
     else:
-        colours = terminal and not environ.get("NO_COLOR")
+        colours = terminal and not os.environ.get("NO_COLOR")
         rendering = [ConsoleRenderer(colors=colours, timestamp_key="ts", exception_formatter=plain_traceback)]
     if is_queued is not isinstance(_State.output, LogWriter):
         _State.output.close()

@@ -225,8 +225,6 @@ _VIEW_SCHEMA = "sys"
 SELF_MADE = frozenset(
     {*(view.name for view in FILES_VIEWS), SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES}
 )  # without a snapshot
-_FILE_COLUMNS = {name: tuple(view.columns) for name, view in FILE_VIEWS.items()}
-_INSTANCE_COLUMNS = {name: columns for name, columns in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +284,8 @@ class SystemViews:
         self.snapshots: dict[str, RowSource] = {
             **snapshots,
             **{view.name: partial(view.rows, databases) for view in FILES_VIEWS},
-            SYSTEM_VIEWS: partial(view_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
-            SYSTEM_COLUMNS: partial(column_rows, _FILE_COLUMNS, _INSTANCE_COLUMNS),
+            SYSTEM_VIEWS: view_rows,
+            SYSTEM_COLUMNS: column_rows,
             MESSAGES: message_rows,
         }
         self.mirrors = mirrors

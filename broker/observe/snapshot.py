@@ -209,7 +209,7 @@ class HeldFrames(Struct, frozen=True):
 
 
 class MirrorSnapshot(Struct, frozen=True):
-    """A mirrored pair in use. `seen` has the reports of ADDRESS and MIRROR_ADDRESS; at `due` they are asked again."""
+    """A mirrored pair in use, with the reports of ADDRESS and MIRROR_ADDRESS; at `due` they are asked again."""
 
     route_name: str
     pair: MirroredPair
@@ -217,7 +217,8 @@ class MirrorSnapshot(Struct, frozen=True):
     state_desc: str
     principal: NetworkAddress | None
     epoch: int
-    seen: tuple[AddressState, AddressState]
+    address_seen: AddressState
+    mirror_seen: AddressState
     due: float | None
     alarm: str
     held: int
@@ -662,7 +663,8 @@ def _read_mirrors(instance: Running, _: float) -> Iterator[MirrorSnapshot]:
             route.state.name,
             route.principal,
             route.epoch,
-            (route.seen[pair.address], route.seen[pair.mirror_address]),
+            route.seen[pair.address],
+            route.seen[pair.mirror_address],
             route.due,
             route.alarm,
             *instance.mirrors.waiting(pair),
@@ -730,29 +732,20 @@ def _read_transport(instance: Running) -> TransportSnapshot:
     )
 
 
-def certificates_in_use(instance: Running) -> Iterator[tuple[str, Identity]]:
+def certificates_in_use(instance: Running) -> Iterable[tuple[str, Identity]]:
     """
     Role and certificate, each once.
 
     Roles: `own` and `own_chain` are what this instance shows, `trust` whom it trusts, `peer` and `peer_chain` what the
     peers that are connected now have shown, and by which CAs that was verified.
     """
-    seen: set[tuple[str, str]] = set()
-    for role, certificate in _certificates(instance):
-        if (role, certificate.fingerprint) not in seen:
-            seen.add((role, certificate.fingerprint))
-            yield role, certificate
-
-
-def _certificates(instance: Running) -> Iterator[tuple[str, Identity]]:
     security = instance.peers.handshaker.security
-    if security.own is not None:
-        yield "own", security.own
-    yield from (("own_chain", one) for one in security.own_chain)
-    yield from (("trust", one) for one in security.trusted)
+    found = [("own", security.own)] if security.own is not None else []
+    found += [("own_chain", one) for one in security.own_chain]
+    found += [("trust", one) for one in security.trusted]
     for link in instance.peers.links.values():
-        for position, certificate in enumerate(link.transport.chain):
-            yield "peer_chain" if position else "peer", certificate
+        found += [("peer_chain" if position else "peer", one) for position, one in enumerate(link.transport.chain)]
+    return {(role, one.fingerprint): (role, one) for role, one in found}.values()
 
 
 def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime) -> Iterator[TransportWarning]:

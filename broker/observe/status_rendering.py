@@ -17,7 +17,7 @@ from broker.flow import Disposition
 from broker.net.certificates import CertificateWatch
 from broker.net.tls import Encryption, Identity, Security
 from broker.observe.database_stats import QuickStats, ledger_status
-from broker.observe.remedies import remedy_of_drop
+from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.snapshot import (
     DatabaseSnapshot,
     DropSnapshot,
@@ -171,7 +171,7 @@ def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
 
 
 def _mirror(mirror: MirrorSnapshot) -> MirrorStatus:
-    addresses = mirror.pair.address, mirror.pair.mirror_address
+    partners = {mirror.pair.address: mirror.address_seen, mirror.pair.mirror_address: mirror.mirror_seen}
     return struct_from(
         MirrorStatus,
         mirror,
@@ -182,7 +182,7 @@ def _mirror(mirror: MirrorSnapshot) -> MirrorStatus:
         principal=None if mirror.principal is None else str(mirror.principal),
         partners={
             str(address): PartnerStatus(seen.role and str(seen.role), seen.epoch, seen.problem)
-            for address, seen in zip(addresses, mirror.seen, strict=True)
+            for address, seen in partners.items()
         },
     )
 

@@ -22,8 +22,8 @@ from broker.dialog.send_queue import MICROSECONDS
 from broker.observe.database_stats import DatabaseStats, ledger_status
 from broker.observe.health import judge, shorten
 from broker.observe.instance import Running
+from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.metrics import BUCKETS
-from broker.observe.remedies import remedy_of_drop
 from broker.observe.snapshot import DropSnapshot, Snapshot
 from broker.observe.sql_functions import render_instant
 from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from

@@ -60,19 +60,11 @@ _CALLS: frozenset[type[exp.Expr]] = frozenset(
 )
 
 
-def is_known_function(name: str) -> bool:
-    """Whether a function that sqlglot has no own word for can be called; what is true is safe to write unquoted."""
-    return name.upper() in _NOW_NAMES or name.lower() in BUILT_IN
-
-
 def is_known_call(call: exp.Func) -> bool:
-    """Whether a function can be called."""
-    return is_known_function(call.name) if isinstance(call, exp.Anonymous) else type(call) in _CALLS
-
-
-def is_known_type(kind: exp.DataType) -> bool:
-    """Whether a value can be cast to this type."""
-    return kind.this in _TYPES
+    """Whether a function can be called; one that sqlglot has no own word for is then safe to write unquoted."""
+    if isinstance(call, exp.Anonymous):
+        return call.name.upper() in _NOW_NAMES or call.name.lower() in BUILT_IN
+    return type(call) in _CALLS
 
 
 def collation_of(name: str) -> str | None:
@@ -458,7 +450,12 @@ class SelectQuery:
                 name = self._name_of(call)
                 raise self.error(195, f"'{name}' is not a recognized function name", name)
         for node in self._of(exp.Cast):
-            self._check_cast(node)
+            if node.args.get("safe"):
+                raise self.error(102, "TRY_CAST is not supported: write CAST")
+            kind = node.args["to"]
+            if kind.this not in _TYPES:
+                name = kind.sql("tsql")
+                raise self.error(243, f"type {name} is not supported", name)
 
     def _check_growth(self) -> None:
         """
@@ -479,14 +476,6 @@ class SelectQuery:
             raise DdlSyntaxError(
                 191, f"{_TOO_DEEP}: inner queries are read too often; write fewer of them, or less in each"
             )
-
-    def _check_cast(self, node: exp.Cast) -> None:
-        if node.args.get("safe"):
-            raise self.error(102, "TRY_CAST is not supported: write CAST")
-        kind = node.args["to"]
-        if not is_known_type(kind):
-            name = kind.sql("tsql")
-            raise self.error(243, f"type {name} is not supported", name)
 
     def _name_tables(self) -> Iterator[tuple[TableName, exp.Table]]:
         for node in self._of(exp.Table):

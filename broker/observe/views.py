@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import origin
 from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors
 from broker.store.sqlite.transaction import open_watch
-from broker.store.sqlite.views import ROUTES
+from broker.store.sqlite.views import FILE_VIEWS, ROUTES
 
 Row = tuple[object, ...]
 RowSource = Callable[[], Iterable[Row]]
@@ -117,10 +117,6 @@ def _same(*names: str, within: str = "") -> dict[str, Column]:
     return {name: _of(within + name) for name in names}
 
 
-def _nulls(*names: str) -> dict[str, Column]:
-    return dict.fromkeys(names, _null)
-
-
 # --- connections ---
 
 _STATES = {"CONNECTED": 3, "LOGGED_IN": 4, "DRAINING": 4}
@@ -153,7 +149,8 @@ CONNECTIONS = MemoryView(
         "peer_certificate_id": lambda link, _: None if link.identity is None else link.identity.fingerprint,
         "encryption_algorithm": lambda link, _: _encryption(link)[0],
         "encryption_algorithm_desc": lambda link, _: _encryption(link)[1],
-        **_nulls("receives_posted", "sends_posted"),
+        "receives_posted": _null,
+        "sends_posted": _null,
         "is_receive_flow_controlled": _of("is_paused"),
         "is_send_flow_controlled": _of("is_blocked"),
         "total_bytes_sent": _of("bytes_sent"),
@@ -277,29 +274,15 @@ ENDPOINTS = MemoryView(
 
 # --- mirrored routes, and the roles of mirrored databases ---
 
-_SIDES = {"address": 0, "mirror": 1}
 
-
-def _said(side: int, attribute: str) -> Column:
-    """Column of an attribute that a partner of a mirrored pair reported."""
-    return lambda mirror, _: getattr(mirror.seen[side], attribute)
-
-
-def _said_at(side: int, attribute: str) -> Column:
-    def read(mirror: Any, snapshot: Snapshot) -> datetime | None:
-        at = getattr(mirror.seen[side], attribute)
-        return None if at is None else snapshot.utc(at)
-
-    return read
-
-
-def _columns_of(name: str, side: int) -> dict[str, Column]:
+def _reported_by(partner: str) -> dict[str, Column]:
+    """The columns of the last report of a partner of a mirrored pair."""
     return {
-        f"{name}_probe_time": _said_at(side, "asked_at"),
-        f"{name}_answer_time": _said_at(side, "answered_at"),
-        f"{name}_role": lambda mirror, _: mirror.seen[side].role and str(mirror.seen[side].role),
-        f"{name}_epoch": _said(side, "epoch"),
-        f"{name}_problem": lambda mirror, _: mirror.seen[side].problem or None,
+        f"{partner}_probe_time": _utc(f"{partner}_seen.asked_at"),
+        f"{partner}_answer_time": _utc(f"{partner}_seen.answered_at"),
+        f"{partner}_role": _word(f"{partner}_seen.role"),
+        f"{partner}_epoch": _of(f"{partner}_seen.epoch"),
+        f"{partner}_problem": _given(f"{partner}_seen.problem"),
     }
 
 
@@ -312,8 +295,8 @@ MIRRORS = MemoryView(
         "mirror_address": _word("pair.mirror_address"),
         "principal_address": _word("principal"),
         **_same("state", "state_desc", "epoch"),
-        **_columns_of("address", 0),
-        **_columns_of("mirror", 1),
+        **_reported_by("address"),
+        **_reported_by("mirror"),
         "next_probe_time": _utc("due"),
         "waiting_messages": _of("held"),
         "waiting_bytes": _of("held_bytes"),
@@ -581,36 +564,19 @@ COLUMN_COLUMNS = ("object_id", "name", "column_id", "schema_name", "view_name")
 _SYS_SCHEMA = 4  # the number of the schema `sys` in the original
 
 
-def view_rows(
-    of_file: Mapping[str, Sequence[str]], of_instance: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[object, ...]]:
-    """
-    `sys.system_views`, by name, from the columns of each view by its name with the schema.
-
-    Numbers are negative, as those of the original's own objects.
-    """
-    for number, name in _numbered(of_file, of_instance):
+def view_rows() -> Iterator[Row]:
+    """`sys.system_views`, by name; numbers are negative, as those of the original's own objects."""
+    for position, name in enumerate(_ALL_COLUMNS, 1):
         schema, _, view = name.partition(".")
-        yield view, number, _SYS_SCHEMA, "V", "VIEW", True, schema, name in of_instance
+        yield view, -position, _SYS_SCHEMA, "V", "VIEW", True, schema, name in MEMORY_VIEWS
 
 
-def column_rows(
-    of_file: Mapping[str, Sequence[str]], of_instance: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[object, ...]]:
+def column_rows() -> Iterator[Row]:
     """`sys.system_columns`, by view and in the order in which `SELECT *` gives them."""
-    known = {**of_file, **of_instance}
-    for number, name in _numbered(of_file, of_instance):
+    for number, (name, columns) in enumerate(_ALL_COLUMNS.items(), 1):
         schema, _, view = name.partition(".")
-        for position, column in enumerate(known[name], 1):
-            yield number, column, position, schema, view
-
-
-def _numbered(
-    of_file: Mapping[str, Sequence[str]], of_instance: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[int, str]]:
-    """Each view with its number."""
-    for position, name in enumerate(sorted({*of_file, *of_instance}), 1):
-        yield -position, name
+        for position, column in enumerate(columns, 1):
+            yield -number, column, position, schema, view
 
 
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
@@ -620,6 +586,11 @@ MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
     SYSTEM_COLUMNS: COLUMN_COLUMNS,
     MESSAGES: MESSAGE_COLUMNS,
     MSDB_ROUTES: tuple(ROUTES.columns),
+}
+_ALL_COLUMNS: Mapping[str, Iterable[str]] = {
+    name: columns
+    for name, columns in sorted({**{name: view.columns for name, view in FILE_VIEWS.items()}, **MEMORY_VIEWS}.items())
+    if name != MSDB_ROUTES
 }
 
 # Columns of memory views that hold GUIDs: they compare without case, as the file's GUIDs do.

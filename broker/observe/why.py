@@ -29,8 +29,8 @@ from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
+from broker.observe.message_catalogue import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.query import shown_value
-from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row

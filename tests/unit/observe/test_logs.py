@@ -40,7 +40,7 @@ async def test_number_of_repeated_errors_is_logged_in_time(monkeypatch: pytest.M
     stream = io.StringIO()
     configure_logging(log_format="json", level="info", instance="one", stream=stream)
     monkeypatch.setattr(logs, "SUMMARY_SECONDS", 0.01)
-    monkeypatch.setattr(logs._State.repeats, "_interval", 1.0)
+    monkeypatch.setattr(logs, "INTERVAL", 1.0)
     log = structlog.get_logger("broker.net.test")
     for _ in range(3):
         log.error("peer is gone", peer="far")
@@ -197,10 +197,8 @@ def stream() -> io.StringIO:
     return io.StringIO()
 
 
-def _configure(
-    stream: io.StringIO, log_format: LogFormat = "json", level: LogLevel = "info", environ: dict[str, str] | None = None
-) -> Any:
-    configure_logging(log_format=log_format, level=level, instance="gw", stream=stream, environ=environ or {})
+def _configure(stream: io.StringIO, log_format: LogFormat = "json", level: LogLevel = "info") -> Any:
+    configure_logging(log_format=log_format, level=level, instance="gw", stream=stream)
     return structlog.get_logger()
 
 
@@ -287,23 +285,23 @@ def test_no_field_is_too_strange_for_a_line(stream: io.StringIO, value: object, 
 
 
 @pytest.mark.parametrize(
-    ("log_format", "terminal", "environ", "form"),
+    ("log_format", "terminal", "no_color", "form"),
     [
-        ("auto", False, {}, "json"),
-        ("auto", True, {}, "colours"),
-        ("auto", True, {"NO_COLOR": "1"}, "plain"),
-        ("auto", True, {"NO_COLOR": ""}, "colours"),
-        ("json", True, {}, "json"),
-        ("console", False, {}, "plain"),
-        ("console", True, {}, "colours"),
+        ("auto", False, "", "json"),
+        ("auto", True, "", "colours"),
+        ("auto", True, "1", "plain"),
+        ("json", True, "", "json"),
+        ("console", False, "", "plain"),
+        ("console", True, "", "colours"),
     ],
 )
 def test_form_depends_on_format_terminal_and_no_color(
-    log_format: LogFormat, terminal: Any, environ: dict[str, str], form: str
+    monkeypatch: pytest.MonkeyPatch, log_format: LogFormat, terminal: Any, no_color: str, form: str
 ) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
     stream = _Terminal() if terminal else io.StringIO()
 
-    _configure(stream, log_format, environ=environ).info("link closed", peer="a")
+    _configure(stream, log_format).info("link closed", peer="a")
 
     text = stream.getvalue()
     assert form == ("json" if text.startswith("{") else "colours" if "\x1b[" in text else "plain")
@@ -465,8 +463,11 @@ def test_untold_are_handed_out_once_when_their_minute_is_over(repeats: RepeatFil
     assert ([], [last], []) == (early, late, repeats.take_untold())
 
 
-def test_memory_is_bounded_and_forgets_what_was_not_seen_for_longest(clock: _Clock) -> None:
-    repeats = RepeatFilter(clock, kinds_max=2)
+def test_memory_is_bounded_and_forgets_what_was_not_seen_for_longest(
+    monkeypatch: pytest.MonkeyPatch, clock: _Clock
+) -> None:
+    monkeypatch.setattr(logs, "KINDS_MAX", 2)
+    repeats = RepeatFilter(clock)
     for peer in ("a", "b", "a", "c"):  # c pushes b out
         _passes(repeats, peer=peer)
 

@@ -114,7 +114,7 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     snapshot = read_snapshot(await start("near"), ["run", "databases"])
     journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
     pair, seen = MirroredPair("//billing", UUID(int=1), A, B), (AddressState(), AddressState())
-    known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, seen, None, "", 0, 0)
+    known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, *seen, None, "", 0, 0)
     unknown = structs.replace(known, state=3, principal=None)
 
     def read(prefixes: tuple[str, ...], **parts: Any) -> list[dict[Any, float]]:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from broker.flow import Disposition
-from broker.observe.remedies import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import remedy_of, remedy_of_error, remedy_of_unreached
 
 # What heals by itself, or is no end of a message.
 NOTHING_TO_DO = {

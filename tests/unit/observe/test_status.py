@@ -129,7 +129,7 @@ def mirror() -> MirrorSnapshot:
     route.on_unreachable(south, "Connection refused", 101.0)
     pair = MirroredPair("//billing", uuid.UUID(int=1), north, south)
     state, seen = route.state, (route.seen[north], route.seen[south])
-    return MirrorSnapshot("R", pair, state.value, state.name, north, 3, seen, route.due, route.alarm, 2, 700)
+    return MirrorSnapshot("R", pair, state.value, state.name, north, 3, *seen, route.due, route.alarm, 2, 700)
 
 
 async def test_a_mirrored_route_has_what_both_partners_said(start: Any) -> None:

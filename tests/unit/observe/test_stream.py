@@ -257,7 +257,7 @@ def test_an_event_has_a_bound_whatever_there_is(event: Event) -> None:
         "addresses": tuple((f"{number}{HOSTILE}", AddressStatus("suppressed", HOSTILE, 1)) for number in many),
         "next_hops": tuple(NextHopStatus(f"{number}{HOSTILE}", 1, 1, 1.0, HOSTILE, 1.0) for number in many),
         "mirrors": tuple(
-            MirrorSnapshot(HOSTILE, pair, 1, "OPERATIONAL", None, 1, seen, None, HOSTILE, 1, 1) for _ in many
+            MirrorSnapshot(HOSTILE, pair, 1, "OPERATIONAL", None, 1, *seen, None, HOSTILE, 1, 1) for _ in many
         ),
         "databases": tuple((f"{number}{HOSTILE}", database(HOSTILE)) for number in many),
         "by_route": tuple(RouteFrames(f"{number}{HOSTILE}", HOSTILE, number) for number in many),
