@@ -55,16 +55,21 @@ class Model:
         return self.sent - self.acknowledged - self.failed
 
     def batch(self, frames: list[tuple[Header, bytes]]) -> bool:
-        """Frames of one batch, those with a wrong checksum left out; whether a message was among those heard."""
+        """
+        Frames of one batch, those with a wrong checksum left out; whether something is to be acknowledged.
+
+        A message is, and the first answer: what is sent back names the target that it fixed.
+        """
         if not self.state:
             if not any(header.kind == FrameKind.MESSAGE and header.place == (0, 0) for header, _ in frames):
                 return False
             self.state = "SI"
-        has_tombstone, has_come = self.state == "CD", False
+        has_tombstone, is_due = self.state == "CD", False
         for header, body in frames:
+            was_bound = self.is_bound
             if not (has_tombstone or self.hears(header)):
                 continue
-            has_come |= header.kind == FrameKind.MESSAGE
+            is_due |= header.kind == FrameKind.MESSAGE or self.is_bound > was_bound
             self.acknowledge(header)
             if header.kind == FrameKind.MESSAGE and has_tombstone:
                 self.throw_away(header.place, header.flags)
@@ -74,7 +79,7 @@ class Model:
                 self.fail()
         if self.state == "DO" and self.end_sequence is not None and self.acknowledged > self.end_sequence:
             self.close()
-        return has_come
+        return is_due
 
     def hears(self, header: Header) -> bool:
         """The first answer fixes the target, unless it cannot be true."""
@@ -220,14 +225,14 @@ class ReceptionMachine(RuleBasedStateMachine):
 
         receipt = receive_frames(self.db, frames, self.now)
 
-        self.check_told(receipt, has_come=self.model.batch(sound))
+        self.check_told(receipt, is_due=self.model.batch(sound))
 
-    def check_told(self, receipt: ReceiveResult, *, has_come: bool) -> None:
+    def check_told(self, receipt: ReceiveResult, *, is_due: bool) -> None:
         told = [(standing.place, standing.held) for standing in receipt.stored.values()]
         told += [(place, ()) for _, place in receipt.closed]
         held = {(sequence, n) for _, runs in told for sequence, first, last in runs for n in range(first, last + 1)}
-        assert [place for place, _ in told] == ([self.model.expected] if has_come and self.model.state else [])
-        assert not has_come or held == set(self.model.here)
+        assert [place for place, _ in told] == ([self.model.expected] if is_due and self.model.state else [])
+        assert not is_due or held == set(self.model.here)
 
     # --- what the application does ---
 
