@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 
 from broker.errors import HandshakeRefusedError
 from broker.forwarding.pool import Pool
-from broker.net.dialer import route_addresses
 from broker.net.link import Link
 from broker.net.quotas import Meters, PeerLimits, host_of
 from broker.net.tls import is_ip
@@ -158,4 +157,5 @@ class Admission:
 
 def _hosts_of(tables: Iterable[RouteTable]) -> Iterator[str]:
     """The IP addresses that routes name."""
-    return (address.host for address in route_addresses(tables, ROUTES_MAX) if is_ip(address.host))
+    named = (address for table in tables for address in table.addresses(ROUTES_MAX))
+    return (address.host for address in named if is_ip(address.host))

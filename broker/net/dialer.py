@@ -21,10 +21,9 @@ import asyncio
 import heapq
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from broker.errors import TlsRefusedError
@@ -149,7 +148,8 @@ class Dialer:
     def named(self) -> Mapping[NetworkAddress, None]:
         """The addresses that routes name, in order: the first `ROUTES_MAX` of each table, read once for each change."""
         if self._named is None:
-            in_order = sorted(set(route_addresses(self._tables, ROUTES_MAX)), key=lambda one: (one.host, one.port))
+            named = {address for table in self._tables for address in table.addresses(ROUTES_MAX)}
+            in_order = sorted(named, key=lambda one: (one.host, one.port))
             self._named = dict.fromkeys(in_order)
         return self._named
 
@@ -225,12 +225,3 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
             raise problem
     except TimeoutError:
         raise OSError(f"no connection within {timeout:g} s") from None
-
-
-def route_addresses(tables: Iterable[RouteTable], most: int) -> Iterator[NetworkAddress]:
-    """Yield the addresses that the first `most` routes of each table name."""
-    for table in tables:
-        for route in islice(table, most):
-            for address in (route.address, route.mirror_address):
-                if isinstance(address, NetworkAddress):
-                    yield address

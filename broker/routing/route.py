@@ -141,7 +141,7 @@ class Route(Struct, frozen=True):
 # The first route of every new database and of msdb (R1.3).
 AUTO_CREATED_LOCAL = Route("AutoCreatedLocal", LOCAL)
 
-_address_of = lru_cache(maxsize=4096)(parse_address)
+address_of = lru_cache(maxsize=4096)(parse_address)
 
 
 def row_of(route: Route) -> RouteRow:
@@ -165,12 +165,12 @@ def route_of(row: RouteRow) -> Route:
         ValueError: another program has written something that is not an address.
     """
     name, service, instance, lifetime, address, mirror, weight = row
-    mirror_address = None if mirror is None else _address_of(mirror)
+    mirror_address = None if mirror is None else address_of(mirror)
     if isinstance(mirror_address, Keyword):
         raise ValueError(f"{mirror!r} is not a mirror address")  # noqa: TRY004 - the text is wrong, not its type
     return Route(
         name,
-        _address_of(address),
+        address_of(address),
         service,
         None if instance is None else UUID(bytes=instance),
         None if lifetime is None else datetime.fromtimestamp(lifetime, UTC),
@@ -185,8 +185,8 @@ def has_addresses(row: RouteRow) -> bool:
     """Whether a row, which another program may have written, has valid addresses."""
     _, _, _, _, address, mirror, _ = row
     try:
-        _address_of(address)
-        return mirror is None or isinstance(_address_of(mirror), NetworkAddress)
+        address_of(address)
+        return mirror is None or isinstance(address_of(mirror), NetworkAddress)
     except ValueError:
         return False
 
@@ -301,7 +301,7 @@ def _address(name: str, value: str | None) -> NetworkAddress | Keyword:
         raise PropertyError(102, f"a route needs {name}", properties=(name,))
     _check_text(name, value)
     try:
-        return _address_of(value)
+        return address_of(value)
     except ValueError as error:
         raise PropertyError(9744, f"{name} is not a valid address: {error}", properties=(name,)) from None
 

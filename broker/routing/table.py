@@ -22,13 +22,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from broker.routing.route import Route, RouteRow, route_of, row_of
+from broker.routing.address import NetworkAddress
+from broker.routing.route import Route, RouteRow, address_of, route_of, row_of
 
 FOLD_FRACTION = 8  # changes are folded in when they are more than this part of the whole
 FOLD_MIN = 64  # below it folding gains nothing
@@ -124,6 +125,12 @@ class RouteTable:
     def all_routes(self, service: str | None) -> Iterator[Route]:
         """The routes with exactly this service name, expired ones included, whatever broker instance they name."""
         return (_unpacked(service, row) for row in self._all_rows(service))
+
+    def addresses(self, most: int) -> set[NetworkAddress]:
+        """The network addresses that the first so many routes name. Cost: some 0.5 us a route."""
+        rows = (row for service in self.services() for row in self._all_rows(service))
+        texts = {text for row in islice(rows, most) for text in (row.address, row.mirror_address)}
+        return {one for one in map(address_of, texts - {None}) if isinstance(one, NetworkAddress)}
 
     def services(self) -> Iterator[str | None]:
         """Every service name that a route has; None for the routes that name none."""

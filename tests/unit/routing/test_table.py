@@ -66,6 +66,7 @@ def test_each_shape_of_route_has_its_place(more: int) -> None:
     assert table.routes(None) == (AUTO_CREATED_LOCAL,)
     assert {AUTO_CREATED_LOCAL, west, by_name, east, billing, *others} == set(table)
     assert table.count == 5 + more
+    assert table.addresses(1) <= table.addresses(table.count) == {GATEWAY}
 
 
 def test_routes_of_one_place_are_in_the_order_of_their_names() -> None:
@@ -131,7 +132,7 @@ def _said(table: RouteTable) -> list[object]:
     asked = [(service, instance) for service in (None, "Orders", "Billing") for instance in (None, EAST, WEST)]
     found = [table.routes(service, None if instance is None else instance.bytes) for service, instance in asked]
     weights = [table.instances(service) for service in ("Orders", "Billing")]
-    return [found, weights, table.count, sorted(route.name for route in table)]
+    return [found, weights, table.count, table.addresses(table.count), sorted(route.name for route in table)]
 
 
 @given(st.dictionaries(names, routes), st.lists(st.dictionaries(names, st.none() | routes, max_size=8), max_size=4))
