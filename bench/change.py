@@ -62,9 +62,9 @@ class Site:
 
     hop: Hop
     destinations: int
-    admin: socket.socket
     peer_address: str
     partners: tuple[Partner, Partner]
+    admin: socket.socket | None = None  # while changes are under way: the daemon closes it when it rests
     peer: socket.socket | None = None
     done: dict[str, int] = field(default_factory=dict)  # changes so far, by name
 
@@ -72,6 +72,7 @@ class Site:
         """Carry out a statement; raises RuntimeError with the answer when it is refused."""
         body = json.dumps({"statement": statement})
         head = "POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length:"
+        assert self.admin is not None
         self.admin.sendall(f"{head} {len(body)}\r\n\r\n{body}".encode())
         answer = self.admin.recv(1 << 16)
         if b" 200 " not in answer[:16]:
@@ -181,14 +182,12 @@ def _site(directory: Path, destinations: int) -> Iterator[Site]:
             gateway(directory, "gateway", service_names(destinations), next_hops=NEXT_HOPS, environ={})
         )
         assert hop.daemon is not None
-        admin = stack.enter_context(socket.socket(socket.AF_UNIX))
-        admin.connect(str(hop.daemon.directory / "admin.sock"))
-        site = Site(hop, destinations, admin, peer_address, partners)
+        site = Site(hop, destinations, peer_address, partners)
         first, second = (f"tcp://127.0.0.1:{partner.port}" for partner in partners)
         expiring = (
             f"CREATE ROUTE [e{n}] WITH SERVICE_NAME = '//bench/e{n}', ADDRESS = '{first}';" for n in range(EXPIRING)
         )
-        site.say(
+        hop.daemon.admin.sql(
             f"CREATE ROUTE [peer] WITH SERVICE_NAME = '{PEER}', ADDRESS = '{peer_address}';"
             f"CREATE ROUTE [pair] WITH SERVICE_NAME = '{PAIR}', BROKER_INSTANCE = '{INSTANCE}', ADDRESS = '{first}',"
             f" MIRROR_ADDRESS = '{second}'; {' '.join(expiring)}"
@@ -224,7 +223,10 @@ def _changing(site: Site, name: str, change: Change | None) -> Iterator[None]:
     failed: list[BaseException] = []
 
     def run() -> None:
+        assert site.hop.daemon is not None
         try:
+            site.admin = socket.socket(socket.AF_UNIX)
+            site.admin.connect(str(site.hop.daemon.directory / "admin.sock"))
             while change is not None and not is_over.wait(1 / CHANGES_S):
                 number = site.done[name] = site.done.get(name, -1) + 1
                 change(site, number)
@@ -238,6 +240,8 @@ def _changing(site: Site, name: str, change: Change | None) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
+        if site.admin is not None:
+            site.admin.close()
     if failed:
         raise failed[0]
 
@@ -283,7 +287,9 @@ def _start(command: Sequence[str], directories: Iterator[Path], destinations: in
     with gateway(next(directories), "gateway", service_names(destinations), next_hops=NEXT_HOPS, environ={}) as hop:
         scenario = Scenario(PAYLOAD, destinations=destinations, next_hops=NEXT_HOPS)
         with Station(hop, scenario, command, next(directories)) as station:
-            return {"seconds": station.flood(FIRST)["seconds"]}
+            before = cpu_seconds(hop.pids[0])
+            seconds = station.flood(FIRST)["seconds"]
+            return {"seconds": seconds, "cpu": cpu_seconds(hop.pids[0]) - before}
 
 
 def _misses(kernel: str, destinations: int) -> Row:
