@@ -17,7 +17,8 @@ from broker.errors import PipelineError
 from broker.pipeline import inventory
 from broker.pipeline import jobs as entry
 from broker.pipeline.report.digest import InputFacts
-from broker.pipeline.report.page import NEEDED, report
+from broker.pipeline.report.page import page
+from broker.pipeline.report.tables import NEEDED, gather
 from broker.pipeline.results import REPORT, RESULTS, write_whole
 
 FILE = "report.html"
@@ -86,7 +87,7 @@ def render(spark: SparkSession, out: Path, files: Mapping[str, Any] | None = Non
     results = {name: load(spark, out, name) for name in NEEDED}
     first = facts(out / NEEDED[0], files)
     known = replace(first, troubles=(*differences(out, NEEDED), *first.troubles))
-    write_whole(out / FILE, report(results, known))
+    write_whole(out / FILE, page(gather(results, known)))
     return out / FILE
 
 

@@ -1,5 +1,5 @@
 """
-The small tables of the report, made by Spark from the results of the jobs.
+The small tables of the report, made by Spark from the results of the jobs: `gather` makes the digest of them.
 
 Every table has at most `LISTED_MAX` rows, and every line at most `BUCKETS_MAX` points. The columns of a table are the
 fields of its class in `broker.pipeline.report.digest`.
@@ -7,6 +7,7 @@ fields of its class in `broker.pipeline.report.digest`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -16,14 +17,17 @@ from uuid import UUID
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Row, Window
 
+from broker.flow import NUMBER
 from broker.pipeline.report.digest import (
     BUCKETS_MAX,
     INCIDENT_GAP,
     LISTED_MAX,
     UNJOURNALED,
+    Digest,
     Extent,
     Hold,
     Imbalance,
+    InputFacts,
     Journey,
     LedgerTotal,
     LinkRow,
@@ -37,13 +41,43 @@ from broker.pipeline.report.digest import (
     Talker,
     Timeline,
 )
+from broker.pipeline.results import RESULTS
 
+NEEDED = tuple(RESULTS)
+"""The jobs whose results the report is made of."""
 TALKERS_MAX = 10
 _PROBLEMS_SHOWN = 3
 _BALANCE = tuple(LedgerTotal.__dataclass_fields__)
 _SPREADS = ("residence", "transit", "total", "typical")
 
 Shown = TypeVar("Shown")
+
+
+def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
+    """
+    Make the digest.
+
+    Args:
+        results: The result of each job of `NEEDED` by name, with the columns that `broker.pipeline.results` describes.
+            Each is read several times: give what was written, or persist it.
+        facts: The input from which they were made.
+    """
+    found = ways(results["paths"])
+    axis = timeline(results["routes"], results["capacity"])
+    over_time = course(results["routes"], axis)
+    services, conversations = talkers(results["dialogs"])
+    return Digest(
+        facts=facts,
+        balance=balance(results["reconcile"]),
+        imbalances=imbalances(results["reconcile"]),
+        **found._asdict(),
+        **over_time._asdict(),
+        timeline=axis,
+        codes={str(reason): number for reason, number in NUMBER.items()},
+        holds=holds(results["capacity"], axis),
+        services=services,
+        conversations=conversations,
+    )
 
 
 def plain(row: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from broker.pipeline.jobs import PeriodBounds, RunRequest
 from broker.pipeline.jobs import run as jobs_run
 from broker.pipeline.report import file as stored
 from broker.pipeline.report.file import FILE, run
-from broker.pipeline.report.page import NEEDED
+from broker.pipeline.report.tables import NEEDED
 from broker.pipeline.results import LOCK, REPORT
 from tests.spark import journalling
 from tests.spark.visiting import START

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 from broker.config.units import Quantity
 from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
 from broker.pipeline.report.markup import Column, element, escape, join, more, name, table
-from broker.pipeline.report.page import NEEDED, ended, gather, ledger, overview, page, report, style, verdict
+from broker.pipeline.report.page import ended, page, style
+from broker.pipeline.report.sections import ledger, overview, verdict
+from broker.pipeline.report.tables import NEEDED, gather
 from tests.spark.resulting import FACTS, empty, small
 from tests.support.reported import FIRST, digest
 
@@ -93,7 +95,7 @@ class Reader(HTMLParser):
 
 
 def test_a_page_of_all_results_has_every_section_and_asks_for_nothing(spark: SparkSession) -> None:
-    html = report(small(spark), FACTS)
+    html = page(gather(small(spark), FACTS))
 
     seen = Reader(html)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
@@ -106,7 +108,7 @@ def test_a_page_of_all_results_has_every_section_and_asks_for_nothing(spark: Spa
     assert policy is not None
     assert "default-src &#x27;none&#x27;" in policy[1]
     assert "script" not in policy[1]
-    assert html == report(small(spark), FACTS)
+    assert html == page(gather(small(spark), FACTS))
 
 
 def test_figures_of_the_results_are_in_the_digest(spark: SparkSession) -> None:
@@ -125,7 +127,7 @@ def test_figures_of_the_results_are_in_the_digest(spark: SparkSession) -> None:
 
 
 def test_what_is_empty_has_words(spark: SparkSession) -> None:
-    html = report(empty(spark), InputFacts(flows="nowhere"))
+    html = page(gather(empty(spark), InputFacts(flows="nowhere")))
 
     Reader(html)
     assert set(empty(spark)) == set(NEEDED)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from broker.pipeline.report.digest import Listing
-from broker.pipeline.report.traffic import (
+from broker.pipeline.report.sections import (
     cycle_of,
     incidents,
     loops_section,
