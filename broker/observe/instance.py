@@ -41,9 +41,9 @@ class LoopLag:
         """The worst of the last `WINDOW_TICKS` ticks."""
         return max(self._late, default=0.0)
 
-    def start(self, stack: AsyncExitStack, supervision: Supervision | None = None) -> None:
+    def start(self, stack: AsyncExitStack, supervision: Supervision) -> None:
         """Keep time until `stack` ends it."""
-        (supervision or Supervision()).keep_within(stack, "loop lag", self.run)
+        supervision.keep_within(stack, "loop lag", self.run)
 
     async def run(self) -> None:
         """Tick until it is cancelled."""

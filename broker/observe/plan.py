@@ -32,6 +32,7 @@ from broker.errors import StoreUnavailableError
 from broker.observe.database_stats import DatabaseName
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer, frozen_place
 from broker.observe.instance import Running
+from broker.observe.status import struct_from
 from broker.protocol.layout import NO_GUID
 from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts, hosted
 from broker.routing.explain import DisplayNames, outcome_of, sentence
@@ -342,11 +343,10 @@ def _route_edit(edit: Edit) -> RouteEdit:
 
 
 def _planned_route(route: Route) -> PlannedRoute:
-    return PlannedRoute(
-        route.remote_service_name,
-        None if route.broker_instance is None else str(route.broker_instance),
-        route.address_text,
-        route.mirror_address_text,
-        route.weight,
-        route.lifetime,
+    return struct_from(
+        PlannedRoute,
+        route,
+        broker_instance=None if route.broker_instance is None else str(route.broker_instance),
+        address=route.address_text,
+        mirror_address=route.mirror_address_text,
     )

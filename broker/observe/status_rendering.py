@@ -212,17 +212,15 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: f
             for next_hop, (dialogs, since) in database.blocked.items()
         ],
     )
-    return (
-        known
-        if stats is None
-        else structs.replace(
-            known,
-            waiting_messages=stats.backlog.messages,
-            oldest_waiting_s=round(stats.backlog.oldest_s, 3),
-            ledger=ledger_status(stats.ledger),
-            quarantined=stats.quarantined,
-            queues=list(stats.queues),
-        )
+    if stats is None:
+        return known
+    return structs.replace(
+        known,
+        waiting_messages=stats.backlog.messages,
+        oldest_waiting_s=round(stats.backlog.oldest_s, 3),
+        ledger=ledger_status(stats.ledger),
+        quarantined=stats.quarantined,
+        queues=list(stats.queues),
     )
 
 

@@ -51,6 +51,7 @@ from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite.write_lock import WriteWaits
+from broker.supervision import Supervision
 from tests.support.scraped import Scraped, samples_of, text_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -255,7 +256,7 @@ def test_lag_is_the_worst_of_the_last_ticks() -> None:
 async def test_blocked_loop_is_noticed_until_the_stack_ends() -> None:
     lag = LoopLag()
     async with AsyncExitStack() as stack:
-        lag.start(stack)
+        lag.start(stack, Supervision())
         await asyncio.sleep(0)  # the first tick is asked for
         [task] = [task for task in asyncio.all_tasks() if task.get_name() == "loop lag"]
         time.sleep(2 * TICK_SECONDS)  # noqa: ASYNC251 - blocking the loop is what this is about
