@@ -1,19 +1,670 @@
 """
-The page of the report: one HTML file, readable without a network.
+The page of the report: one HTML file, readable without a network, made of the digest.
 
-It has no scripts and asks for nothing; its policy forbids both. The same digest gives the same bytes.
+It has no scripts and asks for nothing; its policy forbids both. The same digest gives the same bytes. Its sections are
+functions of the digest: input and ledger; where the frames went, as the map, losses, loops, top talkers; time and
+capacity, as latency by service, hop and route, drops over time, failovers, the pool.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from importlib.resources import files
+from typing import NamedTuple
 
-from broker.config.units import instant
-from broker.pipeline.report.digest import Digest
-from broker.pipeline.report.markup import Html, element
-from broker.pipeline.report.sections import SECTIONS, verdict
+from broker.config.units import Quantity, count, duration, instant, plural, share, size
+from broker.pipeline.report.digest import (
+    INCIDENT_GAP,
+    Digest,
+    Hold,
+    Imbalance,
+    InputFacts,
+    LedgerTotal,
+    LinkRow,
+    LoopRow,
+    Loss,
+    RouteUse,
+    Series,
+    Spread,
+    Talker,
+    Timeline,
+)
+from broker.pipeline.report.map import MAP_MAX, NARROW, WIDE, traffic_map
+from broker.pipeline.report.markup import (
+    Child,
+    Column,
+    Html,
+    details,
+    element,
+    join,
+    lost,
+    more,
+    name,
+    number,
+    section,
+    table,
+    way,
+)
+from broker.pipeline.report.plot import LogScale, bars, held, legend, parts, step_words, time_axis
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_SHOWN = 12  # rows and cards before a click
+_LINKS_MAX = 100  # rows of a table of links
+_RANGES_MAX = 60  # rows of a table with strips
+_LITTLE_ROOM = 0.2  # of the pool
+
+
+# --- what was read, what cannot be known, and whether the ledger adds up ---
+
+
+def tiles(*entries: tuple[str, Child]) -> Html:
+    """Return figures with their names, side by side."""
+    return element(
+        "dl",
+        *(element("div", element("dt", words), element("dd", figure)) for words, figure in entries),
+        class_="tiles",
+    )
+
+
+def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
+    """Return whether the ledger adds up: the class of its colour, and words."""
+    if balance is None:
+        return "quiet", "No messages, so no ledger"
+    if balance.adds_up is None:
+        return "quiet", "No sender keeps a journal, so no ledger"
+    if not balance.adds_up:
+        return "bad", "The ledger does not add up"
+    if balance.under_way:
+        return "good", f"The ledger adds up, {count(balance.under_way).text} under way"
+    return "good", "The ledger adds up"
+
+
+def overview(digest: Digest) -> Html:
+    """Return the section on the input that was read."""
+    facts = digest.facts
+    if not facts.records:
+        return section("overview", "Input", f"No records were found in {facts.flows or 'the journal'}.")
+    first, last = digest.extent.first_at, digest.extent.last_at
+    span = last - first if first and last else None
+    figures = tiles(
+        ("records", count(facts.records)),
+        ("files", count(facts.files)),
+        ("instances", count(facts.instances)),
+        ("transmissions", count(digest.extent.transmissions)),
+        ("time span", duration(span / timedelta(microseconds=1)) if span is not None else None),
+        ("sample of dialogs", _sample(facts)),
+    )
+    period = f" Only the time {facts.period} was asked for." if facts.period else ""
+    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), ".", period])
+    return section("overview", "Input", lead, figures, _traffic(digest), _unknown(digest))
+
+
+def ledger(digest: Digest) -> Html:
+    """Return the section on what was sent, and what became of it."""
+    balance = digest.balance
+    if balance is None:
+        return section("ledger", "Ledger", "No messages were sent, so there is nothing to add up.")
+    terms = (
+        (balance.delivered, "delivered", "good"),
+        (balance.acknowledged, "acknowledged", "calm"),
+        (balance.under_way, "under way", "warn"),
+        (balance.missing, "missing", "bad"),
+    )
+    also = ((balance.untold, "from senders without a journal", "warn"), (balance.invented, "never sent", "bad"))
+    sum_ = element(
+        "p",
+        _term(balance.sent, "sent", ""),
+        *(join([" + ", _term(*term)]) for term in also if term[0]),
+        *(join([" = " if place == 0 else " + ", _term(*term)]) for place, term in enumerate(terms)),
+        class_="equation",
+    )
+    wrong = tiles(
+        ("delivered twice", lost(balance.doubled)),
+        ("never sent", lost(balance.invented)),
+        ("transmissions", count(balance.transmissions)),
+        ("resent", count(balance.resent)),
+        ("dropped", count(balance.dropped)),
+        ("messages lost on links", count(balance.lost)),
+        ("duplicates refused", count(balance.duplicates)),
+    )
+    bar = parts([(words, number, kind) for number, words, kind in terms], "Of what was sent")
+    key = legend(*((kind, words) for number, words, kind in terms if number))
+    return section("ledger", "Ledger", _lead(digest, balance), sum_, bar, key, wrong, _imbalances(digest))
+
+
+def _lead(digest: Digest, balance: LedgerTotal) -> str:
+    if balance.adds_up is None:
+        return "No instance that sends keeps a journal: whether anything is missing is not known."
+    if balance.adds_up:
+        rest = " or still on its way" if balance.under_way else ""
+        return f"Every message that was sent is delivered{rest}, and none was delivered twice."
+    wrong = digest.imbalances.total
+    return f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself."
+
+
+def _imbalances(digest: Digest) -> Html | None:
+    if not digest.imbalances.rows:
+        return None
+    columns = [Column("dialog and first problems"), *map(number, ("missing", "doubled", "never sent"))]
+    rows = list(map(_imbalance, digest.imbalances.rows))
+    shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up")
+    others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up")
+    rest = details(f"{len(rows) - _SHOWN} more", others) if len(rows) > _SHOWN else None
+    return element(
+        "div",
+        element("h3", "What does not add up"),
+        shown,
+        rest,
+        more(len(digest.imbalances.rows), digest.imbalances.total),
+    )
+
+
+def _imbalance(one: Imbalance) -> tuple[Child, ...]:
+    """Everything that is long in one cell, which wraps: nothing is off the screen, however narrow that is."""
+    lines = (
+        way(one.from_service, one.to_service),
+        element("code", one.conversation),
+        element("span", "; ".join(one.problems), class_="faint"),
+    )
+    dialog = element("div", *(element("div", line) for line in lines))
+    return dialog, lost(one.missing), lost(one.doubled), lost(one.invented)
+
+
+def _term(number: int, words: str, kind: str) -> Html:
+    colour = kind if number else "nothing"
+    return element("span", element("b", f"{number:,}", class_=colour or None), f" {words}", class_="term")
+
+
+def _sample(facts: InputFacts) -> Child:
+    if not facts.samples:
+        return Quantity("unknown")
+    least, most = (share(one, 1).text for one in (facts.samples[0], facts.samples[-1]))
+    return least if least == most else f"{least} to {most}"
+
+
+def _traffic(digest: Digest) -> Html | None:
+    axis = digest.timeline
+    if axis is None:
+        return None
+    plot = bars(digest.traffic, axis, kind="flow")
+    most = max(digest.traffic.points, default=0)
+    caption = join(["Frames at all instances, in steps of ", step_words(axis), "; the highest is ", count(most), "."])
+    return element("figure", plot, time_axis(axis), element("figcaption", caption), class_="wide-bars")
+
+
+def _unknown(digest: Digest) -> Html | None:
+    """Return the note on what the journals leave open; it precedes any figure that it affects."""
+    found = list(_gaps(digest))
+    if not found:
+        return None
+    return element(
+        "div", element("h3", "What is not known"), element("ul", *(element("li", one) for one in found)), class_="note"
+    )
+
+
+def _gaps(digest: Digest) -> Iterator[Child]:
+    yield from (_sentence(words) for words in digest.facts.troubles if not words.startswith(" "))
+    files = [element("li", words.strip()) for words in digest.facts.troubles if words.startswith(" ")]
+    if files:
+        yield details("The files that were left out", element("ul", *files))
+    extent = digest.extent
+    if extent.missing_hops:
+        of_all = share(extent.missing_hops, extent.transmissions).text
+        words = (
+            "passed an instance that keeps no journal, or that died before it wrote: when they were there, and what"
+            " became of them there, is unknown."
+        )
+        yield f"{plural(extent.missing_hops, 'transmission')} ({of_all}) {words}"
+    if extent.unknown_links:
+        words = (
+            "crossed a link between instances whose clocks contradict each other: times between such two are left out,"
+            " in both directions."
+        )
+        yield f"{plural(extent.unknown_links, 'transmission')} {words}"
+    if digest.balance is not None and digest.balance.untold:
+        words = "arrived whose sender keeps no journal, or none that goes so far back."
+        yield f"{plural(digest.balance.untold, 'message')} {words}"
+
+
+def _sentence(words: str) -> str:
+    """Return the inventory's words with a full stop; the first may be an instance's name, so it stays as it is."""
+    plain = words.strip().replace(" truncated", " files truncated")
+    plain = plain.replace("1 files", "1 file") if plain.startswith("1 files") else plain
+    return plain if plain.endswith(".") else f"{plain}."
+
+
+# --- where the frames went ---
+
+
+def map_section(digest: Digest) -> Html:
+    """Return the section on instances and links."""
+    stations, links = digest.stations, digest.links
+    if not stations.rows:
+        return section("map", "Traffic map", "No frame was seen at any instance.")
+    extent = digest.extent
+    loss = (
+        f"{plural(extent.lost, 'frame')} of all kinds, not messages alone,"
+        f" {'was' if extent.lost == 1 else 'were'} lost on links{_nowhere(digest)}"
+        if extent.lost
+        else "no link is known to have lost a frame"
+    )
+    shown = f"The {MAP_MAX} instances with most frames are drawn. " if len(stations.rows) > MAP_MAX else ""
+    lead = (
+        f"{shown}Initiators are on the left, targets on the right; a lane is as wide as its frames, and traffic keeps"
+        f" to the right. In all of this history {loss}.{_open(digest)}"
+    )
+    figures = [
+        element("figure", traffic_map(stations.rows, links.rows, form), class_=f"scroll {kind}", tabindex=0)
+        for kind, form in (("wide", WIDE), ("narrow", NARROW))
+    ]
+    key = legend(("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %"))
+    if any(station.is_unknown for station in stations.rows):
+        lead += " A grey box is an instance of which there are no records, at the address where it was reached."
+    return section(
+        "map",
+        "Traffic map",
+        lead,
+        *figures,
+        key,
+        details("Links as a table", _links(links.rows[:_LINKS_MAX]), more(len(links.rows[:_LINKS_MAX]), links.total)),
+    )
+
+
+def losses_section(digest: Digest) -> Html:
+    """Return the section on transmissions lost between an instance and a next hop."""
+    rows = digest.losses.rows
+    if not rows:
+        words = f"No transmission is known to be lost on a link.{_open(digest)}"
+        return section("losses", "Losses by link", words)
+    words = (
+        " left an instance and were not seen again. The sender sends such a message again. Shares here are of all"
+        f" frames that were at that instance, wherever they went; those of the map, of what left for one link."
+        f"{_open(digest)}"
+    )
+    lead = join([plural(digest.extent.lost, "transmission"), words])
+    rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
+    return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest, more(len(rows), digest.losses.total))
+
+
+def loops_section(digest: Digest) -> Html:
+    """Return the section on cycles, each with all frames in it."""
+    rows = digest.loops.rows
+    if not rows:
+        return section("loops", "Loops", "No frame came to the same gateway twice.")
+    cycles: dict[tuple[str, ...], list[LoopRow]] = {}
+    for loop in rows:
+        cycles.setdefault(cycle_of(loop.path), []).append(loop)
+    ordered = sorted(cycles.items(), key=lambda one: (-sum(loop.frames for loop in one[1]), one[0]))
+    least = "at least " if digest.loops.total > len(rows) else ""
+    lead = (
+        f"{plural(digest.extent.looped, 'frame')} came to a gateway again, in {least}{plural(len(cycles), 'circle')}."
+    )
+    shown, others = ordered[:_SHOWN], ordered[_SHOWN:]
+    rest = details("the other circles", element("ol", *(_cycle(*one) for one in others), class_="loops"))
+    ring = element("ol", *(_cycle(*one) for one in shown), class_="loops")
+    return section("loops", "Loops", lead, ring, rest if others else None, more(len(rows), digest.loops.total))
+
+
+def cycle_of(path: Sequence[str]) -> tuple[str, ...]:
+    """The smallest circle in a way, from its least name on; the sender counts only when nothing else comes again."""
+    for begin in (1, 0):
+        circles = [
+            tuple(path[place : path.index(path[place], place + 1)])
+            for place in range(begin, len(path))
+            if path[place] in path[place + 1 :]
+        ]
+        if circles:
+            circle = min(circles, key=len)
+            least = circle.index(min(circle))
+            return circle[least:] + circle[:least]
+    return tuple(path)
+
+
+def talkers_section(digest: Digest) -> Html:
+    """Return the section on the services and conversations that send most."""
+    services, conversations = digest.services.rows, digest.conversations.rows
+    if not services:
+        return section("talkers", "Top talkers", "No service sent a message.")
+    lead = "Messages by pair of services and by conversation, each direction by itself; those with most bytes first."
+    return section(
+        "talkers",
+        "Top talkers",
+        lead,
+        element("h3", "Services"),
+        _talkers(services[:_SHOWN], "Services that send most"),
+        details("all pairs of services", _talkers(services, "All pairs of services"))
+        if len(services) > _SHOWN
+        else None,
+        more(len(services), digest.services.total),
+        element("h3", "Conversations"),
+        _talkers(conversations, "Conversations that send most"),
+    )
+
+
+def _nowhere(digest: Digest) -> str:
+    """Return the note that some losses are on no lane; empty without any."""
+    frames = digest.extent.lost_nowhere
+    if not frames:
+        return ""
+    return f" ({frames:,} sent to an address of an unknown instance: they are in no lane)"
+
+
+def _open(digest: Digest) -> str:
+    """Return the note on how many transmissions left too late to be judged; empty without any."""
+    frames = digest.extent.under_way
+    if not frames:
+        return ""
+    return f" Of {plural(frames, 'transmission')} it is not known yet: they left so late in this history."
+
+
+def _links(links: tuple[LinkRow, ...]) -> Html:
+    columns = [
+        *(Column("from"), Column("to"), number("frames"), number("bytes", is_aside=True), number("p50", is_aside=True)),
+        *(number("p95", is_aside=True), number("lost"), number("of what left for it")),
+    ]
+    rows = (
+        (
+            name(link.from_instance),
+            name(link.to_instance),
+            count(link.frames),
+            size(link.bytes),
+            duration(link.transit.p50),
+            duration(link.transit.p95),
+            lost(link.lost),
+            share(link.lost, link.frames + link.lost),
+        )
+        for link in links
+    )
+    return table(columns, rows, caption="Links between instances: frames that arrived, and frames that were lost")
+
+
+def _losses(losses: Sequence[Loss]) -> Html:
+    columns = [
+        *(Column("from"), Column("next hop"), Column("where that is", is_aside=True)),
+        *(number("lost"), number("of all frames at “from”")),
+    ]
+    rows = (
+        (
+            name(loss.from_instance),
+            name(loss.next_hop or None),
+            name(loss.to_instance or None),
+            lost(loss.lost),
+            share(loss.lost, loss.frames),
+        )
+        for loss in losses
+    )
+    return table(columns, rows, caption="Transmissions lost between instances")
+
+
+def _cycle(circle: tuple[str, ...], loops: Sequence[LoopRow]) -> Html:
+    """The circle as a chain, with what became of the frames in it."""
+    steps: list[Child] = [element("span", name(instance), class_="again") for instance in (*circle, circle[0])]
+    chain = [part for step in steps for part in (" → ", step)][1:]
+    ends = Counter[str]()
+    for loop in loops:
+        ends[f"{loop.end}: {loop.reason}" if loop.reason else loop.end] += loop.frames
+    fate = ", ".join(f"{count(frames).text} {end}" for end, frames in ends.most_common())
+    words = f"{plural(sum(ends.values()), 'frame')}: {fate}."
+    times = [
+        element("li", plural(frames, "frame"), " from ", instant(first), " to ", instant(last), " UTC")
+        for first, last, frames in incidents(loops)
+    ]
+    shown = element("ul", *times, class_="faint") if times else None
+    return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"), shown)
+
+
+def incidents(loops: Sequence[LoopRow]) -> list[tuple[datetime, datetime, int]]:
+    """From when to when frames went round, and how many; a pause of `INCIDENT_GAP` begins another one."""
+    found: list[tuple[datetime, datetime, int]] = []
+    known = [(one.first_at, one.last_at, one.frames) for one in loops if one.first_at and one.last_at]
+    for first, last, frames in sorted(known):
+        if found and first - found[-1][1] <= INCIDENT_GAP:
+            begun, ended, before = found.pop()
+            found.append((begun, max(ended, last), before + frames))
+        else:
+            found.append((first, last, frames))
+    return found
+
+
+def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
+    most = max((one.bytes for one in talkers), default=1) or 1
+    is_single = any(one.conversation for one in talkers)
+    columns = [
+        *(Column("from"), Column("to"), number("bytes"), Column("share of the first", is_aside=True, style="meter")),
+        *(number("messages"), number("resent", is_aside=True)),
+        Column("conversation" if is_single else "dialogs", is_number=not is_single, is_aside=True),
+    ]
+    rows = (
+        (
+            name(one.from_service),
+            name(one.to_service),
+            size(one.bytes),
+            _meter(one.bytes / most),
+            count(one.messages),
+            count(one.resends),
+            element("code", one.conversation) if one.conversation else count(one.dialogs),
+        )
+        for one in talkers
+    )
+    return table(columns, rows, caption=caption)
+
+
+def _meter(part: float) -> Html:
+    return element("span", element("span", style=f"width:{100 * part:.1f}%"), class_="meter", aria_hidden="true")
+
+
+# --- time and capacity ---
+
+
+class _Range(NamedTuple):
+    """A row of a table with strips; `use` is of a route."""
+
+    label: Html
+    frames: int
+    spread: Spread
+    use: RouteUse | None = None
+
+
+def latency_section(digest: Digest) -> Html:
+    """Return the section on how long it took: end to end, at instances, on links and by route, all on one axis."""
+    if not (digest.stations.rows or digest.routes.rows):
+        return section("latency", "Latency", "No time is known of any frame.")
+    groups: list[tuple[str, str, str, str, str, list[_Range]]] = [
+        (
+            *("End to end, by service", "From leaving the sender to delivery, messages."),
+            *("services", "messages", "Latency from service to service"),
+            [_Range(way(one.from_service, one.to_service), one.messages, one.total) for one in digest.journeys.rows],
+        ),
+        (
+            *("At each instance", "From arrival to leaving; at the sender, in the transmission queue."),
+            *("instance", "frames", "Latency at each instance"),
+            [_Range(name(one.instance), one.frames, one.residence) for one in digest.stations.rows],
+        ),
+        (
+            *("On each link", "From leaving one instance to arriving at the next."),
+            *("link", "frames", "Latency on each link"),
+            [_Range(way(one.from_instance, one.to_instance), one.frames, one.transit) for one in digest.links.rows],
+        ),
+        (
+            *("By route", "Frames at the instance with the route, in the typical window; with the worst window."),
+            *("route", "frames", "Latency by route"),
+            [_Range(_route(one), one.frames, one.typical, one) for one in digest.routes.rows],
+        ),
+    ]
+    scale = LogScale([one.spread for *_, rows in groups for one in rows])
+    lead = (
+        "Each strip runs from the median over the 95th to the 99th percentile; all of them share one logarithmic axis."
+    )
+    content = [
+        join([element("h3", title), element("p", words, class_="faint"), _ranges(what, counted, rows, scale, caption)])
+        for title, words, what, counted, caption, rows in groups
+        if rows
+    ]
+    key = legend(("middle", "p50"), ("body", "to p95"), ("tail", "to p99"))
+    return section("latency", "Latency", lead, key, *content)
+
+
+def drops_section(digest: Digest) -> Html:
+    """Return the section on drops: of what, why and when."""
+    axis = digest.timeline
+    if axis is None or not digest.drops:
+        return section("drops", "Drops by reason", "No drops: every frame was forwarded or delivered.")
+    total = sum(one.total for one in digest.drops)
+    lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
+    columns = [Column("reason"), number("code", is_aside=True), number("frames"), _plot(axis)]
+    rows = [
+        (one.label, str(digest.codes.get(one.label) or ""), count(one.total), bars(one, axis, kind="drop"))
+        for one in digest.drops
+    ]
+    shown = table(columns, rows, caption="Drops by reason over time")
+    return section("drops", "Drops by reason", lead, shown, details("Drops as a table", _counts(digest.drops, axis)))
+
+
+def failovers_section(digest: Digest) -> Html:
+    """Return the section on failovers: when frames of a dialog took another next hop than before."""
+    axis, lines = digest.timeline, digest.failovers
+    if axis is None or not lines:
+        return section("failovers", "Failovers", "No failovers: the frames of a dialog kept their next hop.")
+    words = " times a frame left by another next hop than the one before it in its dialog and direction."
+    rows = [(name(one.label), count(one.total), bars(one, axis, kind="move")) for one in lines]
+    columns = [Column("instance"), number("failovers"), _plot(axis)]
+    shown = table(columns, rows, caption="Failovers by instance over time")
+    lead = join([count(sum(one.total for one in lines)), words])
+    return section("failovers", "Failovers", lead, shown, details("Failovers as a table", _counts(lines, axis)))
+
+
+def _plot(axis: Timeline) -> Column:
+    return Column(time_axis(axis), style="plot")
+
+
+def capacity_section(digest: Digest) -> Html:
+    """Return the section on the amounts held at once, and the pool that they need."""
+    axis, holds = digest.timeline, digest.holds
+    if axis is None or not holds.rows:
+        return section("capacity", "Capacity", "No instance held a frame.")
+    first = holds.rows[0]
+    lead = join(
+        [
+            name(first.instance),
+            " held the most at once: ",
+            size(first.peak_bytes),
+            ". The dashed line is the size recommended for ",
+            element("code", "message_forward_size"),
+            "; each instance has its own height.",
+        ]
+    )
+    ends = {one.instance for one in digest.stations.rows if one.frames == one.ends}
+    idle = {one.instance for one in holds.rows} & ends
+    rows = [replace(one, recommended_bytes=None, headroom=None) if one.instance in idle else one for one in holds.rows]
+    cards = element("div", *(_card(one, axis) for one in rows[:_SHOWN] if one.peaks), class_="cards")
+    words = "Instances that forwarded nothing need no pool, and none is recommended for them."
+    return section(
+        "capacity",
+        "Capacity",
+        lead,
+        element("p", words, class_="faint") if idle else None,
+        cards,
+        details("Capacity as a table", _holds(rows)),
+        more(len(holds.rows), holds.total),
+    )
+
+
+def _card(hold: Hold, axis: Timeline) -> Html:
+    top = max(hold.peak_bytes, hold.recommended_bytes or 0, 1)
+    room = None
+    if hold.headroom is not None:
+        words = f"{share(hold.headroom, 1).text} headroom"
+        room = element("span", words, class_="bad" if hold.headroom < _LITTLE_ROOM else "good")
+    figures = element(
+        "p",
+        element("span", "peak ", element("b", size(hold.peak_bytes))),
+        element("span", "recommended ", element("b", size(hold.recommended_bytes))) if hold.recommended_bytes else None,
+        room,
+        class_="figures",
+    )
+    plot = held(hold.peaks, top=round(top * 1.08), recommended=hold.recommended_bytes, what=hold.instance)
+    return element("figure", element("figcaption", name(hold.instance)), figures, plot, time_axis(axis), class_="card")
+
+
+def _holds(holds: Sequence[Hold]) -> Html:
+    columns = [
+        *(Column("instance"), number("peak"), Column("at", is_aside=True), number("frames")),
+        *(number("p99", is_aside=True), number("recommended"), number("headroom")),
+    ]
+    rows = (
+        (
+            name(one.instance),
+            size(one.peak_bytes),
+            instant(one.peak_at),
+            count(one.peak_frames),
+            size(one.p99_bytes),
+            size(one.recommended_bytes),
+            share(one.headroom, 1).text if one.headroom is not None else Quantity("–"),  # noqa: RUF001 - unknown
+        )
+        for one in holds
+    )
+    return table(columns, rows, caption="Frames and bytes that instances held at once")
+
+
+def _route(one: RouteUse) -> Html:
+    route = name(one.route, "delivered here or no route")
+    table_name = element("span", " ", one.route_table, class_="faint") if one.route_table else None
+    return join([name(one.instance), " · ", route, table_name])
+
+
+def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, caption: str) -> Html:
+    """Return a table with strips: the first rows, and all of them once it is opened by a click."""
+    has_worst = rows[0].use is not None
+    columns = [
+        *(Column(what), Column(scale.header, style="plot"), number("p50", is_aside=True), number("p95")),
+        number("p99", is_aside=True),
+        *([number("worst p99", is_aside=True)] if has_worst else []),
+        number(counted, is_aside=True),
+    ]
+    cells: list[tuple[Child, ...]] = [
+        (
+            one.label,
+            scale.strip(one.spread, caption),
+            *(duration(rank) for rank in (one.spread.p50, one.spread.p95, one.spread.p99)),
+            *([_worst(one.use)] if has_worst else []),
+            count(one.frames),
+        )
+        for one in rows
+    ]
+    others = cells[_SHOWN:_RANGES_MAX]
+    rest = table(columns, others, caption=f"{caption}, the others") if others else None
+    shown = table(columns, cells[:_SHOWN], caption=caption)
+    hidden = more(min(len(cells), _RANGES_MAX), len(cells))
+    return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, class_="ranges")
+
+
+def _worst(use: RouteUse | None) -> Quantity:
+    if use is None or use.worst_p99 is None:
+        return Quantity("–")  # noqa: RUF001 - unknown
+    worst = duration(use.worst_p99)
+    return Quantity(worst.text, f"{use.worst_p99:,} µs in the window from {instant(use.worst_at).text} UTC")
+
+
+def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
+    """Return the data of the lines as a table of figures: the buckets in which there is anything."""
+    columns = [Column("from, UTC"), *(number(one.label) for one in lines)]
+    rows = [
+        (instant(axis.start_of(bucket)), *(count(one.points[bucket]) for one in lines))
+        for bucket in range(axis.buckets)
+        if any(one.points[bucket] for one in lines)
+    ]
+    return table(columns, rows, caption="Counts over time", is_plain=True)
+
+
+# --- the page ---
+
+_SECTIONS = (
+    *(overview, ledger, map_section, latency_section, drops_section, loops_section, losses_section),
+    *(capacity_section, talkers_section, failovers_section),
+)
 
 
 def page(digest: Digest) -> str:
@@ -31,7 +682,7 @@ def page(digest: Digest) -> str:
     body = element(
         "body",
         _header(digest),
-        element("main", *(make(digest) for make in SECTIONS)),
+        element("main", *(make(digest) for make in _SECTIONS)),
         element("footer", f"broker {digest.facts.version} · " if digest.facts.version else None, ended(digest)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.pipeline.report.digest import Hold, Journey, Listing, Series, Spread
-from broker.pipeline.report.sections import capacity_section, drops_section, failovers_section, latency_section
+from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section
 from tests.support.reported import AXIS, FIRST, digest
 
 

@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from broker.config.units import Quantity
 from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
 from broker.pipeline.report.markup import Column, element, escape, join, more, name, table
-from broker.pipeline.report.page import ended, page, style
-from broker.pipeline.report.sections import ledger, overview, verdict
+from broker.pipeline.report.page import ended, ledger, overview, page, style, verdict
 from broker.pipeline.report.tables import NEEDED, gather
 from tests.spark.resulting import FACTS, empty, small
 from tests.support.reported import FIRST, digest

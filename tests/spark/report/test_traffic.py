@@ -8,14 +8,7 @@ from datetime import timedelta
 import pytest
 
 from broker.pipeline.report.digest import Listing
-from broker.pipeline.report.sections import (
-    cycle_of,
-    incidents,
-    loops_section,
-    losses_section,
-    map_section,
-    talkers_section,
-)
+from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section, talkers_section
 from tests.support.reported import HOSTILE, digest
 
 
