@@ -22,6 +22,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -45,7 +46,7 @@ from broker.errors import ConversationError
 from broker.security.secured import SECRET_BYTES, Mode, Secured
 from broker.store.sqlite.dialog_rules import priority_for
 from broker.store.sqlite.session_keys import put_secured
-from broker.store.sqlite.transaction import ask, path_of, plain
+from broker.store.sqlite.transaction import ask, open_watch, path_of, plain
 
 _TIMED = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})  # ended here: no timer is set
 _STATUS = (
@@ -122,8 +123,8 @@ class Dialog:
         """
         GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; blank while it is simply on its way.
 
-        While messages wait it is that of `sys.transmission_queue`, unless no daemon has the file, or this connection is
-        in a transaction. When none waits it says so.
+        While messages wait it is that of `sys.transmission_queue`, unless no daemon has the file, or this transaction
+        has sent some of them. When none waits it says so.
         """
         return look(self._db, lambda: transmission_status(self._db, self.endpoint_id))
 
@@ -480,7 +481,7 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
     if row is None:
         return "the conversation is over: no message of it waits"
     status, sent, state, waiting = row
-    status = "" if status is None or status.startswith(ON_ITS_WAY) else str(status)
+    status = _shown_status(status)
     if not waiting:
         if state == "ER":
             return "the conversation has failed: no message of it will be sent; receive its Error message"
@@ -491,8 +492,18 @@ def transmission_status(db: sqlite3.Connection, endpoint_id: int) -> str:
         before = f"; before that: {status}" if status else ""
         return f"{what}: no daemon has this database open, start broker serve{before}"
     if db.in_transaction:
-        return f"{what}: nothing leaves before the transaction commits" + (f"; until then: {status}" if status else "")
+        with closing(open_watch(path_of(db))) as watch:
+            committed = watch.execute(_STATUS, (endpoint_id,)).fetchone()
+        if committed is None or committed[1] != sent:
+            until = f"; until then: {status}" if status else ""
+            return f"{what}: nothing leaves before the transaction commits{until}"
+        status = _shown_status(committed[0])
     return status
+
+
+def _shown_status(written: str | None) -> str:
+    """Return the status that the daemon has written as `sys.transmission_queue` shows it."""
+    return "" if written is None or written.startswith(ON_ITS_WAY) else written
 
 
 def has_daemon(path: str) -> bool | None:

@@ -461,6 +461,8 @@ def test_daemon_tells_why_it_waits(shop: DialogShop) -> None:
         told.append(dialog.transmission_status)
         shop.change(dialog, "transmission_status", "connection refused by 10.0.0.7:4022")
         told.append(dialog.transmission_status)
+        db.execute("UPDATE broker_database SET create_date = create_date")  # a transaction that sends nothing
+        told.append(dialog.transmission_status)
         dialog.send(b"")
         told.append(dialog.transmission_status)
     finally:
@@ -470,6 +472,7 @@ def test_daemon_tells_why_it_waits(shop: DialogShop) -> None:
         "1 message waits: nothing leaves before the transaction commits",
         "",
         "",
+        "connection refused by 10.0.0.7:4022",
         "connection refused by 10.0.0.7:4022",
         (
             "2 messages wait: nothing leaves before the transaction commits; until then:"
