@@ -471,7 +471,6 @@ class Transmitter:
         if entry is None:
             self._waiting[sender.endpoint_id] = None
             sender.blocked_since = min(sender.blocked_since, now)
-            self._hasten_status(sender)
             return 0
         self._waiting.pop(sender.endpoint_id, None)
         sender.blocked_since = NEVER
@@ -521,9 +520,12 @@ class Transmitter:
                 return None, None
             if not entry.sink.is_ready:
                 entry.sink.request_link()
+                if outlet is None:  # a lack of room comes and goes
+                    self._hasten_status(sender)
                 return None, None
         elif decision.disposition is not Disposition.DELIVERED:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
+            self._hasten_status(sender)
             return None, None
         try:
             seal = self.frames.seal(sender.contact, entry, with_packet=False)
