@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 SEED = 1
 PROCESSES = 2
 PYTHON = f"{ROOT}/.venv/bin/python"
-PYTEST = f"{PYTHON} -m pytest -x -q -p no:randomly -p no:xdist -p no:cacheprovider --keep-duplicates"
+PYTEST = f"{PYTHON} -m pytest -x -q -p no:randomly -p no:cacheprovider --keep-duplicates"
 say = partial(print, flush=True)
 
 # Modules and the tests that are run against each of them; of both, paths with blanks between.
