@@ -18,6 +18,7 @@ from broker.conversation.frames import (
     fault_frame,
     message_frame,
 )
+from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import EARLY_WINDOW, NO_GUID, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
@@ -134,3 +135,40 @@ def test_every_frame_of_a_target_says_so_and_names_the_initiator(frame: bytes) -
 
     assert head.is_from_target
     assert THEIRS == head.to_broker_instance
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"to_broker_instance": NO_GUID}, None),
+        ({"to_broker_instance": bytes(16 * [9])}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"conversation_id": bytes(16)}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"conversation_id": bytes(16 * [255])}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"flags": Flag.FROM_TARGET}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"to_service": "//Other"}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"from_service": "//Other"}, Disposition.NOT_OF_THIS_DIALOG),
+        ({"from_broker_instance": bytes(16)}, Disposition.OTHER_INSTANCE),
+        ({"from_broker_instance": bytes(16 * [255])}, Disposition.OTHER_INSTANCE),
+    ],
+)
+def test_frame_is_of_a_dialog_when_all_of_its_header_fits(change: dict[str, Any], reason: Disposition | None) -> None:
+    head, _ = decode_dialog(fault_frame(INITIATOR, TRAVEL, MESSAGE_ID, Fault(-8490, "")))
+    target = Contact(
+        head.conversation_id,
+        is_initiator=False,
+        service_name=head.to_service,
+        broker_instance=bytes(16 * [7]),
+        far_service=head.from_service,
+        far_broker_instance=head.from_broker_instance,
+    )
+
+    assert reason is target.why_refused(replace(head, **change))
+
+
+@pytest.mark.parametrize("instance", [NO_GUID, bytes(15) + b"x"])
+def test_dialog_is_open_at_its_initiator_until_a_target_is_known(instance: bytes) -> None:
+    initiator = INITIATOR.bound_to(instance)
+
+    assert (instance == NO_GUID) is initiator.is_open
+    assert not replace(initiator, is_initiator=False).is_open

@@ -22,10 +22,12 @@ from broker.store.sqlite.file_identity import (
     RECORD,
     Sighting,
     accept_file,
+    accept_replacement,
     compare_file,
     instances_at,
     note_start,
     note_stop,
+    replaced_at,
 )
 from broker.store.sqlite.role_file import PrincipalRecord, role_path, write_principal
 from broker.store.sqlite.transaction import writing
@@ -274,6 +276,21 @@ def test_what_a_path_held_before_is_known_until_a_daemon_has_started_on_the_new_
     with opened(path) as db:
         sighting = compare_file(db, path, tmp_path)
     assert ("", lost, True) == (sighting.lost, sighting.others, sighting.is_known)
+
+
+def test_file_in_place_of_a_lost_one_is_told_until_it_is_accepted(path: Path, tmp_path: Path) -> None:
+    """That of another file stays as it is; accepting twice changes nothing."""
+    paths = [path, tmp_path / "billing.db"]
+    for one in paths:
+        run(one, tmp_path)
+        one.unlink()
+        run(one, tmp_path)
+    before = [bool(replaced_at(one, tmp_path)) for one in paths]
+    accepted = [accept_replacement(path, tmp_path) for _ in range(2)]
+
+    assert ([True, True], [True, False]) == (before, accepted)
+    assert [False, True] == [bool(replaced_at(one, tmp_path)) for one in paths]
+    assert not accept_replacement(path, tmp_path / "elsewhere")
 
 
 # --- the epoch ----------------------------------------------------------------------------------------------
