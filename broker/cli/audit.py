@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.admin.audit import Audit, AuditEntry
+from broker.admin.audit import Audit, AuditEntry, AuditUnavailableError
 from broker.admin.auth import Caller
 from broker.config.admin_access import AdminRole, user_name
 from broker.config.settings import Settings
@@ -23,6 +23,9 @@ def recording(settings: Settings, operation: str, database: str | None = None) -
     entry = Audit(settings.admin.audit).begin(caller, operation, database)
     try:
         yield entry
+    except AuditUnavailableError as error:
+        hint = "make it writable, or name the configuration of the instance with -c"
+        raise AuditUnavailableError(error.path, f"{error.problem}: {hint}") from error
     except BaseException as error:
         if entry.is_sealed:
             entry.end_badly(error)

@@ -160,5 +160,5 @@ def confirm(question: str) -> None:
         click.Abort: The answer is no.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError("this may lose something: confirm it with --yes, or see what it does with --dry-run")
+        raise click.UsageError(f"{question} confirm it with --yes, or see what it does with --dry-run")
     click.confirm(question, abort=True, err=True)
