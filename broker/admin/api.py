@@ -469,6 +469,7 @@ class Api:
         dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
         waits = {name: endpoint.write_waits.present for name, endpoint in self._instance.endpoints.items()}
+        snapshot = read_snapshot(self._instance, ["drops"])
         return answer_why(
             place,
             request.id,
@@ -478,6 +479,7 @@ class Api:
             now=now,
             shows_texts=shows_texts,
             lock_waits={name: wait for name, wait in waits.items() if wait is not None},
+            drops=[(one, snapshot.loop_time - one.last_at) for one in snapshot.drops if one.last_at is not None],
         )
 
     async def census(self, request: CensusRequest, caller: Caller) -> CensusAnswer:

@@ -173,15 +173,17 @@ def remedy_of_unreached(address: str, problem: str) -> str:
     return f"start the instance at {address}, open the way to it, or correct the route to it"
 
 
-def remedy_of_error(code: int | None, *, service: str) -> str:
-    """Return the remedy for a dialog that failed with this number; a positive one is an application's own."""
+def remedy_of_error(code: int | None, *, service: str, text: str = "") -> str:
+    """Return the remedy for a dialog that failed with this number and text; a positive one is an application's own."""
     end = "RECEIVE the Error message and END CONVERSATION here"
     if code is None:
         return end
     if code > 0:
         return f"the far application ended the dialog with its own error {code}: ask there; {end}"
-    text = _advice().get(str(-code))
-    return end if text is None else f"{_filled(text, service=service)}; {end}"
+    if missing := _MISSING.search(text):
+        return f"in the far database, that of {service}: {missing[1]}; {end}, and begin another dialog"
+    advice = _advice().get(str(-code))
+    return end if advice is None else f"{_filled(advice, service=service)}; {end}"
 
 
 def _filled(text: str, **values: str) -> str:

@@ -25,12 +25,14 @@ from msgspec import Meta, structs
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
+from broker.ddl.render import render_name
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.query import shown_value
+from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
@@ -160,6 +162,9 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     ways: Annotated[list[ExplainAnswer], Meta(description="Where its messages go from here, and why.")]
     findings: list[WhyFinding]
     looked_in: Annotated[list[str], Meta(description="Where the id was searched, and where it could not be.")]
+    drops: Annotated[
+        list[WhyFinding], Meta(description="Of each reason the last drop here, where it was recent and of this dialog.")
+    ] = []
 
     @property
     def is_known(self) -> bool:
@@ -172,6 +177,17 @@ class WhyAnswer(msgspec.Struct, frozen=True):
 
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
 _ENDED = "DI"
+DROP_SECONDS = 120.0  # after which a drop is history: a copy arrives at least each minute, as dialog.resend_cap says
+_USUAL = frozenset(
+    {
+        Disposition.DUPLICATE,
+        Disposition.ALREADY_HELD,
+        Disposition.OUT_OF_SEQUENCE,
+        Disposition.SHUTDOWN,
+        Disposition.CONVERSATION_ENDED,
+        Disposition.UNKNOWN_CONVERSATION,
+    }
+)  # drops of a dialog that goes on
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
 
@@ -350,7 +366,7 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
             "nothing more of it is sent; what was not acknowledged is counted as failed in the ledger; this side is"
             f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
         ),
-        remedy_of_error(side.error_code, service=side.far_service),
+        remedy_of_error(side.error_code, service=side.far_service, text=side.error_text),
     )
 
 
@@ -537,6 +553,7 @@ def answer_why(
     now: float,
     shows_texts: bool = True,
     lock_waits: Mapping[str, LockWait] | None = None,
+    drops: Iterable[tuple[DropSnapshot, float]] = (),
 ) -> WhyAnswer:
     """
     Make the answer: the facts, with the findings that follow from them.
@@ -550,6 +567,7 @@ def answer_why(
         now: UTC seconds since 1970.
         shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
         lock_waits: Long waits for the write transactions of others that go on, by database.
+        drops: The last drop of each reason, with its age in seconds.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []
@@ -587,7 +605,29 @@ def answer_why(
         ways=ways,
         findings=findings,
         looked_in=facts.looked_in,
+        drops=list(_drop_findings(place.name, facts.conversation_id or guid.bytes, drops, now)),
     )
+
+
+def _drop_findings(
+    instance: str, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
+) -> Iterator[WhyFinding]:
+    """Yield recent drops of this conversation, which the routing decision about its messages does not show."""
+    for drop, age in drops:
+        fields, reason = drop.fields, drop.disposition
+        if fields.conversation_id != UUID(bytes=conversation) or age > DROP_SECONDS or reason in _USUAL:
+            continue
+        service, at = fields.to_service_name or "", when(_instant(now - age))
+        why = f"a copy was dropped here at {at}: {reason} ({reason.number})" + (
+            f": {drop.reason}" if drop.reason else ""
+        )
+        remedy = remedy_of(reason, instance=instance, service=service, reason=drop.reason)
+        if reason is Disposition.NOT_PERMITTED and drop.database is not None:
+            statement = f"USE {render_name(drop.database)}; GRANT SEND ON SERVICE::{render_name(service)}"
+            remedy = f"at {instance}: {statement} TO the principal of the certificate of {fields.from_service_name}"
+        symptom = f"{fields.from_service_name} does not get through to {service}"
+        then = "it is sent again: when the cause is removed, the next copy arrives"
+        yield WhyFinding(instance, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
 
 
 # --- ways -----------------------------------------------------------------------------------------------------------

@@ -362,6 +362,16 @@ def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:
     assert "pool limit exceeded" == found.cause
 
 
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_the_last_drop_of_the_dialog_is_told_where_something_waits(*, is_waiting: bool) -> None:
+    drop = finding("c", "not permitted", WAITING)
+
+    start = first(sides=[holding() if is_waiting else side()])
+    found = trace(start, Instances({"b": B, "c": C}, {"b": told(B), "c": told(C, drops=[drop])}))
+
+    assert is_waiting == (found.cause == "not permitted")
+
+
 def test_a_loop_is_a_cause() -> None:
     back = place("b", 2, "a")
 

@@ -64,12 +64,14 @@ def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int)
     ("code", "text"),
     [
         (None, "RECEIVE the Error message and END CONVERSATION here"),
+        (-8494, "in the far database, that of //S: GRANT SEND ON SERVICE::[//S] TO [CN=a]; RECEIVE the Error"),
         (-1, "RECEIVE the Error message and END CONVERSATION here"),
         (17, "the far application ended the dialog with its own error 17: ask there"),
     ],
 )
 def test_other_errors(code: int | None, text: str) -> None:
-    assert remedy_of_error(code, service="//S").startswith(text)
+    said = "no GRANT SEND ON SERVICE::[//S] TO [CN=a] or public" if code == -8494 else ""
+    assert remedy_of_error(code, service="//S", text=said).startswith(text)
 
 
 @pytest.mark.parametrize(

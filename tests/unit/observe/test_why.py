@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
+from broker.observe.snapshot import DropSnapshot
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import (
     PoisonShown,
@@ -30,6 +32,7 @@ from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.write_lock import LockHolder, LockWait
+from tests.support.records import frame as dialog_frame
 from tests.support.shop import Shop
 from tests.support.why import AT, holding, place, side, way
 
@@ -148,6 +151,30 @@ def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:
     answer = answer_why(where(), dialog.conversation_id, told, dropped={}, is_running=True, now=0.0)
 
     assert (1, []) == (len(answer.sides), answer.ways)
+
+
+GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
+
+
+@pytest.mark.parametrize(
+    ("of", "disposition", "database", "age", "remedy"),
+    [
+        (DIALOG, Disposition.NOT_PERMITTED, "d]b", 9.0, "at one: USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO the"),
+        (DIALOG, Disposition.NOT_PERMITTED, None, 9.0, "at one: USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];"),
+        (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
+        (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
+        (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
+    ],
+)
+def test_a_recent_drop_of_the_dialog_is_told_with_its_remedy(
+    of: UUID, disposition: Disposition, database: str | None, age: float, remedy: str | None
+) -> None:
+    sample = dialog_frame(conversation_id=of.bytes, to_service="//far")
+    drop = DropSnapshot(disposition, database, 1, 0.0, sample, "" if database else GRANT)
+
+    found = asked(DIALOG, drops=[(drop, age)]).drops
+
+    assert [remedy] * (remedy is not None) == [one.remedy[: len(remedy or "")] for one in found]
 
 
 def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
