@@ -169,7 +169,8 @@ class AdminClient:
         problem = _sentence(error)
         if self._port is None and isinstance(error, PermissionError):
             return SocketNotPermittedError(str(self.where), problem)
-        hint = "; start it, or name its configuration with -c or its socket with --socket" if self._port is None else ""
+        hint = "; start it with broker serve, or name its configuration with -c or its socket with --socket"
+        hint = hint if self._port is None else ""
         return DaemonUnreachableError(str(self.where), problem + hint)
 
     def _headers(self) -> Mapping[str, str]:

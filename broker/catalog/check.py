@@ -56,7 +56,7 @@ from broker.net.listener import bind
 from broker.store.sqlite.database import is_locked
 
 _STATE_DIR: KeyPath = ("instance", "state_dir")
-_ALL = "everything on this machine, what is legal but not advisable, and whether the names of next hops resolve"
+_ALL = "everything else"
 
 OwnerOf = Callable[[Settings], RunningInstance]
 """Returns the instance that runs already by the state directory of these settings."""

@@ -78,7 +78,7 @@ def test_an_answer_that_no_daemon_gives_is_told(
 
 
 def test_where_nobody_answers_is_named_with_the_reason(tmp_path: Path) -> None:
-    hint = "start it, or name its configuration with -c or its socket with --socket"
+    hint = "start it with broker serve, or name its configuration with -c or its socket with --socket"
     dead, none = tmp_path / "dead.sock", tmp_path / "none.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(dead))

@@ -19,7 +19,7 @@ def test_errors_have_their_place(configuration: Path) -> None:
     result = run("check", "-c", configuration)
     rows = json.loads(run("check", "-c", configuration, "-o", "json").stdout)
 
-    later = f"not checked until this is corrected: {configuration}:2:1: endpoint.max_hopz: everything on this machine, "
+    later = f"not checked until this is corrected: {configuration}:2:1: endpoint.max_hopz: everything else"
     *lines, last = result.stderr.splitlines()
     assert (1, "", True) == (result.exit_code, result.stdout, last.startswith(later))
     assert [
