@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import STATEMENT_LEAST, Caller
-from broker.catalog.catalog import MESSAGES_MAX, MSDB, ScriptProgress
+from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
@@ -634,8 +634,8 @@ def _reload_answer(done: Reloaded) -> ReloadAnswer:
         done.connections,
         waiting,
         done.warnings,
-        done.unscripted[:MESSAGES_MAX],
-        max(0, len(done.unscripted) - MESSAGES_MAX),
+        done.unscripted,
+        done.more_unscripted,
     )
 
 

@@ -16,13 +16,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import structlog
 
-from broker.catalog.catalog import Auditing, Catalog
+from broker.catalog.catalog import MESSAGES_MAX, Auditing, Catalog
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
 from broker.catalog.dry_run import dry_run
@@ -127,8 +127,9 @@ class Reloaded:
         scripts: The changes that these scripts made, in words.
         connections: Links that keep the settings they had, where a change is for new ones.
         warnings: Warnings about the new settings that the old settings did not have, with places.
-        unscripted: Scripts that drop what no script names, as far as this reload has compared them; it has run them
-            when it prunes.
+        unscripted: Scripts that drop what no script names, the first `MESSAGES_MAX`, as far as this reload has compared
+            them; it has run them when it prunes.
+        more_unscripted: How many more there are.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -138,6 +139,7 @@ class Reloaded:
     is_dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     unscripted: list[str] = field(default_factory=list)
+    more_unscripted: int = 0
     is_pruned: bool = False
 
     @property
@@ -253,18 +255,20 @@ class Reloads:
             is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
             warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
             connections = instance.connections(now) if is_for_new else 0
-            drops = [one.script for one in left]
-            done = Reloaded(changed, names, [], connections, is_dry_run, warnings, drops, is_pruning)
+            done = Reloaded(changed, names, [], connections, is_dry_run, warnings)
+            done = replace(
+                done,
+                unscripted=[one.script for one in left[:MESSAGES_MAX]],
+                more_unscripted=max(0, len(left) - MESSAGES_MAX),
+                is_pruned=is_pruning,
+            )
             if is_dry_run:
                 return done
+            drops = [(one.database.name, one.drop) for one in left if is_pruning]
             await asyncio.to_thread(
                 seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
             )
-            done.scripts.extend(
-                await run_changed(
-                    instance.catalog, settings, scripts, names, seen_by, drops=drops if is_pruning else ()
-                )
-            )
+            done.scripts.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by, drops=drops))
             undo.pop_all()
         await carry_out()
         self._scripts.done = scripts

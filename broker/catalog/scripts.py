@@ -22,6 +22,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -236,10 +237,10 @@ async def run_changed(
     databases: Iterable[str],
     seen_by: Permitting,
     *,
-    drops: Sequence[str] = (),
+    drops: Sequence[tuple[str, Statement]] = (),
 ) -> list[str]:
     """
-    Carry out the scripts of these databases, then the statements of `drops`, all or none.
+    Carry out the scripts of these databases, then `drops`, statements with their databases; all or none.
 
     Databases that are elsewhere get theirs when they arrive.
 
@@ -257,7 +258,8 @@ async def run_changed(
     size = await asyncio.to_thread(lambda: sum(path.stat().st_size for name in here for path, _ in scripts[name]))
     reading = _ScriptReader()
     try:
-        statements = seen_by.permitted(reading.statements({name: scripts[name] for name in here}, drops))
+        dropping = (statement for name, drop in drops for statement in (UseDatabase(name), drop))
+        statements = seen_by.permitted(chain(reading.statements({name: scripts[name] for name in here}), dropping))
         progress = ScriptProgress(source, size, seen_by=seen_by)
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
@@ -277,12 +279,10 @@ class _ScriptReader:
 
     database: str = MSDB
 
-    def statements(self, scripts: State, drops: Iterable[str]) -> Iterator[Statement | DdlSyntaxError]:
+    def statements(self, scripts: State) -> Iterator[Statement | DdlSyntaxError]:
         """Each script begins in its own database."""
         for name, files in scripts.items():
             self.database = name
             for path, _ in files:
                 yield UseDatabase(name)
                 yield from read_script(decode_script(path.read_bytes(), source=str(path)), source=str(path))
-        for script in drops:
-            yield from read_script(script)
