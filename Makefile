@@ -8,7 +8,7 @@ MINUTES ?= 10
 HOURS ?= 1
 SEEDS ?= 1000
 FROM ?= 1
-OF ?= dialogs mirrors joined
+OF ?= dialogs mirrors joined targets
 KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all

@@ -216,7 +216,8 @@ def _create_service(statement: ddl.CreateService, session: Session) -> None:
     name, db = statement.name, session.db
     exists = metadata.find_service(db, name) is not None
     _expect_absent("service", name, session, exists=exists)
-    metadata.put_service(db, name, _queue_id(session, statement.queue), frozenset(statement.contracts))
+    queue_id, contracts = _queue_id(session, statement.queue), frozenset(statement.contracts)
+    metadata.put_service(db, name, queue_id, contracts, is_exclusive_target=statement.exclusive_target)
     _made("service", name, session, existed=exists)
 
 
@@ -229,7 +230,9 @@ def _alter_service(statement: ddl.AlterService, session: Session) -> None:
     if absent:
         raise UnknownNameError(15151, f"the service {name!r} has no contract {min(absent)!r} to drop")
     contracts = (service.contracts - set(statement.drop_contracts)) | set(statement.add_contracts)
-    metadata.put_service(db, name, queue_id, frozenset(contracts))
+    is_exclusive = statement.exclusive_target
+    is_exclusive = service.is_exclusive_target if is_exclusive is None else is_exclusive
+    metadata.put_service(db, name, queue_id, frozenset(contracts), is_exclusive_target=is_exclusive)
     session.messages.add("service", name, "altered")
 
 

@@ -120,14 +120,16 @@ class Travel:
     time_to_live: int = TIME_TO_LIVE_MS
 
 
-class NotStored(NamedTuple):
-    """Why a receiver does not store for now what has arrived: the number of a disposition, and words."""
+class AckNote(NamedTuple):
+    """A remark in an acknowledgement by itself: the fields of `Stored` after its runs."""
 
-    code: int
-    reason: str
+    code: int = 0
+    reason: str = ""
+    confirm: bool = False
 
 
-NOTHING_SAID = NotStored(0, "")
+NO_NOTE = AckNote()
+CONFIRM = AckNote(confirm=True)
 
 
 class Fragment(NamedTuple):
@@ -171,18 +173,18 @@ def ack_frame(
     stored: Place,
     held: tuple[tuple[int, int, int], ...] = (),
     *,
-    not_stored: NotStored = NOTHING_SAID,
+    note: AckNote = NO_NOTE,
     seal: Seal | None = None,
 ) -> bytes:
     """
     An acknowledgement by itself: everything before `stored` is safe here, and after that the runs in `held`.
 
-    A run is (sequence, first fragment, last fragment). `not_stored` says why what arrived is not stored.
+    A run is (sequence, first fragment, last fragment).
 
     Raises:
         CannotSealError: it is to be sealed, and a certificate is missing.
     """
-    body = encode_stored(Stored(held, *not_stored))
+    body = encode_stored(Stored(held, *note))
     return _frame(contact, travel, message_id, _ACK, Fragment((0, 0), 0, body, stored), seal=seal)
 
 

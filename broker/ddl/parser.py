@@ -503,7 +503,7 @@ class _StatementParser:
     # --- services ---
 
     def create_service(self) -> ddl.Statement:
-        """CREATE SERVICE name [AUTHORIZATION owner] ON QUEUE queue [(contracts)]."""
+        """CREATE SERVICE name [AUTHORIZATION owner] ON QUEUE queue [(contracts)] [WITH (EXCLUSIVE_TARGET = ON)]."""
         name, owner = self.object_name(), self.owner()
         self.words("ON", "QUEUE")
         queue = self.queue("QUEUE")
@@ -514,16 +514,17 @@ class _StatementParser:
                     self._refuse(token, 8404, f"the contract {token.value!r} is given twice; remove one")
                 contracts[token.value] = None
             self.expect(")")
-        return ddl.CreateService(name, queue, tuple(contracts), owner, origin=self._origin)
+        return ddl.CreateService(name, queue, tuple(contracts), owner, **self._service_options(), origin=self._origin)
 
     def alter_service(self) -> ddl.Statement:
-        """ALTER SERVICE name [ON QUEUE queue] [(ADD CONTRACT name, DROP CONTRACT name, ...)], one of them at least."""
+        """ALTER SERVICE name [ON QUEUE queue] [(ADD | DROP CONTRACT name, ...)] [WITH (...)], one of them at least."""
         name, queue = self.object_name(), None
         if self.accept("ON"):
             self.expect("QUEUE")
             queue = self.queue("QUEUE")
         changes: dict[str, list[str]] = {"ADD": [], "DROP": []}
-        has_more = self.accept("(") if queue else self.expect("(")
+        options = self._service_options()
+        has_more = self.accept("(") if queue or options else self.expect("(")
         while has_more:
             verb = self.expect("ADD", "DROP").kind
             self.expect("CONTRACT")
@@ -531,7 +532,18 @@ class _StatementParser:
             has_more = self.accept(",")
             if not has_more:
                 self.expect(")")
-        return ddl.AlterService(name, queue, tuple(changes["ADD"]), tuple(changes["DROP"]), origin=self._origin)
+        options = options or self._service_options()
+        return ddl.AlterService(
+            name, queue, tuple(changes["ADD"]), tuple(changes["DROP"]), **options, origin=self._origin
+        )
+
+    def _service_options(self) -> dict[str, Any]:
+        if not self.accept("WITH"):
+            return {}
+        self.expect("(")
+        options = self.options({"EXCLUSIVE_TARGET": _StatementParser.status_value}, is_list=True)
+        self.expect(")")
+        return options
 
     # --- message types, contracts, priorities ---
 

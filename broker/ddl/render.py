@@ -94,7 +94,8 @@ def _create_service(statement: ddl.CreateService) -> str:
     owner = _authorization(statement.owner)
     contracts = ", ".join(map(render_name, statement.contracts))
     text = f"CREATE SERVICE {render_name(statement.name)}{owner} ON QUEUE {_queue(statement.queue)}"
-    return f"{text} ({contracts})" if contracts else text
+    text += f" ({contracts})" if contracts else ""
+    return text + _exclusive(statement.exclusive_target or None)
 
 
 @_render.register
@@ -104,7 +105,12 @@ def _alter_service(statement: ddl.AlterService) -> str:
         text += f" ON QUEUE {_queue(statement.queue)}"
     changes = [f"ADD CONTRACT {render_name(name)}" for name in statement.add_contracts]
     changes += [f"DROP CONTRACT {render_name(name)}" for name in statement.drop_contracts]
-    return f"{text} ({', '.join(changes)})" if changes else text
+    text += f" ({', '.join(changes)})" if changes else ""
+    return text + _exclusive(statement.exclusive_target)
+
+
+def _exclusive(exclusive_target: bool | None) -> str:  # noqa: FBT001 - the one thing it is about
+    return "" if exclusive_target is None else f" WITH (EXCLUSIVE_TARGET = {_on_off(exclusive_target)})"
 
 
 @_render.register

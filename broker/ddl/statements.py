@@ -204,15 +204,17 @@ class CreateService(Statement, frozen=True):
     queue: QueueName
     contracts: tuple[str, ...] = ()
     owner: str | None = None
+    exclusive_target: bool = False
 
 
 class AlterService(Statement, frozen=True):
-    """ALTER SERVICE; `queue` None = unchanged. The parser lets none through that changes nothing."""
+    """ALTER SERVICE; None = unchanged. The parser lets none through that changes nothing."""
 
     name: str
     queue: QueueName | None = None
     add_contracts: tuple[str, ...] = ()
     drop_contracts: tuple[str, ...] = ()
+    exclusive_target: bool | None = None
 
 
 class DropService(DropNamed, frozen=True):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from broker.conversation.frames import Contact, NotStored, Place
+from broker.conversation.frames import AckNote, Contact, Place
 from broker.flow import Disposition
 from broker.protocol.frame import Fault
 from broker.ratelimit import TokenBucket
@@ -32,11 +32,12 @@ ENOUGH = 4  # frames not acknowledged yet; a window that is small stays open
 GRACE = 10.0  # seconds by which the beginning of a dialog may be late: several resends of it
 REPEAT_SECONDS = 60.0  # between two faults for one dialog, which may get lost
 UNKNOWN_MAX = 4096  # unknown dialogs remembered
+CONFIRM_SECONDS = (1.0, 60.0)  # between two requests to confirm a dialog: at first, and at most; doubled each time
 REFUSED_MAX = 4096  # dialogs remembered because a queue was off
 FAULTS_PER_SECOND = 100  # of a database, so that a flood of old frames is not answered with another
 GONE = Fault(-8462, "the remote conversation endpoint is not known here; it has ended, or its database was replaced")
 
-QUEUE_OFF = NotStored(Disposition.QUEUE_DISABLED.number, "the queue of the far service is off")
+QUEUE_OFF = AckNote(Disposition.QUEUE_DISABLED.number, "the queue of the far service is off")
 
 _Entry: TypeAlias = tuple[bytes, object, Secured | None]
 
@@ -186,3 +187,20 @@ class RefusedDialogs:
         places = self._places.pop(service, {})
         self._count -= len(places)
         return list(places.items())
+
+
+class Confirmations:
+    """When the initiator of a dialog is asked again to name its target, whose application does not see it before."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, tuple[float, float]] = {}  # by endpoint_id: when the next is due, and the wait after it
+
+    def due(self, unconfirmed: Mapping[int, AckState], now: float) -> dict[int, AckState]:
+        """Return those of the sides that are due (monotonic seconds); all others are forgotten."""
+        first, most = CONFIRM_SECONDS
+        self._waits = {one: self._waits.get(one, (now + first, 2 * first)) for one in unconfirmed}
+        due = {one: state for one, state in unconfirmed.items() if self._waits[one][0] <= now}
+        for one in due:
+            wait = self._waits[one][1]
+            self._waits[one] = now + wait, min(most, 2 * wait)
+        return due

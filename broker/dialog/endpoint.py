@@ -29,8 +29,8 @@ from typing import TypeVar
 
 import structlog
 
-from broker.conversation.frames import NOTHING_SAID, Contact, NotStored, Place
-from broker.dialog.arrivals import GONE, QUEUE_OFF, DelayedAcks, Inbox, RefusedDialogs, UnknownDialogs
+from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Contact, Place
+from broker.dialog.arrivals import GONE, QUEUE_OFF, Confirmations, DelayedAcks, Inbox, RefusedDialogs, UnknownDialogs
 from broker.dialog.commit_watch import CommitWatch
 from broker.dialog.journal_hooks import ReceiverJournal
 from broker.dialog.route_requests import RouteRequester
@@ -110,6 +110,7 @@ class Endpoint:
         self._journal = None if forwarder.ring is None else ReceiverJournal(forwarder.ring)
         self._unknown_dialogs = UnknownDialogs()
         self._refused_dialogs = RefusedDialogs()
+        self._confirmations = Confirmations()
         self._refusals: dict[Disposition, TokenBucket] = {}
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
@@ -356,6 +357,8 @@ class Endpoint:
             self._maintenance_at = 0.0
             self._wake_up()
         self._apply_received(result.received)
+        if result.unconfirmed:
+            self._send_acks(self._confirmations.due(result.unconfirmed, self._loop.time()))
         for service in result.on_again:
             self._acknowledge_places(self._refused_dialogs.pop(service))
 
@@ -390,8 +393,12 @@ class Endpoint:
         for contact, is_certain in received.unknown_dialogs:
             if self._unknown_dialogs.may_answer(contact, now, is_certain=is_certain):
                 received.faults.append((contact, GONE))
+        # These are not sent again by themselves, and the best address may lead to another target: a copy to each.
+        for contact, place in received.asked:
+            for decision in path_alternatives(transmitter.decide(contact)):
+                entry = self._forwarder.table.entry_for(decision, FrameKind.ACK)
+                frames.append((entry, builder.ack(contact, entry, place)))
         for contact, fault in received.faults:
-            # It is sent once only, and the best address may lead to another target: a copy to each.
             for decision in path_alternatives(transmitter.decide(contact)):
                 entry = self._forwarder.table.entry_for(decision, FrameKind.FAULT)
                 frames.append((entry, builder.fault(contact, entry, fault)))
@@ -411,16 +418,19 @@ class Endpoint:
         frames: list[tuple[ForwardingEntry, Buffer | None]] = []
         for endpoint_id, state in stored.items():
             entry, _ = self.transmitter.path_for(endpoint_id, state.contact, FrameKind.ACK)
-            ack = self.transmitter.frames.ack(state.contact, entry, state.place, state.held, is_urgent=state.is_urgent)
+            note = CONFIRM if state.is_confirmation_wanted else NO_NOTE
+            ack = self.transmitter.frames.ack(
+                state.contact, entry, state.place, state.held, is_urgent=state.is_urgent, note=note
+            )
             frames.append((entry, ack))
         self._submit(frames, self._loop.time())
 
-    def _acknowledge_places(self, places: list[tuple[Contact, Place]], not_stored: NotStored = NOTHING_SAID) -> None:
+    def _acknowledge_places(self, places: list[tuple[Contact, Place]], note: AckNote = NO_NOTE) -> None:
         """Acknowledge everything before a place of each of these dialogs, of which no side may be here."""
         frames: list[tuple[ForwardingEntry, Buffer | None]] = []
         for contact, place in places:
             entry = self._forwarder.table.entry_for(self.transmitter.decide(contact), FrameKind.ACK)
-            frames.append((entry, self.transmitter.frames.ack(contact, entry, place, not_stored=not_stored)))
+            frames.append((entry, self.transmitter.frames.ack(contact, entry, place, note=note)))
         self._submit(frames, self._loop.time())
 
     def _submit(self, frames: list[tuple[ForwardingEntry, Buffer | None]], now: float) -> None:

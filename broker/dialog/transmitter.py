@@ -22,10 +22,10 @@ from itertools import count, islice
 from msgspec.structs import replace
 
 from broker.conversation.frames import (
-    NOTHING_SAID,
+    NO_NOTE,
+    AckNote,
     Contact,
     Fragment,
-    NotStored,
     Place,
     Seal,
     Travel,
@@ -255,7 +255,7 @@ class Transmitter:
         else:
             self._forget(sender)
 
-    def on_said(self, endpoint_id: int, said: NotStored) -> None:
+    def on_said(self, endpoint_id: int, said: AckNote) -> None:
         """The far side says why it does not store what it was sent, or acknowledges without such words."""
         sender = self.senders.get(endpoint_id)
         if sender is None:
@@ -618,14 +618,14 @@ class FrameBuilder:
         held: tuple[Run, ...] = (),
         *,
         is_urgent: bool = True,
-        not_stored: NotStored = NOTHING_SAID,
+        note: AckNote = NO_NOTE,
     ) -> bytes | None:
         """An acknowledgement; None when it cannot be sealed: what is not acknowledged is sent again."""
         try:
             seal = self.seal(contact, entry, with_packet=is_urgent)
         except CannotSealError:
             return None
-        return ack_frame(contact, self.travel, self.message_id(), stored, held, not_stored=not_stored, seal=seal)
+        return ack_frame(contact, self.travel, self.message_id(), stored, held, note=note, seal=seal)
 
     def fault(self, contact: Contact, entry: ForwardingEntry, fault: Fault) -> bytes | None:
         """An error; None when it cannot be sealed: the far side would not accept it."""

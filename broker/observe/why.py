@@ -118,6 +118,7 @@ class SideShown(msgspec.Struct, frozen=True):
     security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
     sent_error_code: Annotated[int | None, Meta(description="Of its own Error message, not acknowledged yet.")] = None
     sent_error_text: str = ""
+    unconfirmed: Annotated[int, Meta(description="Messages that wait for the initiator to name this database.")] = 0
 
 
 class ClosedShown(msgspec.Struct, frozen=True):
@@ -331,6 +332,16 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         yield _poisoned(side, spot)
     elif side.ready:
         yield _unread(side, spot)
+    if side.unconfirmed:
+        yield spot.found(
+            "not confirmed",
+            Severity.WAITING,
+            f"{messages(side.unconfirmed)} for {side.service_name} {_wait(side.unconfirmed)} in {spot.database}",
+            f"{side.service_name} is an exclusive target, and {side.far_service} has not named this database yet:"
+            " another instance of the service may have the dialog",
+            "the initiator is asked again and again; its next message or its END confirms it too",
+            "nothing, unless it lasts: then see whether the initiator can be reached from here",
+        )
     if side.early_fragments:
         yield spot.found(
             "out of order",

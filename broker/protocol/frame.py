@@ -331,11 +331,13 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
         stored: Runs of [sequence, first_fragment, last_fragment] held out of order.
         code: Why the message at the acknowledged place was not stored although it arrived; 0 = nothing is said.
         reason: The same in words.
+        confirm: A target asks for a frame that names its broker instance.
     """
 
     stored: tuple[tuple[int, int, int], ...] = ()
     code: int = 0
     reason: str = ""
+    confirm: bool = False
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -345,6 +347,7 @@ class Fault(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+_NOTHING = Stored()
 _ENVELOPE = msgspec.msgpack.Decoder(Envelope)
 _STORED = msgspec.msgpack.Decoder(Stored)
 _FAULT = msgspec.msgpack.Decoder(Fault)
@@ -379,7 +382,7 @@ def decode_fault(body: bytes) -> Fault:
 
 def encode_stored(stored: Stored) -> bytes:
     """Body of an ACK frame; empty when there is nothing to say."""
-    return _ENCODER.encode(stored) if stored.stored or stored.code else b""
+    return _ENCODER.encode(stored) if stored != _NOTHING else b""
 
 
 def decode_stored(body: bytes) -> Stored:

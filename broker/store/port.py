@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from broker.conversation.frames import Contact, NotStored, Place
+from broker.conversation.frames import AckNote, Contact, Place
 from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
@@ -164,6 +164,7 @@ class AckState:
         held: Runs after it that are here already, bounded.
         frames: How many were new.
         is_urgent: The far side waits for it or has to send something again: a duplicate, a gap, or an end.
+        is_confirmation_wanted: It is not known here that the far side talks with this database alone.
     """
 
     contact: Contact
@@ -171,6 +172,7 @@ class AckState:
     held: tuple[Run, ...] = ()
     frames: int = 0
     is_urgent: bool = False
+    is_confirmation_wanted: bool = False
 
 
 class KeyEvidence(NamedTuple):
@@ -188,6 +190,7 @@ class ReceiveResult:
     Attributes:
         stored: The acknowledgements to send, by endpoint_id.
         closed: The places that tombstones acknowledge, with the contact of each.
+        asked: Dialogs whose target asks to be named, and the place that each side expects.
         refused: Dialogs of which something was not stored, as the queue is off, and the place that each side expects.
         acknowledged: The place up to which the far side has everything, by endpoint_id.
         held_there: The runs that the far side has after that place, by endpoint_id.
@@ -208,10 +211,11 @@ class ReceiveResult:
 
     stored: dict[int, AckState] = field(default_factory=dict)
     closed: list[tuple[Contact, Place]] = field(default_factory=list)
+    asked: list[tuple[Contact, Place]] = field(default_factory=list)
     refused: list[tuple[Contact, Place]] = field(default_factory=list)
     acknowledged: dict[int, Place] = field(default_factory=dict)
     held_there: dict[int, tuple[Run, ...]] = field(default_factory=dict)
-    said: dict[int, NotStored] = field(default_factory=dict, compare=False)
+    said: dict[int, AckNote] = field(default_factory=dict, compare=False)
     contacts: dict[int, Contact] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     faults: list[tuple[Contact, Fault]] = field(default_factory=list)
@@ -287,6 +291,7 @@ class WriteResult:
         loaded: Fragments that were requested, or of dialogs that were found.
         postponed: Requests that there was no capacity to load.
         finished: Endpoints that maintenance has ended: they have nothing left to send.
+        unconfirmed: After maintenance, the sides whose messages wait for a confirmation, by endpoint_id.
         on_again: Those of the batch's services whose queue is on, or that are gone.
         has_more_maintenance: Maintenance should run again soon.
         next_timer: UTC instant of the next conversation timer.
@@ -298,6 +303,7 @@ class WriteResult:
     loaded: list[LoadedFragments] = field(default_factory=list)
     postponed: list[LoadRequest] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
+    unconfirmed: dict[int, AckState] = field(default_factory=dict)
     on_again: list[str] = field(default_factory=list)
     has_more_maintenance: bool = False
     next_timer: float | None = None

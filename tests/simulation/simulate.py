@@ -1,6 +1,6 @@
 """
 Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of mirrored pairs, of both
-joined with whole instances, and of pairs with a file for each partner.
+joined with whole instances, of two targets of one dialog, and of pairs with a file for each partner.
 
 A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
 number always tells the same story: `make simulate OF=mirrors SEEDS=1 FROM=NUMBER`. What Python draws for the order of
@@ -31,6 +31,7 @@ from tests.simulation import (
     mirror_story,
     play,
     story,
+    target_play,
 )
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
@@ -62,6 +63,7 @@ SUBJECTS = {
     "dialogs": Subject(story.draw, play.play, story.smaller),
     "mirrors": Subject(mirror_story.draw, mirror_play.play, mirror_story.smaller),
     "joined": Subject(joined_story.draw, joined_play.play, joined_story.smaller),
+    "targets": Subject(target_play.draw, target_play.play, target_play.smaller),
     "commanded": Subject(command_story.draw, command_play.play, joined_story.smaller),
 }
 

@@ -12,7 +12,7 @@ from broker.forwarding.reroute import Rerouter
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.routing.mirrored import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState, OwnRole
-from tests.simulation import command_play, command_story, joined_play, joined_story, mirror_story
+from tests.simulation import command_play, command_story, joined_play, joined_story, mirror_story, target_play
 from tests.simulation.command_pair import Arbiter
 from tests.simulation.command_story import CommandStory
 from tests.simulation.machine import Road
@@ -20,7 +20,7 @@ from tests.simulation.performance import Outcome
 from tests.simulation.simulate import SUBJECTS, shrunk, tell, trouble
 from tests.simulation.story import DAY, Blow, Deed, Habit, Story
 
-SHORT = {"dialogs": (200, 20), "mirrors": (300, 30), "joined": (45, 15), "commanded": (20, 10)}
+SHORT = {"dialogs": (200, 20), "mirrors": (300, 30), "joined": (45, 15), "targets": (150, 30), "commanded": (20, 10)}
 CASES = [
     pytest.param(name, range(first, first + step), marks=[pytest.mark.long] * (first > 1), id=f"{name} from {first}")
     for name, (count, step) in SHORT.items()
@@ -165,3 +165,10 @@ def test_probers_that_believe_too_much_and_receivers_without_a_fence_are_found_o
             wrong = MirrorState.FIRST_PRINCIPAL if is_first else MirrorState.SECOND_PRINCIPAL
             monkeypatch.setitem(TRANSITIONS, (before, side, heard), wrong)
     assert "a stale copy" in first_trouble()
+
+
+def test_two_applications_see_one_dialog_of_a_service_that_is_no_exclusive_target() -> None:
+    stories = [replace(target_play.draw(seed), is_exclusive=False) for seed in range(1, 11)]
+    told = [trouble(story, target_play.play)[0] for story in stories]
+
+    assert any("two applications saw one dialog" in one for one in told)

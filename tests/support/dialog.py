@@ -23,6 +23,7 @@ from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.security.session import DialogCredentials
 from broker.store.port import ReceiveResult
+from broker.store.sqlite import metadata
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.receive import store_frames
@@ -38,12 +39,13 @@ _ids = count(1)
 
 
 def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> DaemonConnection:
-    """A database with these services, all on one queue; made when it is missing."""
+    """A database with these services, all on one queue; what is missing is made."""
     db = open_store(path)
     db.execute("PRAGMA synchronous = OFF")
     with writing(db):
         put_queue(db, QUEUE, is_receive_enabled=True)
-        for service in services:
+        here = metadata.services(db)
+        for service in set(services) - here.keys():
             put_service(db, service, queues(db)[QUEUE].queue_id, contracts)
     return db
 

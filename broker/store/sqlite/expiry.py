@@ -240,6 +240,9 @@ def _expire(db: sqlite3.Connection, queue: QueueWriter, endpoint_id: int, now: f
     side = side_of(db, endpoint_id)
     if side is None:
         return False
+    if queue.is_unconfirmed(side):
+        close(db, endpoint_id, now, FailureReason.LIFETIME_EXCEEDED)
+        return True
     has_failed = side.state is ConversationState.DISCONNECTED_INBOUND and _has(db, _HELD, endpoint_id)
     if has_failed or side.state in TAKES_MESSAGES:
         _fail_side(db, queue, side, _EXCEEDED, FailureReason.LIFETIME_EXCEEDED)

@@ -29,7 +29,7 @@ REST_FIRST = 1.0  # seconds of rest after the first failure; doubled by each fur
 REST_MAX = 300.0  # ... and no longer than this
 ERROR_MAX = 1000  # characters kept of an exception's text
 TRACEBACK_MAX = 16_000  # characters kept of a traceback, its end: there it was raised
-READY, IN_QUARANTINE = 1, 4  # broker_message.status
+READY, UNCONFIRMED, IN_QUARANTINE = 1, 2, 4  # broker_message.status
 
 _FREE = (
     "DELETE FROM broker_group_lock WHERE reader IS NULL AND conversation_group_id ="

@@ -18,6 +18,7 @@ from broker.conversation.frames import Contact
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance
+from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.sqlite.reader_slots import records as reader_records
 from broker.store.sqlite.session_keys import sentence_sql
@@ -111,6 +112,7 @@ class Inbound:
         ready_since: When the next of them was queued.
         next_type: Its message type.
         quarantined: Messages in quarantine.
+        unconfirmed: Messages that wait until the initiator is known to have this database alone.
         early_fragments: Fragments that arrived out of order.
         is_taken: A reader has its conversation group, or the group rests after a failure.
         readers: Reader processes that live on this queue.
@@ -124,6 +126,7 @@ class Inbound:
     ready_since: float | None
     next_type: str | None
     quarantined: int
+    unconfirmed: int
     early_fragments: int
     is_taken: bool
     readers: int
@@ -282,7 +285,8 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Conver
 
 def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
     name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
-    ready, quarantined = (db.execute(_STATUS, (endpoint_id, status)).fetchone()[0] for status in (1, 4))
+    statuses = (READY, IN_QUARANTINE, UNCONFIRMED)
+    ready, quarantined, unconfirmed = (db.execute(_STATUS, (endpoint_id, one)).fetchone()[0] for one in statuses)
     since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
@@ -294,6 +298,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         ready_since=since,
         next_type=next_type,
         quarantined=quarantined,
+        unconfirmed=unconfirmed,
         early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
         is_taken=_is_taken(db, endpoint_id, now),
         readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),

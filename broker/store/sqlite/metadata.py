@@ -18,6 +18,7 @@ from broker.routing.route import RouteRow
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal
 from broker.store.sqlite.dialog_rules import PRIORITY_DEFAULT
+from broker.store.sqlite.failure import READY, UNCONFIRMED
 
 FIRST_ID = 65536  # of what statements make; lower ones are built in, as in the original
 DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
@@ -33,12 +34,13 @@ class QueueRow(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A service, and the contracts that it accepts as a target, empty = any."""
+    """A service, the contracts that it accepts as a target, empty = any, and whether it asks to be the only target."""
 
     service_id: int
     name: str
     queue_id: int
     contracts: frozenset[str]
+    is_exclusive_target: bool = False
 
 
 class Priority(NamedTuple):
@@ -58,8 +60,12 @@ class Priority(NamedTuple):
 
 # --- queues and services ---
 
+_SHOW_ALL = (
+    "UPDATE broker_message SET status = ? WHERE status = ? AND queue_id = ? AND endpoint_id IN"
+    " (SELECT endpoint_id FROM broker_conversation WHERE service_name = ?)"
+)
 _QUEUES = "SELECT queue_id, name, is_receive_enabled, is_poison_message_handling_enabled FROM broker_queue"
-_SERVICES = "SELECT service_id, name, queue_id, contracts FROM broker_service"
+_SERVICES = "SELECT service_id, name, queue_id, contracts, is_exclusive_target FROM broker_service"
 
 
 def queues(db: sqlite3.Connection) -> dict[str, QueueRow]:
@@ -112,9 +118,19 @@ def put_queue(
     )
 
 
-def put_service(db: sqlite3.Connection, name: str, queue_id: int, contracts: frozenset[str]) -> None:
-    """Make a service, or change the one of this name."""
-    db.execute(_put("service", "queue_id, contracts"), (name, queue_id, json.dumps(sorted(contracts))))
+def put_service(
+    db: sqlite3.Connection,
+    name: str,
+    queue_id: int,
+    contracts: frozenset[str],
+    *,
+    is_exclusive_target: bool = False,
+) -> None:
+    """Make a service, or change the one of this name; unless it is an exclusive target, all its messages are shown."""
+    put = _put("service", "queue_id, contracts, is_exclusive_target")
+    db.execute(put, (name, queue_id, json.dumps(sorted(contracts)), is_exclusive_target))
+    if not is_exclusive_target:
+        db.execute(_SHOW_ALL, (READY, UNCONFIRMED, queue_id, name))
 
 
 def drop_queue(db: sqlite3.Connection, name: str) -> None:
@@ -135,9 +151,9 @@ def _queue(row: tuple[int, str, int, int]) -> QueueRow:
     return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
 
 
-def _service(row: tuple[int, str, int, str]) -> Service:
-    service_id, name, queue_id, contracts = row
-    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)))
+def _service(row: tuple[int, str, int, str, int]) -> Service:
+    service_id, name, queue_id, contracts, is_exclusive_target = row
+    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)), bool(is_exclusive_target))
 
 
 # --- message types and contracts ---

@@ -84,6 +84,7 @@ _MESSAGE = (
 )
 _TRANSMISSION = "transmission_id, endpoint_id, message_sequence_number, flags, message_type_name, enqueue_time"
 _TOMBSTONE = "conversation_id, is_initiator, receive_sequence, receive_sequence_frag, close_time, expire_time"
+_SERVICE = {"service": _copy("service_id, name, queue_id, contracts")}
 _WAITING = {
     "transmission": _copy(_TRANSMISSION, "message_body, body_length"),
     "message": _copy(_MESSAGE, "status, priority, body_fragments"),
@@ -94,7 +95,7 @@ _ROWS: dict[int, dict[str, tuple[str, str]]] = {  # of a version: the tables tha
     1: {
         "database": _database(),
         "queue": _copy("queue_id, name, is_receive_enabled"),
-        "service": _copy("service_id, name, queue_id, contracts"),
+        **_SERVICE,
         "route": _copy(
             "route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
         ),
@@ -114,12 +115,16 @@ _ROWS: dict[int, dict[str, tuple[str, str]]] = {  # of a version: the tables tha
         ),
         "fragment": _copy("endpoint_id, message_sequence_number, fragment_number, flags, body"),
     },
-    2: {"database": _database(_STARTS), **_WAITING},
-    3: {"database": _database(_STARTS, "epoch"), **_WAITING},
-    4: {"database": _database(_STARTS, "epoch, certificate"), **_WAITING},
-    5: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE)},
-    6: {"database": _database(_STARTS, "epoch, certificate"), "tombstone": _copy(_TOMBSTONE, "conversation_handle")},
-    7: {"database": _database(_STARTS, "epoch, certificate")},
+    2: {"database": _database(_STARTS), **_SERVICE, **_WAITING},
+    3: {"database": _database(_STARTS, "epoch"), **_SERVICE, **_WAITING},
+    4: {"database": _database(_STARTS, "epoch, certificate"), **_SERVICE, **_WAITING},
+    5: {"database": _database(_STARTS, "epoch, certificate"), **_SERVICE, "tombstone": _copy(_TOMBSTONE)},
+    6: {
+        "database": _database(_STARTS, "epoch, certificate"),
+        **_SERVICE,
+        "tombstone": _copy(_TOMBSTONE, "conversation_handle"),
+    },
+    7: {"database": _database(_STARTS, "epoch, certificate"), **_SERVICE},
 }
 _ON_TABLES = (
     "SELECT name, type, sql FROM sqlite_master WHERE type IN ('index', 'trigger') AND sql IS NOT NULL"

@@ -26,9 +26,9 @@ from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
 from broker.store.sqlite.dialog_rules import message_rule
-from broker.store.sqlite.failure import IN_QUARANTINE, READY
+from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.schema import LARGE_BYTES
-from broker.store.sqlite.side import SideRow
+from broker.store.sqlite.side import OPENING_UNKNOWN, SideRow
 from broker.store.sqlite.transaction import DaemonConnection
 
 HELD_RUNS_MAX = 128  # reported in one acknowledgement, about a kilobyte
@@ -215,9 +215,10 @@ _LAST_ORDER = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'broker_message
 _RESERVE_FIRST = "INSERT INTO sqlite_sequence (seq, name) VALUES (?, 'broker_message')"
 _RESERVE = "UPDATE sqlite_sequence SET seq = ? WHERE name = 'broker_message'"
 _FIND_SERVICE = (
-    "SELECT queue_id, s.contracts, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id)"
-    " WHERE s.name = ?"
+    "SELECT queue_id, s.contracts, q.is_receive_enabled, s.is_exclusive_target FROM broker_service s"
+    " JOIN broker_queue q USING (queue_id) WHERE s.name = ?"
 )
+_CONFIRM = "UPDATE broker_message SET status = ? WHERE endpoint_id = ? AND status = ?"
 _QUARANTINED = "SELECT 1 FROM broker_failure WHERE endpoint_id = ? AND quarantine_time IS NOT NULL"
 
 
@@ -228,7 +229,7 @@ class QueueWriter:
         self.delivered: Counter[str] = Counter()
         self._db = db
         self._now = now
-        self._services: dict[str, tuple[int, str, bool] | None] = {}  # the queue, the contracts, whether it is on
+        self._services: dict[str, tuple[int, str, bool, bool] | None] = {}  # as `_FIND_SERVICE` has it
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._has_failures: bool | None = None
         self._rows: list[tuple[Any, ...]] = []
@@ -242,6 +243,18 @@ class QueueWriter:
         """Whether the queue of a service takes nothing."""
         found = self._find(service)
         return found is not None and not found[2]
+
+    def is_unconfirmed(self, side: SideRow) -> bool:
+        """Whether its application shall not see the dialog yet: another instance may have it (EXCLUSIVE_TARGET)."""
+        if side.contact.is_initiator or side.opening != OPENING_UNKNOWN:
+            return False
+        found = self._find(side.contact.service_name)
+        return found is not None and bool(found[3])
+
+    def confirm(self, side: SideRow) -> None:
+        """The initiator has this database alone: its messages can be received."""
+        self.flush()
+        self._db.execute(_CONFIRM, (READY, side.endpoint_id, UNCONFIRMED))
 
     def why_refused(self, side: SideRow, type_name: str, body: bytes | LargeBody) -> Refusal | None:
         """Why the far side may not send this message."""
@@ -275,6 +288,8 @@ class QueueWriter:
         if found is None:
             return False
         status = IN_QUARANTINE if self._is_quarantined(side.endpoint_id) else READY
+        if self.is_unconfirmed(side):
+            status = UNCONFIRMED
         level = side.priority if priority is None else priority
         payload, fragments = (None, body.fragments) if isinstance(body, LargeBody) else (body, None)
         carried = json.dumps(headers, ensure_ascii=False) if headers else None
@@ -317,7 +332,7 @@ class QueueWriter:
         db.free_orders = free[count:]
         return free[:count]
 
-    def _find(self, service: str) -> tuple[int, str, bool] | None:
+    def _find(self, service: str) -> tuple[int, str, bool, bool] | None:
         if service not in self._services:
             self._services[service] = self._db.execute(_FIND_SERVICE, (service,)).fetchone()
         return self._services[service]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from broker.conversation.frames import Contact, FragmentArrival, NotStored, Place, after, classify
+from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX, error_body
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -118,6 +118,8 @@ class SideReceiver:
         self._is_due = False  # an acknowledgement is: a message arrived, or the target is to be named
         self._is_ack_urgent = False
         self._is_refused = False  # one arrived that the queue does not take
+        self._is_asked = False  # the target asks to be named
+        self._was_unconfirmed = queue.is_unconfirmed(side)
 
     def apply(self, group: FrameGroup) -> None:
         """Apply the group in order and write the row once."""
@@ -180,7 +182,10 @@ class SideReceiver:
     def _note_acknowledged(self, header: Header) -> bool:
         """Note the place up to which the far side has everything; False when it cannot be true."""
         side = self._side
-        if side.opening == OPENING_UNKNOWN and header.to_broker_instance == side.contact.broker_instance:
+        is_named = header.to_broker_instance == side.contact.broker_instance
+        if (
+            side.opening == OPENING_UNKNOWN and is_named and header.kind != FrameKind.FAULT
+        ):  # a fault names a second one
             side.opening = OPENING_ACKNOWLEDGED
         acknowledged = (header.ack_sequence, header.ack_fragment)
         if acknowledged == (0, 0):
@@ -217,7 +222,8 @@ class SideReceiver:
         if len(held) < len(runs):
             self._drop(Disposition.OUT_OF_SEQUENCE)
         key, result = self._side.endpoint_id, self._result
-        result.said[key] = NotStored(said.code, said.reason[:REASON_MAX])
+        result.said[key] = AckNote(said.code, said.reason[:REASON_MAX])
+        self._is_asked |= said.confirm
         known = result.acknowledged.get(key, (0, 0))
         if not is_true or (header.ack_sequence, header.ack_fragment) < known or self._is_given_up():
             return
@@ -369,14 +375,20 @@ class SideReceiver:
     def _fail(self, sequence: int, fault: Fault, reason: FailureReason = FailureReason.FAILED_HERE) -> None:
         """The dialog has failed: the application reads an Error message, and the far side is notified if it must be."""
         side = self._side
-        if (side.state, Happening.ERROR_RECEIVED) not in TRANSITIONS:
+        is_unconfirmed = self._queue.is_unconfirmed(side)
+        if (side.state, Happening.ERROR_RECEIVED) not in TRANSITIONS and not is_unconfirmed:
             return
-        if side.state is not ConversationState.DISCONNECTED_OUTBOUND:
+        if side.state is not ConversationState.DISCONNECTED_OUTBOUND and not is_unconfirmed:
             self._queue.put_error(side, sequence, error_body(fault.code, fault.text))
         if reason is FailureReason.FAILED_HERE:
             self._is_ack_urgent = True
             self._result.faults.append((side.contact, fault))
         self._change_state(Happening.ERROR_RECEIVED, reason)
+        if reason is FailureReason.FAILED_THERE:  # its sender has an answer, or no dialog
+            side.opening = OPENING_ACKNOWLEDGED
+        if is_unconfirmed:  # its application never saw it: only a tombstone stays
+            side.state, self._fail_reason = ConversationState.CLOSED, reason
+            self._result.finished.add(side.endpoint_id)
 
     def _change_state(self, happening: Happening, reason: FailureReason | None = None) -> None:
         side = self._side
@@ -396,6 +408,9 @@ class SideReceiver:
         side = self._side
         if side.end_dialog_sequence is not None and side.acknowledged_sequence > side.end_dialog_sequence:
             self._change_state(Happening.END_ACKNOWLEDGED)
+        is_unconfirmed = self._queue.is_unconfirmed(side)
+        if self._was_unconfirmed and not is_unconfirmed and side.state is not ConversationState.CLOSED:
+            self._queue.confirm(side)
         side.early_fragments = self._fragments.count
         self._sides.save(side)
         if side.state is ConversationState.CLOSED and not self._was_closed:
@@ -403,12 +418,15 @@ class SideReceiver:
             self._sides.close(side, self._fail_reason or FailureReason.FAR_SIDE_ENDED)
         elif self._fail_reason is not None:
             self._sides.fail(side, self._fail_reason)
+        if self._is_asked:
+            self._result.asked.append((side.contact, side.expected))
         if self._is_refused:
             self._result.refused.append((side.contact, side.expected))
         elif self._is_due:
             held = self._fragments.held_runs() if self._fragments.count else ()
+            is_urgent = self._is_ack_urgent or bool(held) or is_unconfirmed
             self._result.stored[side.endpoint_id] = AckState(
-                side.contact, side.expected, held, self._new_frames, self._is_ack_urgent or bool(held)
+                side.contact, side.expected, held, self._new_frames, is_urgent, is_unconfirmed
             )
 
     def _drop(self, disposition: Disposition) -> None:
@@ -456,7 +474,8 @@ def _group_by_side(
 def _discard_for_tombstone(sides: SideTable, group: FrameGroup, tombstone: Tombstone, result: ReceiveResult) -> None:
     """Frames for a side that has ended: messages are acknowledged and discarded."""
     contact, expected = tombstone.contact, tombstone.expected
-    messages = [one for one, _ in group if result.accepts(contact, one) and one.kind == FrameKind.MESSAGE]
+    accepted = [(one, body) for one, body in group if result.accepts(contact, one)]
+    messages = [one for one, _ in accepted if one.kind == FrameKind.MESSAGE]
     for header in messages:
         if header.place < expected:
             result.drop(Disposition.DUPLICATE, header)
@@ -470,6 +489,15 @@ def _discard_for_tombstone(sides: SideTable, group: FrameGroup, tombstone: Tombs
         sides.move_tombstone(tombstone, expected)
     if messages:
         result.closed.append((contact, expected))
+    if any(one.kind == FrameKind.ACK and _is_confirmation_wanted(body) for one, body in accepted):
+        result.asked.append((contact, expected))
+
+
+def _is_confirmation_wanted(body: bytes) -> bool:
+    try:
+        return decode_stored(body).confirm
+    except FrameMalformedError:
+        return False
 
 
 class _DialogRefusedError(Exception):

@@ -45,7 +45,8 @@ CREATE TABLE broker_service (
     service_id  INTEGER PRIMARY KEY,
     name        TEXT NOT NULL UNIQUE,
     queue_id    INTEGER NOT NULL REFERENCES broker_queue,
-    contracts   TEXT NOT NULL DEFAULT '[]'              -- JSON list; empty = any contract
+    contracts   TEXT NOT NULL DEFAULT '[]',             -- JSON list; empty = any contract
+    is_exclusive_target  INTEGER NOT NULL DEFAULT 0     -- its messages wait until the initiator has this database alone
 );
 
 CREATE TABLE broker_priority (
@@ -178,7 +179,7 @@ CREATE TABLE broker_transmission_part (
 CREATE TABLE broker_message (
     queuing_order            INTEGER PRIMARY KEY AUTOINCREMENT,  -- a daemon reserves them in blocks: there are gaps
     queue_id                 INTEGER NOT NULL,
-    status                   INTEGER NOT NULL DEFAULT 1,         -- 1 ready, 4 in quarantine
+    status                   INTEGER NOT NULL DEFAULT 1,         -- 1 ready, 2 not confirmed, 4 in quarantine
     priority                 INTEGER NOT NULL DEFAULT 5,         -- of its conversation; 11 an error, 12 a timer
     endpoint_id              INTEGER NOT NULL,
     message_sequence_number  INTEGER NOT NULL,

@@ -18,11 +18,14 @@ from broker.conversation.frames import Contact, Place
 from broker.conversation.state import ConversationState
 from broker.protocol.frame import Header
 from broker.protocol.layout import NO_GUID
+from broker.store.port import AckState
 from broker.store.sqlite.dialog_rules import priority_for
+from broker.store.sqlite.failure import UNCONFIRMED
 from broker.store.sqlite.ledger import FailureReason, close, fail
 from broker.store.sqlite.session_keys import secured_of
 from broker.store.sqlite.transaction import ask
 
+UNCONFIRMED_MAX = 1000  # sides that are asked about in one turn
 OPENING_UNKNOWN, OPENING_ACKNOWLEDGED, NAMING_PROVES_NOTHING = 0, 1, -1  # is_opening_acknowledged
 
 
@@ -84,6 +87,10 @@ _CREATE = (
     " is_opening_acknowledged) VALUES (?, ?, 0, ?, 'SI', ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _FORGET_ACKNOWLEDGED = "DELETE FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number < ?"
+_UNCONFIRMED = (
+    "SELECT DISTINCT endpoint_id FROM broker_message WHERE status = ?"
+    " AND queue_id IN (SELECT queue_id FROM broker_service WHERE is_exclusive_target) LIMIT ?"
+)
 _FIND_TOMBSTONE = (
     "SELECT receive_sequence, receive_sequence_frag, service_name, far_service, far_broker_instance, k.security,"
     " k.far_principal, k.secret FROM broker_tombstone t LEFT JOIN broker_session_key k"
@@ -170,6 +177,18 @@ class SideTable:
         tombstone.expected = expected
         contact = tombstone.contact
         self._db.execute(_MOVE_TOMBSTONE, (*expected, contact.conversation_id, contact.is_initiator))
+
+
+def unconfirmed_sides(db: sqlite3.Connection, instance: bytes) -> dict[int, AckState]:
+    """Sides of services that are exclusive targets whose messages wait for a confirmation, UNCONFIRMED_MAX at most."""
+    endpoint_ids = db.execute(_UNCONFIRMED, (UNCONFIRMED, UNCONFIRMED_MAX)).fetchall()
+    query = f"{_COLUMNS} WHERE endpoint_id = ?"
+    sides = [_side_row(db.execute(query, endpoint_id).fetchone(), instance) for endpoint_id in endpoint_ids]
+    return {
+        side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True, is_confirmation_wanted=True)
+        for side in sides
+        if side is not None
+    }
 
 
 def side_of(db: sqlite3.Connection, endpoint_id: int) -> SideRow | None:

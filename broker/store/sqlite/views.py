@@ -268,6 +268,7 @@ _SERVICES = FileView(
         "service_queue_id": "s.queue_id",
         "queue_name": "(SELECT q.name FROM {db}.broker_queue q WHERE q.queue_id = s.queue_id)",
         "contracts": "s.contracts",
+        "is_exclusive_target": "s.is_exclusive_target",
     },
     "{db}.broker_service s",
 )

@@ -35,6 +35,11 @@ Q = ddl.QueueName("q", "dbo")
         ),
         (ddl.CreateService("//s", Q, ("c", "d")), "CREATE SERVICE [//s] ON QUEUE [dbo].[q] ([c], [d]);"),
         (
+            ddl.CreateService("s", Q, exclusive_target=True),
+            "CREATE SERVICE [s] ON QUEUE [dbo].[q] WITH (EXCLUSIVE_TARGET = ON);",
+        ),
+        (ddl.AlterService("s", exclusive_target=False), "ALTER SERVICE [s] WITH (EXCLUSIVE_TARGET = OFF);"),
+        (
             ddl.AlterService("s", None, ("a",), ("b", "c")),
             "ALTER SERVICE [s] (ADD CONTRACT [a], DROP CONTRACT [b], DROP CONTRACT [c]);",
         ),

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from broker.client.dialog import Dialog
-from broker.conversation.frames import NotStored, Travel, ack_frame
+from broker.conversation.frames import AckNote, Travel, ack_frame
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.dialog.arrivals import ACK_DELAY
 from broker.dialog.endpoint import BATCH_PAUSE, FAILURE_PAUSE, MAINTENANCE_SECONDS, RIDE_SECONDS, SETTLE_SECONDS
@@ -182,9 +182,9 @@ async def test_what_a_queue_did_not_take_is_sent_again_when_it_is_on(path: Path)
     async with open_shop(path) as shop:
         dialog = shop.begin(b"a")
         await asyncio.sleep(SOON)
-        contact, refusal = shop.target_of(dialog).contact, NotStored(11219, "queue disabled")
+        contact, refusal = shop.target_of(dialog).contact, AckNote(11219, "queue disabled")
         for _ in range(5):
-            shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0), not_stored=refusal))
+            shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0), note=refusal))
             await asyncio.sleep(8.0)
         sent, sender = len(shop.link.headers()), shop.endpoint.transmitter.senders[1]
         status = shop.endpoint.transmitter.status_of(sender)

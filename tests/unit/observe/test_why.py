@@ -394,6 +394,13 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
         (UNREAD, "waiting for RECEIVE", TROUBLE, "no reader runs", "start the application that receives from Q"),
         (UNREAD | {"readers": 2}, "waiting for RECEIVE", WAITING, "2 reader processes", "broker run"),
         (UNREAD | {"is_receive_enabled": False}, "queue off", TROUBLE, "is OFF", "ALTER QUEUE [Q] WITH STATUS = ON"),
+        (
+            {"unconfirmed": 1},
+            "not confirmed",
+            WAITING,
+            "is an exclusive target",
+            "whether the initiator can be reached",
+        ),
         (UNREAD | {"is_taken": True}, "being read", WAITING, "has the conversation group", "unless it lasts"),
         (
             {"poison": POISON, "quarantined": 4},

@@ -144,6 +144,7 @@ def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
         ready_since=86400.5,
         next_type="DEFAULT",
         quarantined=1,
+        unconfirmed=0,
         early_fragments=1,
         is_taken=False,
         readers=1,

@@ -74,7 +74,7 @@ STAYS: dict[str, list[object]] = {
     ],
     "SELECT broker_instance FROM broker_database": [version_1.INSTANCE.bytes],
     "SELECT * FROM broker_queue": [(3, "Inbox", 1, 0, 0), (4, "Off", 0, 0, 0)],
-    "SELECT * FROM broker_service": [(2, version_1.HERE, 3, '["C"]')],
+    "SELECT * FROM broker_service": [(2, version_1.HERE, 3, '["C"]', 0)],
     "SELECT name, address FROM broker_route": [("AutoCreatedLocal", "LOCAL")],
     "SELECT endpoint_id, is_initiator, state, far_broker_instance IS NOT NULL, send_sequence, acknowledged_sequence,"
     " receive_sequence, receive_sequence_frag, early_fragments, end_dialog_sequence FROM broker_conversation": [

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.frames import NOTHING_SAID, NotStored, Travel, ack_frame
+from broker.client.receiving import receive
+from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Travel, ack_frame
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
     DIALOG_TIMER,
@@ -35,6 +36,8 @@ from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_queue, put_service
 from broker.store.sqlite.schema import LARGE_BYTES
+from broker.store.sqlite.side import unconfirmed_sides
+from broker.store.sqlite.transaction import writing
 from tests.support.dialog import (
     LAST,
     QUEUE,
@@ -921,8 +924,73 @@ def test_dialog_goes_on_where_it_was_when_its_queue_is_on_again(desk: Desk, far:
 
 
 def test_acknowledgement_that_says_why_nothing_is_stored_binds_nothing(desk: Desk, target: FarSide) -> None:
-    refusal = NotStored(11219, "queue disabled")
-    result = desk.take(ack_frame(target.contact, Travel(), bytes(16), (0, 0), not_stored=refusal))
+    refusal = AckNote(11219, "queue disabled")
+    result = desk.take(ack_frame(target.contact, Travel(), bytes(16), (0, 0), note=refusal))
 
     assert ([refusal], [None]) == (list(result.said.values()), desk.rows(FAR_INSTANCE))
-    assert [NOTHING_SAID] == list(desk.take(target.ack(1, 0)).said.values())
+    assert [NO_NOTE] == list(desk.take(target.ack(1, 0)).said.values())
+
+
+# --- a service that is an exclusive target ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exclusive(desk: Desk) -> Desk:
+    """With Billing as an exclusive target."""
+    put_service(desk.db, "Billing", 1, frozenset(), is_exclusive_target=True)
+    return desk
+
+
+def naming(desk: Desk, far: FarSide) -> FarSide:
+    """The same initiator, which names this database from now on."""
+    return replace(far, contact=far.contact.bound_to(broker_instance(desk.db)))
+
+
+def can_be_received(desk: Desk) -> list[bytes]:
+    with writing(desk.db):
+        return [message.body for message in receive(desk.db, queue=QUEUE, top=10)]
+
+
+@pytest.mark.parametrize("proof", ["message", "end", "ack"])
+def test_messages_for_an_exclusive_target_wait_until_it_is_named(exclusive: Desk, far: FarSide, proof: str) -> None:
+    first = exclusive.take(far.message(0))
+    before = can_be_received(exclusive)
+    known = naming(exclusive, far)
+    frame = {"message": known.message(1), "end": known.end(1), "ack": known.ack(0, 0)}[proof]
+    second = exclusive.take(frame)
+
+    assert ([(1, 0)], True, []) == (stored(first), ack_state(first).is_confirmation_wanted, before)
+    assert {"message": 2, "end": 2, "ack": 1}[proof] == len(can_be_received(exclusive))
+    assert not any(state.is_confirmation_wanted for state in second.stored.values())
+
+
+def test_dialog_that_names_its_target_from_the_start_needs_no_confirmation(exclusive: Desk, known: FarSide) -> None:
+    assert not ack_state(exclusive.take(known.message(0))).is_confirmation_wanted
+    assert 1 == len(can_be_received(exclusive))
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_target_that_lost_keeps_only_a_tombstone(exclusive: Desk, far: FarSide, end: bool) -> None:  # noqa: FBT001
+    exclusive.take(far.message(0), *([far.end(1)] if end else []))
+    exclusive.take(naming(exclusive, far).fault(-8495))
+
+    assert ([], [], []) == (exclusive.states, exclusive.bodies, can_be_received(exclusive))
+    assert 1 == len(exclusive.rows("SELECT 1 FROM broker_tombstone"))
+
+
+def test_service_that_is_no_exclusive_target_any_longer_shows_what_it_has(exclusive: Desk, far: FarSide) -> None:
+    exclusive.take(far.message(0))
+    assert 1 == len(unconfirmed_sides(exclusive.db, broker_instance(exclusive.db)))
+    put_service(exclusive.db, "Billing", 1, frozenset())
+
+    assert {} == unconfirmed_sides(exclusive.db, broker_instance(exclusive.db))
+    assert 1 == len(can_be_received(exclusive))
+
+
+def test_initiator_that_is_asked_names_its_target_even_when_its_side_is_closed(desk: Desk, target: FarSide) -> None:
+    asking = ack_frame(target.contact, Travel(), bytes(16), (4, 0), note=CONFIRM)
+    open_side = desk.take(asking)
+    close(desk.db, 1, NOW, FailureReason.CLEANUP)
+
+    for result in (open_side, desk.take(asking)):
+        assert [target.contact.broker_instance] == [contact.far_broker_instance for contact, _ in result.asked]

@@ -155,7 +155,7 @@ JOINS: dict[str, tuple[str, list[tuple[object, ...]]]] = {
     ),
     "services": (
         "SELECT * FROM sys.services",
-        [("S", 1, None, 1, "Q", '["C", "DEFAULT", "Nothing"]')],
+        [("S", 1, None, 1, "Q", '["C", "DEFAULT", "Nothing"]', 0)],
     ),
 }
 

@@ -1,0 +1,193 @@
+"""
+Stories of two targets: a service with two instances, routes by name, a network that loses, and crashes.
+
+The initiator reaches the one over the first gateway and the other over the second, and changes its path when nothing
+answers, so both may get the beginning of one dialog. With EXCLUSIVE_TARGET never two applications see it. At the end
+the network is whole, and each dialog has arrived at one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import structlog
+
+from broker.client.dialog import begin_dialog
+from broker.client.receiving import receive
+from broker.store.sqlite.metadata import find_queue, put_service
+from broker.store.sqlite.transaction import writing
+from tests.simulation.performance import Outcome, ended, place, raise_first, tuning
+from tests.support.dialog import QUEUE, open_database, rows
+from tests.support.network import Network, Node, Weather
+from tests.support.virtual_time import VirtualLoop, run_virtually
+
+TARGETS = ("bank", "branch")
+SETTLED_SECONDS = 300.0  # virtual, within which all have arrived once the network is whole
+TOMBSTONES = "SELECT 1 FROM broker_tombstone"
+
+
+@dataclass(frozen=True)
+class TargetStory:
+    """
+    What happens.
+
+    Shape: `dialogs` (seconds after the one before, messages, whether it ends at once); `blows` (at, name, other name or
+    "" for a crash, seconds); `is_exclusive` whether the service is.
+    """
+
+    seed: int
+    weather: Weather
+    dialogs: tuple[tuple[float, int, bool], ...]
+    blows: tuple[tuple[float, str, str, float], ...]
+    is_exclusive: bool = True
+
+
+def draw(seed: int) -> TargetStory:
+    """The story of this number."""
+    chance = random.Random(seed)
+    pick = chance.choice
+    names = ["shop", "gateway0", "gateway1", *TARGETS]
+    blows = []
+    for _ in range(pick([0, 1, 2, 4])):
+        name, other = chance.sample(names, 2)
+        blows.append((chance.uniform(0.0, 3.0), name, pick(["", other, other]), pick([0.1, 0.7, 3.0])))
+    return TargetStory(
+        seed=seed,
+        weather=Weather(loss=pick([0.0, 0.2, 0.5]), repeat=pick([0.0, 0.3]), delay=pick([0.001, 0.1, 0.4])),
+        dialogs=tuple((pick([0.0, 0.2, 1.0]), pick([1, 1, 2, 5]), pick([False, True])) for _ in range(pick([1, 2, 5]))),
+        blows=tuple(sorted(blows)),
+    )
+
+
+def smaller(story: TargetStory) -> Iterator[TargetStory]:
+    """Stories with one thing left out."""
+    for field in ("dialogs", "blows"):
+        row = getattr(story, field)
+        for at in range(len(row)):
+            yield replace(story, **{field: row[:at] + row[at + 1 :]})
+
+
+def play(story: TargetStory) -> Outcome:
+    """
+    Tell it from beginning to end.
+
+    Raises:
+        AssertionError: two applications saw one dialog, or one did not arrive.
+    """
+    outcome = Outcome()
+
+    async def main(loop: VirtualLoop) -> None:
+        with tempfile.TemporaryDirectory(dir=place()) as directory, mock.patch("time.time", loop.wall_clock):
+            await _Stage(story, loop, Path(directory), outcome).run()
+
+    try:
+        with structlog.testing.capture_logs():
+            run_virtually(main)
+    except Exception as error:
+        error.add_note("\n".join(outcome.history))
+        raise
+    return outcome
+
+
+class _Stage:
+    """One performance."""
+
+    def __init__(self, story: TargetStory, loop: VirtualLoop, directory: Path, outcome: Outcome) -> None:
+        self.story = story
+        self.loop = loop
+        self.outcome = outcome
+        self.directory = directory
+        self.chance = random.Random(story.seed)
+        self.network = network = Network(loop, story.seed, tuning(100))
+        self.seen: dict[str, set[bytes]] = {name: set() for name in TARGETS}  # conversation ids
+        self.begun: list[bytes] = []
+        for target in TARGETS:
+            with closing(open_database(directory / f"{target}.db", "Billing")) as db, writing(db):
+                queue = find_queue(db, QUEUE)
+                assert queue is not None
+                put_service(db, "Billing", queue.queue_id, frozenset(), is_exclusive_target=story.is_exclusive)
+        for number, target in enumerate(TARGETS):
+            ways = [("Orders", "tcp://shop:4022"), ("Billing", f"tcp://{target}:4022")]
+            network.add(Node(network, f"gateway{number}", ways))
+            back = [("Orders", "tcp://gateway0:4022"), ("Orders", "tcp://gateway1:4022")]
+            network.add(Node(network, target, [(None, "LOCAL")], directory / f"{target}.db", "Billing", back))
+        out = [("Billing", "tcp://gateway0:4022"), ("Billing", "tcp://gateway1:4022")]
+        network.add(Node(network, "shop", [(None, "LOCAL")], directory / "shop.db", "Orders", out))
+
+    async def run(self) -> None:
+        """The story, then good weather, until each dialog has arrived."""
+        self.network.weather = self.story.weather
+        blows = [self._strike(*blow) for blow in self.story.blows]
+        readers = [asyncio.ensure_future(self._read(target)) for target in TARGETS]
+        await asyncio.gather(self._begin(), *blows)
+        await asyncio.sleep(self.chance.uniform(0.0, 2.0))
+        self.network.weather = Weather()
+        self.network.severed.clear()
+        try:
+            await self.network.until(self._has_arrived, seconds=SETTLED_SECONDS)
+        finally:
+            raise_first(await ended(readers))
+            for node in self.network.nodes.values():
+                node.crash()
+        self.outcome.frames = sum(self.network.carried.values())
+        self.outcome.needed = 4 * len(self.begun)
+        self.outcome.history.append(f"{len(self.begun)} dialogs, losers {self._losers()}")
+
+    def _has_arrived(self) -> bool:
+        return set(self.begun) == self.seen["bank"] | self.seen["branch"]
+
+    def _losers(self) -> int:
+        """Dialogs that both databases have had."""
+        query = "SELECT conversation_id FROM broker_conversation UNION SELECT conversation_id FROM broker_tombstone"
+        found = []
+        for target in TARGETS:
+            with closing(open_database(self.directory / f"{target}.db", "Billing")) as db:
+                found.append(set(rows(db, query)))
+        return len(found[0] & found[1])
+
+    async def _begin(self) -> None:
+        with closing(open_database(self.directory / "shop.db", "Orders")) as db:
+            for pause, messages, has_end in self.story.dialogs:
+                await asyncio.sleep(pause)
+                with writing(db):
+                    dialog = begin_dialog(db, from_service="Orders", to_service="Billing")
+                    for number in range(messages):
+                        dialog.send(b"%d" % number)
+                    if has_end:
+                        dialog.end()
+                self.begun.append(dialog.conversation_id.bytes)
+
+    async def _read(self, target: str) -> None:
+        """The application at one target: whatever dialog it sees, the other must never have seen."""
+        other = TARGETS[1 - TARGETS.index(target)]
+        with closing(open_database(self.directory / f"{target}.db", "Billing")) as db:
+            while True:
+                await asyncio.sleep(self.chance.uniform(0.01, 0.3))
+                with writing(db):
+                    for message in receive(db, queue=QUEUE, top=10):
+                        conversation = message.dialog.conversation_id.bytes
+                        self.outcome.history.append(f"{self.loop.time():8.3f} {target} saw {conversation.hex()}")
+                        self.seen[target].add(conversation)
+                        assert conversation not in self.seen[other], "two applications saw one dialog"
+                        if message.is_end or message.is_error:
+                            message.dialog.end()
+
+    async def _strike(self, at: float, name: str, other: str, seconds: float) -> None:
+        await asyncio.sleep(at)
+        node = self.network.nodes[name]
+        if other:
+            pair = (name, other)
+            self.network.severed.add(pair)
+            await asyncio.sleep(seconds)
+            self.network.severed.discard(pair)
+        elif node.is_up:
+            node.crash()
+            await asyncio.sleep(seconds)
+            node.start()
