@@ -118,6 +118,8 @@ class ForwardingTable:
         entry = self.entries.get((sink, route, kind))
         if entry is None:
             entry = self.entries[sink, route, kind] = ForwardingEntry(sink, disposition, kind=kind, route=route)
+            if isinstance(sink, Outbox):
+                sink.entries.append(entry)
         return entry
 
     def drop_entry(self, disposition: Disposition, kind: int) -> ForwardingEntry:
@@ -163,11 +165,10 @@ class ForwardingTable:
         return address in self._invented
 
     def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None]) -> None:
-        """The principals of these pairs are at other addresses now, or unknown; the kernels have counted up to now."""
+        """The principals of these pairs are elsewhere now, or unknown; the kernels have counted their frames so far."""
         outboxes = {self.pair_outboxes[pair]: pair for pair in changes if pair in self.pair_outboxes}
-        for entry in self.entries.values():
-            pair = outboxes.get(entry.sink)  # type: ignore[call-overload]  # any sink may be looked up
-            if pair is not None and pair in self.principals:
+        for outbox, pair in outboxes.items():
+            for entry in outbox.entries if pair in self.principals else ():
                 self.sent_earlier.setdefault(pair, Counter())[entry.route, str(self.principals[pair])] += entry.frames
                 entry.frames = 0
         principals = dict(self.principals)
@@ -230,7 +231,7 @@ class ForwardingTable:
         self.pair_outboxes = {pair: outbox for pair, outbox in self.pair_outboxes.items() if pair not in pairs}
         self.outboxes = {address: outbox for address, outbox in self.outboxes.items() if outbox not in idle}
         self._invented &= self.outboxes.keys()
-        retired = [entry for entry in self.entries.values() if entry.sink in idle]
+        retired = [entry for outbox in idle for entry in outbox.entries]
         self.entries = {key: entry for key, entry in self.entries.items() if entry.sink not in idle}
         return retired, earlier + sum(entry.frames for entry in retired)
 

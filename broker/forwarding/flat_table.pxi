@@ -91,6 +91,7 @@ cdef class Table:
     cdef Slot* slots
     cdef size_t mask  # number of slots, less one
     cdef size_t used
+    cdef bint has_choices  # there may be slots by conversation
     cdef uint8_t* keys
     cdef size_t keys_size
     cdef size_t keys_used
@@ -121,6 +122,7 @@ cdef class Table:
         self.slots = NULL
         self.keys = NULL
         self.mask = self.used = self.keys_size = self.keys_used = 0
+        self.has_choices = False
         self.ways = []
         self.numbers = {}
         self.slots = <Slot*>calloc(FIRST_SLOTS, sizeof(Slot))
@@ -178,6 +180,7 @@ cdef class Table:
             slot.length = <uint16_t>(len(key) + (0 if conversation is None else GUID_BYTES))
             self.used += 1
         slot.tag, slot.way, slot.sink, slot.frames = tag, number, sink, 0
+        self.has_choices |= sink == BY_CONVERSATION
         return 0
 
     cdef int forget(self, object names) except -1:
@@ -187,6 +190,10 @@ cdef class Table:
         cdef Slot* slot
         cdef const uint8_t* key
         cdef uint16_t length
+        if names is None:
+            if not self.has_choices:
+                return 0
+            self.has_choices = False
         for name in names or ():
             filter |= <uint64_t>1 << bit_of(<const uint8_t*>PyBytes_AS_STRING(name), <uint16_t>len(name))
         for i in range(self.mask + 1):

@@ -317,10 +317,9 @@ class Forwarder:
 
     def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None], now: float) -> None:
         """The principals of these pairs are at other addresses now, or unknown: their frames follow, or wait (R6.3)."""
-        self._kernels.tally()
+        self._kernels.forget_services({pair.remote_service_name.encode() for pair in changes})  # counts these up to now
         self.table.set_principals(changes)
         self._resolver.context = replace(self.routing_context, principals=self.table.principals)
-        self._kernels.forget_services({pair.remote_service_name.encode() for pair in changes})
         self.generation += 1
         self._rerouter.by_principals(changes)
         self.work(now)

@@ -64,6 +64,7 @@ class Outbox:
         "_packer",
         "_request_link",
         "address",
+        "entries",
         "held",
         "runs",
         "share",
@@ -75,6 +76,7 @@ class Outbox:
     ) -> None:
         self.address = address
         self.runs: list[Buffer] = []  # of the batch under way
+        self.entries: list[ForwardingEntry] = []  # that lead here
         self.held = HeldQueue()  # in the order of leaving, charged to `share`
         self.share = Share(pool)
         self.unvisited: UnvisitedFrames | None = None  # what a reroute under way has yet to visit
