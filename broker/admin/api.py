@@ -50,8 +50,7 @@ from broker.observe.query import QueryResult, SystemViews
 from broker.observe.snapshot import dropped_by_reason, read_snapshot
 from broker.observe.status import Status
 from broker.observe.status_rendering import STATUS, render_status
-from broker.observe.view_rows import LoopReader
-from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name
+from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running
 from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
@@ -278,11 +277,10 @@ class Api:
     """
 
     def __init__(self, instance: Running, questions: QuestionThreads, executor: Executor, audit: Audit) -> None:
-        reader = LoopReader(instance)
         self._instance = instance
         self._questions = questions
         self._executor = executor
-        self._snapshots: dict[str, RowSource] = {**reader.by_view(), AUDIT: audit.rows}
+        self._snapshots: dict[str, RowSource] = {**rows_of_running(instance), AUDIT: audit.rows}
         self._audit = audit
 
     @property

@@ -15,6 +15,7 @@ Source: Service Broker documentation, pages of the views named here; docs/views.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import uuid
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -32,8 +34,9 @@ from msgspec import Struct
 from broker.errors import StoreUnavailableError
 from broker.forwarding.held_frames import Held
 from broker.observe.database_stats import read_ledger
+from broker.observe.instance import Running
 from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
-from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields
+from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields, read_snapshot
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import origin
 from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors
@@ -366,6 +369,26 @@ DATABASE_MIRRORING = MemoryView(
 )
 
 SNAPSHOT_VIEWS = (CONNECTIONS, FORWARDED_MESSAGES, ENDPOINTS, DATABASE_MIRRORING, DISPOSITIONS, MIRRORS)
+ANSWER_SECONDS = 10.0  # for the loop to answer; a loop that is busy for longer has other troubles
+
+
+def rows_of_running(instance: Running) -> dict[str, RowSource]:
+    """
+    Return the source of the rows of each view of a running instance. Loop-only; the sources are for other threads.
+
+    A statement runs in a thread, while the values belong to the loop. So the loop copies what a view needs, whole: a
+    frame that waits with the times that it had at that moment. The rows are made of it in the thread.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def copy(view: MemoryView) -> Snapshot:
+        return read_snapshot(instance, view.sections)
+
+    def rows(view: MemoryView) -> Iterator[Row]:
+        return view.rows(asyncio.run_coroutine_threadsafe(copy(view), loop).result(ANSWER_SECONDS))
+
+    return {view.name: partial(rows, view) for view in SNAPSHOT_VIEWS}
+
 
 # --- views that are read from the files of databases ---
 

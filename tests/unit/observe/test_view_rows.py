@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from broker.observe.view_rows import LoopReader
-from broker.observe.views import MEMORY_VIEWS
+from broker.observe import views
+from broker.observe.views import MEMORY_VIEWS, rows_of_running
 
 
 async def _rows(instance: Any, view: str) -> list[dict[str, Any]]:
-    reader = LoopReader(instance)
-    rows = await asyncio.to_thread(lambda: list(reader.by_view()[view]()))
+    source = rows_of_running(instance)[view]
+    rows = await asyncio.to_thread(lambda: list(source()))
     return [dict(zip(MEMORY_VIEWS[view], row, strict=True)) for row in rows]
 
 
@@ -54,8 +54,9 @@ async def test_drops_of_the_pass_and_of_databases_are_rows_with_the_last_frame(
     )
 
 
-async def test_fault_in_the_loop_is_raised_where_it_was_asked(start: Any) -> None:
-    reader = LoopReader(await start("near"))
+async def test_fault_in_the_loop_is_raised_where_it_was_asked(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = rows_of_running(await start("near"))["sys.dm_broker_connections"]
+    monkeypatch.setattr(views, "read_snapshot", lambda *_: 1 // 0)
 
     with pytest.raises(ZeroDivisionError):
-        await asyncio.to_thread(reader._on_loop, lambda: 1 // 0)
+        await asyncio.to_thread(source)
