@@ -54,7 +54,8 @@ from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import SupervisedTask, Supervision
 
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: a lost one costs a resend at most
-BATCH_PAUSE = 0.004  # after a batch of several: frames that arrive in the pause share one commit
+BATCH_PAUSE = 0.004  # at most, after a batch of several: frames that arrive in the pause share one commit
+PAUSE_EACH = 0.0001  # of it for each frame and dialog in that batch: with few of them a pause costs more than a commit
 MAINTENANCE_SECONDS = 1.0  # between two scans for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 REFUSAL_SECONDS = 60.0  # between two log lines about one kind of refused frames, as anybody may send many
@@ -283,7 +284,7 @@ class Endpoint:
             self._commit_watch.end(has_found=count > 0, had_work=count > 0 or has_arrived, longest=timer)
             self._is_calm = count <= 1
             if not self._is_calm:
-                self._pause_until = self._loop.time() + BATCH_PAUSE
+                self._pause_until = self._loop.time() + min(BATCH_PAUSE, PAUSE_EACH * count)
 
     def _next_batch(self) -> WriteBatch:
         now, wall = self._loop.time(), time.time()

@@ -23,6 +23,7 @@ from unittest import mock
 
 import structlog
 
+from broker.dialog.commit_watch import CommitWatch
 from broker.routing.route import RouteProperties
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.transaction import epoch
@@ -37,6 +38,7 @@ from tests.simulation.watched_store import WatchedStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
 
+HINTED = 0.0  # chance that a batch of a writer is followed by hints
 STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
 SERVICES = {"shop": "Orders", "bank": "Billing"}
 
@@ -91,7 +93,20 @@ def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll
 
     sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
     stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
+    hints = random.Random(poll)  # their own chance: a story stays what it was
+
+    class PlayedWatch(CommitWatch):
+        """Hints at any time: lost, late, doubled and stale ones, whatever was committed."""
+
+        def end(self, **how: Any) -> None:
+            super().end(**how)
+            if hints.random() < HINTED:
+                for _ in range(hints.randint(1, 2)):
+                    self._loop.call_later(hints.uniform(0.0, poll), self.hint)
+
+    stack.enter_context(mock.patch("broker.dialog.endpoint.CommitWatch", PlayedWatch))
     stack.enter_context(mock.patch("broker.dialog.commit_watch.POLL_SECONDS", poll))
+    stack.enter_context(mock.patch("broker.store.sqlite.write_batch.COMMIT_STEP", 0.0))
     stack.enter_context(mock.patch("time.time", loop.wall_clock))
     stack.enter_context(mock.patch("time.monotonic", loop.time))
     stack.enter_context(mock.patch("uuid.uuid4", guid))

@@ -71,6 +71,12 @@ def test_story_that_once_went_wrong_goes_well(name: str, seed: int) -> None:
     assert "" == tell(name, seed).problem
 
 
+def test_hints_that_are_lost_late_doubled_or_stale_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_play, "HINTED", 0.4)
+
+    assert [] == [told for told in (tell("joined", seed) for seed in range(1, 9)) if told.problem]
+
+
 def test_frames_that_are_held_for_a_lost_link_leave_by_another() -> None:
     assert "" == trouble(LOST_WAY, joined_play.play)[0]
 

@@ -139,7 +139,9 @@ class Bell:
     def ring(self, slots: Iterable[int]) -> None:
         """Count in these slots, and wake their readers. For one thread of one process."""
         for slot in set(slots):
-            os.pwrite(self._descriptor, ((self.count(slot) + 1) % 2**32).to_bytes(_WORD, sys.byteorder), slot * _WORD)
+            number = (self.count(slot) + 1) % 2**32
+            with suppress(OSError):  # the disk is full
+                os.pwrite(self._descriptor, number.to_bytes(_WORD, sys.byteorder), slot * _WORD)
             self.wake(slot)
 
     def wake(self, slot: int) -> None:
@@ -147,9 +149,11 @@ class Bell:
         self._futex(slot, _FUTEX_WAKE, _ALL, None)
 
     def close(self) -> None:
-        """Release it; no thread may be waiting."""
-        libc().munmap(self._address, _SLOTS * _WORD)
-        os.close(self._descriptor)
+        """Release it; no thread may be waiting. Closing twice does nothing."""
+        if self._descriptor >= 0:
+            libc().munmap(self._address, _SLOTS * _WORD)
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _futex(self, slot: int, operation: int, value: int, limit: Any) -> int:
         return int(libc().syscall(self._number, self._address + slot * _WORD, operation, value, limit))

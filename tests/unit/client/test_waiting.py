@@ -33,6 +33,7 @@ def bell(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bell]:
     assert bell is not None
     yield bell
     bell.close()
+    bell.close()
 
 
 def waited(doorbell: Doorbell, act: Callable[[], object]) -> float:
