@@ -17,8 +17,9 @@ from collections.abc import Callable
 from broker.store.sqlite.hints import WriteHint
 
 FIRST_SECONDS = 0.001  # until the check after a batch that had something to do
-CHECK_SECONDS = 0.25  # between two checks of an idle writer, where there are hints
-POLL_SECONDS = 0.03  # likewise, where there are none
+CHECK_SECONDS = 0.5  # between two checks of an idle writer, where there are hints
+POLL_SECONDS = 0.03  # likewise, where there are none, and within RECENT_SECONDS of a hint or of work
+RECENT_SECONDS = 1.0  # in which a commit that was hinted may still be waiting for the disk
 
 
 class CommitWatch:
@@ -36,6 +37,7 @@ class CommitWatch:
         self._writes = WriteHint(f"{os.path.realpath(path)}-wal")
         self._pause = FIRST_SECONDS
         self._longest = POLL_SECONDS
+        self._recent_until = 0.0
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
         if self._writes.descriptor is not None:
@@ -63,7 +65,11 @@ class CommitWatch:
         """
         if has_found and self._pause == CHECK_SECONDS and not self._was_hinted:
             self._longest = POLL_SECONDS
-        self._pause = FIRST_SECONDS if had_work else min(self._longest, 4 * self._pause)
+        now = self._loop.time()
+        if had_work or self._was_hinted:
+            self._recent_until = now + RECENT_SECONDS
+        most = self._longest if now > self._recent_until else POLL_SECONDS
+        self._pause = FIRST_SECONDS if had_work else min(most, 4 * self._pause)
         if self._is_writing:
             self._is_writing = False
             self._listen()

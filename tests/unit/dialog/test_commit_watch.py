@@ -81,6 +81,7 @@ async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(
 async def test_commit_that_was_found_and_not_heard_makes_looks_more_frequent(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("broker.dialog.commit_watch.RECENT_SECONDS", 0.0)
     delays = list[float]()
     loop = asyncio.get_running_loop()
     looked = asyncio.Event()
@@ -101,6 +102,7 @@ async def test_commit_that_was_found_and_not_heard_makes_looks_more_frequent(
     monkeypatch.undo()
     write(log, b"heard")
     await asyncio.wait_for(looked.wait(), 10.0)
+    monkeypatch.setattr("broker.dialog.commit_watch.RECENT_SECONDS", 0.0)
     monkeypatch.setattr(loop, "call_later", lambda delay, *_: delays.append(delay))
     assert CHECK_SECONDS == idle(8)
     watch.close()
