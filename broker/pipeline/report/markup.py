@@ -4,16 +4,23 @@ HTML and SVG that cannot be broken by their contents.
 Service, instance and route names are from peers. Whatever is not `Html` is escaped when it becomes a child or an
 attribute, and characters that HTML does not allow are replaced. Only `element`, `join` and literals of the report's own
 modules make `Html`.
+
+Plots are small inline SVG: ranges of time on a logarithmic axis, counts over time, what was held. A plot contains no
+text, so it can be stretched to any width; its marks are next to it in HTML and stay readable. Its title says what it
+shows; the title is its accessible name and its tooltip. Colours are classes of the style sheet.
 """
 
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
-from broker.config.units import Quantity, count
+from broker.config.units import Quantity, clock, count, duration, instant, size
+from broker.pipeline.report.digest import Series, Spread, Timeline
 
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -159,3 +166,151 @@ def section(id_: str, title: str, lead: Child, *content: Child) -> Html:
 def more(shown: int, total: int) -> Html | None:
     """Return the note that there are more rows than are shown; None if there are not."""
     return element("p", f"{shown:,} are shown; there are more.", class_="faint") if total > shown else None
+
+
+# --- plots ---
+
+WIDTH = 100.0  # of every plot, in its own units
+_TICKS_MAX = 4
+_MARGIN = 0.12  # of a decade, at both ends of an axis
+_LEAST = 1.0  # width of a part that is nearly nothing: it is still seen
+_HEIGHT = 30.0
+
+
+class LogScale:
+    """A logarithmic axis of microseconds, marked at powers of ten; `x` gives 0 .. 100."""
+
+    def __init__(self, spreads: Iterable[Spread]) -> None:
+        known = [rank for one in spreads for rank in (one.p50, one.p95, one.p99) if rank is not None]
+        self._low = math.log10(max(1, min(known, default=1))) - _MARGIN
+        self._high = max(self._low + 1, math.log10(max(1, *known, 1)) + _MARGIN)
+
+    def x(self, microseconds: float) -> float:
+        """Return the position of a time; less than a microsecond has the position of one microsecond."""
+        return WIDTH * (math.log10(max(1, microseconds)) - self._low) / (self._high - self._low)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Powers of ten with their words, a handful."""
+        powers = range(math.ceil(self._low), math.floor(self._high) + 1)
+        every = math.ceil(len(powers) / _TICKS_MAX)
+        return [(self.x(10.0**power), duration(10**power).text) for power in powers[::every]]
+
+    @property
+    def header(self) -> Html:
+        """The axis as the title of a column."""
+        marks = (element("span", words, style=f"left:{place:.1f}%") for place, words in self.ticks)
+        return element("span", *marks, class_="axis", aria_hidden="true")
+
+    def strip(self, spread: Spread, what: str) -> Html:
+        """One row: p50 to p95 wide, on to p99 thin, a mark at the p50."""
+        if spread.p50 is None or spread.p95 is None or spread.p99 is None:
+            return element("span", "unknown", class_="faint")
+        p50, p95, p99 = (self.x(rank) for rank in (spread.p50, spread.p95, spread.p99))
+        words = "p50 {}, p95 {}, p99 {}".format(*(duration(rank).text for rank in (spread.p50, spread.p95, spread.p99)))
+        grid = "".join(f"M{place:.1f} 0V16" for place, _ in self.ticks)
+        return _svg(
+            f"{what}: {words}",
+            element("path", d=grid, class_="grid"),
+            _box(p50, p99, 6.5, 3.0, "tail"),
+            _box(p50, p95, 4.0, 8.0, "body"),
+            _box(max(0.0, p50 - 0.4), p50 + 0.4, 2.0, 12.0, "middle"),
+            height=16.0,
+            class_="strip",
+        )
+
+
+def bars(series: Series, axis: Timeline, *, kind: str, ceiling: int | None = None) -> Html:
+    """Plot counts over time as a filled step line; `kind` is the colour's class, `ceiling` the top (None: the most)."""
+    most = max(series.points, default=0)
+    top = max(1, ceiling or most)
+    at = instant(axis.first_at + timedelta(seconds=axis.step_seconds * series.points.index(most))).text
+    words = (
+        f"{series.label}: {count(series.total).text} in all, at most {count(most).text} in {step_words(axis)}, at {at}"
+    )
+    return _svg(words, _steps(series.points, top, kind), _floor(), height=_HEIGHT, class_="bars")
+
+
+def held(peaks: Sequence[int | None], *, top: int, recommended: int | None, what: str) -> Html:
+    """Plot bytes held at once over time, and the recommendation as a line; `top` is in bytes, the upper edge."""
+    words = f"{what}: at most {size(max((one or 0 for one in peaks), default=0)).text} held at once"
+    line: list[Html] = []
+    if recommended is not None:
+        y = _HEIGHT * (1 - min(1.0, recommended / top))
+        line = [_line(0.0, WIDTH, y, y, "mark")]
+        words += f", {size(recommended).text} recommended"
+    return _svg(
+        words, _steps([one or 0 for one in peaks], top, "held"), *line, _floor(), height=_HEIGHT, class_="bars tall"
+    )
+
+
+def parts(values: Sequence[tuple[str, int, str]], what: str) -> Html:
+    """Plot a whole and its parts as one bar; each part has words, a number and its colour's class."""
+    shown = [(words, number, kind) for words, number, kind in values if number]
+    whole = sum(number for _, number, _ in shown) or 1
+    widths = [max(_LEAST, WIDTH * number / whole) for _, number, _ in shown]
+    boxes, left, scale = [], 0.0, WIDTH / (sum(widths) or 1)
+    for (words, number, kind), width in zip(shown, widths, strict=True):
+        box = _box(left, left + width * scale, 0.0, 10.0, kind)
+        boxes.append(element("g", element("title", f"{number:,} {words}"), box))
+        left += width * scale
+    told = ", ".join(f"{number:,} {words}" for words, number, _ in values)
+    return _svg(f"{what}: {told}", *boxes, height=10.0, class_="parts")
+
+
+def time_axis(axis: Timeline) -> Html:
+    """The marks under plots over time: beginning, middle and end."""
+    whole = timedelta(seconds=axis.step_seconds * axis.buckets)
+    marks = (clock(axis.first_at + whole * part / 2, span=whole) for part in range(3))
+    return element("span", *(element("span", mark) for mark in marks), class_="span", aria_hidden="true")
+
+
+def step_words(axis: Timeline) -> str:
+    """How long a bucket is."""
+    return duration(axis.step_seconds * 1_000_000).text
+
+
+def _svg(words: str, *shapes: Html, height: float, class_: str) -> Html:
+    return element(
+        "svg",
+        element("title", words),
+        *shapes,
+        viewBox=f"0 0 {WIDTH:.0f} {height:.0f}",
+        preserveAspectRatio="none",
+        role="img",
+        class_=class_,
+    )
+
+
+def _steps(points: Sequence[int], top: int, kind: str) -> Html:
+    """One path however many points there are."""
+    width = WIDTH / max(1, len(points))
+    path = [f"M0 {_HEIGHT:g}"]
+    for place, point in enumerate(points):
+        seen = max(0.8, _HEIGHT * min(1.0, point / top)) if point else 0.0  # what is little is still seen
+        path.append(f"V{_HEIGHT - seen:.1f}H{width * (place + 1):.2f}")
+    return element("path", d="".join([*path, f"V{_HEIGHT:g}Z"]), class_=kind)
+
+
+def _floor() -> Html:
+    return _line(0.0, WIDTH, _HEIGHT, _HEIGHT, "grid")
+
+
+def _line(x1: float, x2: float, y1: float, y2: float, kind: str) -> Html:
+    return element("line", x1=x1, x2=x2, y1=y1, y2=y2, class_=kind)
+
+
+def _box(left: float, right: float, y: float, height: float, kind: str) -> Html:
+    return element("rect", x=left, y=y, width=max(0.0, right - left), height=height, class_=kind)
+
+
+def legend(*entries: tuple[str, str]) -> Html:
+    """Return the meaning of the colours; an entry is a colour's class and words."""
+    return element(
+        "p",
+        join(
+            element("span", element("span", class_=f"key {kind}", aria_hidden="true"), words, class_="entry")
+            for kind, words in entries
+        ),
+        class_="legend",
+    )

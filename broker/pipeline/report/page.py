@@ -37,18 +37,24 @@ from broker.pipeline.report.markup import (
     Child,
     Column,
     Html,
+    LogScale,
+    bars,
     details,
     element,
+    held,
     join,
+    legend,
     lost,
     more,
     name,
     number,
+    parts,
     section,
+    step_words,
     table,
+    time_axis,
     way,
 )
-from broker.pipeline.report.plot import LogScale, bars, held, legend, parts, step_words, time_axis
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHOWN = 12  # rows and cards before a click

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from broker.pipeline.report.digest import Series, Spread, Timeline
-from broker.pipeline.report.plot import LogScale, bars, held, legend, parts, time_axis
+from broker.pipeline.report.markup import LogScale, bars, held, legend, parts, time_axis
 
 AXIS = Timeline(datetime(2026, 3, 1, 12, tzinfo=UTC), 300, 4)
 
