@@ -484,7 +484,22 @@ class _StatementParser:
     def _queue_options(self) -> dict[str, Any]:
         options = self.options(_QUEUE_OPTIONS)
         options.pop("retention", None)
+        options.pop("activation", None)
         return options
+
+    def activation_value(self, key: str) -> bool:
+        """`(STATUS = OFF, ...)` or `(DROP)`, which tools write into scripts: no procedure is started."""
+        word = self._tokens[self._next - 1]
+        self.expect("(")
+        start = self._next
+        while self._tokens[self._next].kind not in (")", END):
+            self._next += 1
+        inside = " ".join(token.kind for token in self._tokens[start : self._next])
+        self.expect(")")
+        if inside != "DROP" and "STATUS = OFF" not in inside:
+            verb = self._tokens[0].kind
+            self._refuse(word, 102, f"the option {key} of {verb} QUEUE is not supported; {_QUEUE[key]}")
+        return False
 
     def retention_value(self, key: str) -> bool:
         """`= OFF`, which tools write into scripts."""
@@ -766,6 +781,7 @@ _QUEUE_OPTIONS: dict[str, _Reader] = {
     "STATUS": _StatementParser.status_value,
     "POISON_MESSAGE_HANDLING": _StatementParser.poison_value,
     "RETENTION": _StatementParser.retention_value,
+    "ACTIVATION": _StatementParser.activation_value,
 }
 _PRIORITY_PROPERTIES: dict[str, _Reader] = {
     "CONTRACT_NAME": _StatementParser.name_or_any,

@@ -36,6 +36,11 @@ LOCAL = RouteProperties(address="LOCAL")
         ),
         ('CREATE QUEUE q ON "default"', [CreateQueue(QueueName("q"))]),
         ("ALTER QUEUE q WITH RETENTION = OFF", [AlterQueue(QueueName("q"))]),
+        ("ALTER QUEUE q WITH ACTIVATION (DROP)", [AlterQueue(QueueName("q"))]),
+        (
+            "CREATE QUEUE q WITH STATUS = ON , ACTIVATION ( STATUS = OFF , PROCEDURE_NAME = p, EXECUTE AS N'dbo'  )",
+            [CreateQueue(QueueName("q"), status=True)],
+        ),
         ("IF EXISTS (SELECT * FROM sys.routes WHERE name = N'a') DROP ROUTE a", [DropRoute("a", guard=IS_THERE)]),
         (
             f"{UNLESS} BEGIN CREATE ROUTE a WITH ADDRESS='LOCAL' CREATE ROUTE b WITH ADDRESS='LOCAL'; END DROP ROUTE c",
