@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import structlog
 
-from broker.client.dialog import Dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.dialog import arrivals as inbox
 from broker.dialog import send_queue as loading
 from broker.dialog.commit_watch import POLL_SECONDS
@@ -34,6 +34,7 @@ from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store.port import Find, WriteBatch, WriteResult
+from broker.store.sqlite.hints import HINTS_VARIABLE, libc
 from broker.store.sqlite.transaction import LAPSED, DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, far_target, queued, rows, states
@@ -68,6 +69,36 @@ async def test_uncommitted_messages_are_not_sent(path: Path) -> None:
         shop.application.execute("COMMIT")
         await asyncio.sleep(SOON)
         assert len(shop.link.headers()) == 1
+
+
+@pytest.mark.parametrize("hints", ["", "off"])
+async def test_commit_of_any_program_is_sent_with_and_without_hints(
+    path: Path, monkeypatch: pytest.MonkeyPatch, hints: str
+) -> None:
+    """In real time: after a rollback that had written to the log, and of two applications that commit together."""
+    monkeypatch.setenv(HINTS_VARIABLE, hints)
+    libc.cache_clear()
+    shop = Shop(path)
+    shop.endpoint.start()
+    try:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("PRAGMA cache_size = 1")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute(
+            "CREATE TABLE large AS WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 999)"
+            " SELECT zeroblob(4000) FROM n"
+        )
+        await asyncio.sleep(0.05)
+        other.execute("ROLLBACK")
+        shop.begin(b"a")
+        begin_dialog(other, from_service="Orders", to_service="//far/Billing").send(b"b")
+        other.close()
+        async with asyncio.timeout(20.0):
+            while len(shop.link.headers()) < 2:  # noqa: ASYNC110 - nothing says when a link was given a frame
+                await asyncio.sleep(0.01)
+    finally:
+        await shop.close()
+        libc.cache_clear()
 
 
 @virtual_time
