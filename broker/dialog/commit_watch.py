@@ -61,7 +61,7 @@ class CommitWatch:
         Args:
             has_found: A dialog has something to send.
             had_work: That, or something has arrived.
-            longest: Seconds until something else is due; POLL_SECONDS too late does no harm.
+            longest: Seconds until something else is due.
         """
         if has_found and self._pause == CHECK_SECONDS and not self._was_hinted:
             self._longest = POLL_SECONDS
@@ -74,7 +74,7 @@ class CommitWatch:
             self._is_writing = False
             self._listen()
         self._cancel()
-        self._timer = self._loop.call_later(min(self._pause, max(POLL_SECONDS, longest)), self._check)
+        self._timer = self._loop.call_later(min(self._pause, longest), self._check)
 
     def hint(self) -> None:
         """An application may have committed."""

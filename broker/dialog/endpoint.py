@@ -279,9 +279,9 @@ class Endpoint:
             self._is_writing = False
             if self._inbox:  # more than one batch stores
                 self._wake_up()
-            timer = math.inf if self._next_timer is None else self._next_timer - time.time()
-            has_arrived = bool(batch.frames)
-            self._commit_watch.end(has_found=count > 0, had_work=count > 0 or has_arrived, longest=timer)
+            timer = 0.0 if self._next_timer is None else self._next_timer - time.time()
+            longest = timer if timer > 0.0 else math.inf  # one that is due waits for a clock that has jumped
+            self._commit_watch.end(has_found=count > 0, had_work=count > 0 or bool(batch.frames), longest=longest)
             self._is_calm = count <= 1
             if not self._is_calm:
                 self._pause_until = self._loop.time() + min(BATCH_PAUSE, PAUSE_EACH * count)
