@@ -335,9 +335,9 @@ class Instance:
     def _secure(self, security: Security) -> None:
         self.peers.handshaker.secure(security, self.peers.links.values())
 
-    def _ask(self, facts: RoutingFacts) -> None:
+    def _ask(self, facts: RoutingFacts) -> bool:
         """Request a route for a frame that arrived and has none; msdb knows which peer to ask."""
-        self.databases.msdb.route_requester.ask(facts.to_service, facts.to_broker_instance)
+        return self.databases.msdb.route_requester.ask(facts)
 
     def _announce(self, broker_instance: bytes) -> None:
         self.peers.announce_role(broker_instance)

@@ -201,14 +201,14 @@ class Endpoint:
         elif self._ride is None:
             self._ride = self._loop.call_later(RIDE_SECONDS, self._on_ride_over)
 
-    def ask_for_route(self, facts: RoutingFacts) -> None:
-        """A dialog with these facts has no route, and the table says which peer to ask for one (R2.4)."""
+    def ask_for_route(self, facts: RoutingFacts) -> bool:
+        """As `AskForRoute`, for a dialog with these facts: the table of the database says which peer to ask."""
         passes: list[Pass] = []
         decide(facts, self._forwarder.routing_context.with_table(self.transmitter.table), passes)
         if len(passes) == 1:
-            self.route_requester.ask(facts.to_service, facts.to_broker_instance)
-        else:  # its route leads back to this instance, whose instance table has none either (R3.9)
-            self._forwarder.ask_for_route(facts)
+            return self.route_requester.ask(facts)
+        # Its route leads back to this instance, whose instance table has none either (R3.9).
+        return self._forwarder.ask_for_route(facts)
 
     async def run_in_writer(self, work: Callable[[DaemonConnection], _T]) -> _T:
         """

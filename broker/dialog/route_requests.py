@@ -44,6 +44,7 @@ from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.layout import NO_GUID
+from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.sqlite.metadata import put_queue, put_service, queues, services
 from broker.store.sqlite.side import dialogs_between, is_begun_here, put_group, put_lifetime, shorten_lifetime, state_of
@@ -131,31 +132,40 @@ class RouteRequester:
         self._open: dict[bytes, RouteRequest] = {}
         self._groups: dict[uuid.UUID, bytes] = {}  # of the open ones, by handle
         self._names: dict[bytes, str] = {}  # of the open ones, where known: a restart forgets them
+        self._causes: dict[bytes, bytes] = {}  # of them and of those wanted: the conversation that waits, by group
         self._resting: OrderedDict[bytes, _Rest] = OrderedDict()  # in the order in which they ended
         self._has_arrived = False  # a message may wait in the queue
 
-    def ask(self, service_name: str, broker_instance: bytes) -> None:
-        """Request a route to this service, unless that was requested already. Cost: one look-up if it was."""
-        group = group_of(service_name)
+    def ask(self, facts: RoutingFacts) -> bool:
+        """
+        Request a route to this service, unless that was requested already. Cost: one look-up if it was.
+
+        Returns:
+            True when another conversation's request is pending: then this one is matched without asking (R2.4).
+        """
+        service_name, group = facts.to_service, group_of(facts.to_service)
         now = self._loop.time()
         while self._resting and next(iter(self._resting.values())).until <= now:
             self._resting.popitem(last=False)
         if group in self._open:
             self._names.setdefault(group, service_name)
-        if group in self._open or group in self._wanted or group in self._resting:
-            return
+        if group in self._open or group in self._wanted:
+            return self._causes.setdefault(group, facts.conversation_id) != facts.conversation_id
+        if group in self._resting:
+            return False
         if len(self._open) + len(self._wanted) + len(self._resting) >= REQUESTS_MAX:
             if not self.is_full:
                 self.is_full = True
                 log.warning("too many requests for routes", database=self._database, open=len(self._open))
-            return
+            return False
         self.is_full = False
         if not can_hold(service_name):
             self._resting[group] = _Rest(now + RETRY_SECONDS, "its name cannot be written in XML")
-            return
-        instance = None if broker_instance == NO_GUID else uuid.UUID(bytes=broker_instance)
-        self._wanted[group] = Inquiry(service_name, instance)
+            return False
+        instance = None if facts.to_broker_instance == NO_GUID else uuid.UUID(bytes=facts.to_broker_instance)
+        self._wanted[group], self._causes[group] = Inquiry(service_name, instance), facts.conversation_id
         self._wake.set()
+        return False
 
     def on_arrived(self) -> None:
         """A message for the service that asks is stored."""
@@ -235,6 +245,7 @@ class RouteRequester:
         if group is None or self._open[group].handle != end.handle:
             return  # not ours, or one of two for the same service, of which the other decides
         del self._open[group]
+        self._causes.pop(group, None)
         service = self._names.pop(group, "asked for before the start")
         problem = f"{end.description} ({end.code})" if end.code else ""
         self._resting[group] = _Rest(self._loop.time() + RETRY_SECONDS, problem)

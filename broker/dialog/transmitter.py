@@ -383,13 +383,14 @@ class Transmitter:
         if decision is None:
             decision = self._decisions[key] = self.decide(contact)
             request_better(decision, self._forwarder.table)
-            if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-                self._ask_for_route(contact.facts())
+            if decision.disposition is Disposition.ASKING_FOR_ROUTE and self._ask_for_route(contact.facts()):
+                decision = self._decisions[key] = self.decide(contact, is_asked=True)
         return self._forwarder.table.entry_for(decision, kind), decision
 
-    def decide(self, contact: Contact) -> Decision:
+    def decide(self, contact: Contact, *, is_asked: bool = False) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
-        return decide(contact.facts(), self._forwarder.routing_context.with_table(self.table))
+        facts = replace(contact.facts(), is_asked=is_asked)
+        return decide(facts, self._forwarder.routing_context.with_table(self.table))
 
     def on_routes(self, table: RouteTable, elsewhere: AbstractSet[str] | None) -> None:
         """

@@ -51,8 +51,11 @@ OTHER_KIND = max(FrameKind) + 1  # dialog kinds of later versions are counted to
 
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # decisions for a mirrored pair
 
-AskForRoute = Callable[[RoutingFacts], None]
-"""A frame has no route and msdb's table names a configuration service to ask for one (R2.4); must not fail."""
+AskForRoute = Callable[[RoutingFacts], bool]
+"""
+A frame has no route and msdb's table names a configuration service to ask for one (R2.4); must not fail. True when
+another conversation's request is pending, so that this one is matched without asking.
+"""
 RequestLink = Callable[[NetworkAddress], None]
 """Frames wait for this address and no link serves it; must not fail, and may be called often."""
 RequestPrincipal = Callable[[MirroredPair], None]
@@ -287,11 +290,12 @@ class Resolver:
     ) -> tuple[ForwardingEntry, bool | None]:
         """As `slow_path.Resolve`: the entry of a frame, after those of its dialog that wait here."""
         try:
-            entry, decision = self._decide(key, conversation, kind, is_from_target)
+            entry, decision, is_asked = self._decide(key, conversation, kind, is_from_target)
         except Exception as error:  # noqa: BLE001 - a bug of ours: this frame is dropped, all others go on
             self._report(None, error)
             return self._table.drop_entry(Disposition.ROUTE_INVALID, kind), False
-        if decision.disposition is Disposition.ASKING_FOR_ROUTE or entry.disposition is Disposition.POOL_LIMIT:
+        is_asked |= decision.disposition is Disposition.ASKING_FOR_ROUTE
+        if is_asked or entry.disposition is Disposition.POOL_LIMIT:
             return entry, None  # not cached: each frame renews the question, and the bound is not that of a route
         if len(decision.candidates) > 1 and self._affinity:
             outbox = self._affinity.outbox_of(affinity_key(key, conversation, is_from_target=is_from_target))
@@ -307,20 +311,21 @@ class Resolver:
 
     def _decide(
         self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
-    ) -> tuple[ForwardingEntry, Decision]:
+    ) -> tuple[ForwardingEntry, Decision, bool]:
         try:
             to_service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode()
         except UnicodeDecodeError:
-            return self._table.drop_entry(Disposition.MALFORMED, kind), Decision(Disposition.MALFORMED, 0)
+            return self._table.drop_entry(Disposition.MALFORMED, kind), Decision(Disposition.MALFORMED, 0), False
         facts = RoutingFacts(to_service, key[:GUID_BYTES], conversation, is_from_target=is_from_target)
         decision = decide(facts, self.context)
-        if decision.disposition is Disposition.ASKING_FOR_ROUTE:
-            self._ask_for_route(facts)
+        if decision.disposition is Disposition.ASKING_FOR_ROUTE and self._ask_for_route(facts):
+            facts = replace(facts, is_asked=True)
+            decision = decide(facts, self.context)
         self._record_passed(facts if decision.is_by_conversation else replace(facts, conversation_id=NO_GUID))
         if len(decision.candidates) > 1:
             self._table.note_choice(decision)
             request_better(decision, self._table)
-        return self._table.entry_for(decision, kind), decision
+        return self._table.entry_for(decision, kind), decision, facts.is_asked
 
     def _record_passed(self, facts: RoutingFacts) -> None:
         self.passed[facts] = None

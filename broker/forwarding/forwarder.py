@@ -74,6 +74,11 @@ ScheduleWork = Callable[[], None]
 """Call `work` in a later iteration of the loop, once for many such calls; must not fail."""
 
 
+def never_pending(_facts: RoutingFacts) -> bool:
+    """Ask for no route: the callback of a forwarder without databases."""
+    return False
+
+
 def ignore(*_: object) -> None:
     """Do nothing: the callback of a forwarder without dialogs, links or mirrored routes."""
 
@@ -88,7 +93,7 @@ class Forwarder:
         deliver: Deliver,
         request_link: RequestLink,
         health_of: HealthOf,
-        ask_for_route: AskForRoute = ignore,
+        ask_for_route: AskForRoute = never_pending,
         request_principal: RequestPrincipal = ignore,
         kernel: type[SlowPath] = Kernel,
         on_waiting: OnWaiting = ignore,

@@ -90,6 +90,7 @@ class RoutingFacts(Struct, frozen=True):
     conversation_id: bytes
     is_from_target: bool = False
     database: bytes | None = None  # broker instance of the database that sends; None for a frame from outside
+    is_asked: bool = False  # another conversation's request for a route to the service is pending
 
     @property
     def is_open(self) -> bool:
@@ -386,8 +387,8 @@ def _balanced(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match 
 
 
 def _ask(table: RouteTable, _hosted: Hosted, facts: RoutingFacts) -> Match | None:
-    """Step 4: a route to the configuration service exists, so it is asked (R2.4), except about itself."""
-    if facts.to_service in NEVER_ASKED_ABOUT:
+    """Step 4: a route to the configuration service exists, and it is not asked yet (R2.4); never about itself."""
+    if facts.is_asked or facts.to_service in NEVER_ASKED_ABOUT:
         return None
     routes = table.routes(BROKER_CONFIGURATION)
     return Match(ASKING_STEP, routes) if routes else None

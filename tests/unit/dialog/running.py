@@ -87,7 +87,7 @@ class Shop:
             deliver=lambda database, frames, origin: None,
             request_link=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
-            ask_for_route=self.asked.append,
+            ask_for_route=self._ask,
         )
         self.link = Link()
         self.forwarder.table.outbox(GATEWAY).outlet = self.link
@@ -100,6 +100,10 @@ class Shop:
         self.endpoint = make_endpoint("shop", store, tuning, self.forwarder, supervision=self.supervision)
         self.route(*(routes or [Route("everywhere", GATEWAY)]))
         self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
+
+    def _ask(self, facts: RoutingFacts) -> bool:
+        self.asked.append(facts)
+        return False
 
     def route(self, *routes: Route, msdb: RouteTable | None = None) -> None:
         self.endpoint.transmitter.table = build_table(routes, now=datetime.now(UTC))

@@ -50,6 +50,7 @@ from broker.dialog.route_requests import (
 )
 from broker.errors import DemotedError
 from broker.protocol.layout import NO_GUID
+from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.sqlite.metadata import put_queue, services
 from broker.store.sqlite.transaction import writing
@@ -289,9 +290,13 @@ async def running(store: Store, inquirer: RouteRequester | None = None) -> Async
             await asyncio.gather(task, return_exceptions=True)
 
 
+def facts(name: str, instance: bytes = NO_GUID, conversation: bytes = bytes(16)) -> RoutingFacts:
+    return RoutingFacts(name, instance, conversation)
+
+
 async def ask(inquirer: RouteRequester, *names: str) -> None:
     for name in names:
-        inquirer.ask(name, NO_GUID)
+        inquirer.ask(facts(name))
     await asyncio.sleep(0.1)
 
 
@@ -310,7 +315,7 @@ async def test_however_many_wait_one_request_is_made_for_a_name_until_it_is_answ
         assert "cannot be written in XML" in inquirer.status("\x00")
         store.fails = 3
         await ask(inquirer, NAME, NAME, "//other", NAME)
-        inquirer.ask("//third", instance.bytes)
+        inquirer.ask(facts("//third", instance.bytes))
         await asyncio.sleep(4 * FAILURE_PAUSE)
         assert "not answered yet" in inquirer.status(NAME)
         for _ in range(100):
@@ -355,6 +360,23 @@ async def test_a_failure_is_logged_with_number_name_code_and_reason() -> None:
 
 
 @virtual_time
+async def test_conversation_that_caused_a_request_waits_for_it_and_others_do_not() -> None:
+    """Until the answer: after that the next one is a cause again."""
+    store, other = Store(), bytes(15) + b"x"
+    async with running(store) as inquirer:
+        first = [inquirer.ask(facts(NAME)), inquirer.ask(facts(NAME, conversation=other))]
+        await asyncio.sleep(0.1)
+        pending = [inquirer.ask(facts(NAME)), inquirer.ask(facts(NAME, conversation=other))]
+        await answer_of_inquirer(inquirer, store)
+        answered = inquirer.ask(facts(NAME, conversation=other))
+        await asyncio.sleep(2 * RETRY_SECONDS)
+
+        assert ([False, True], [False, True], False) == (first, pending, answered)
+        assert not inquirer.ask(facts(NAME, conversation=other))
+        assert inquirer.ask(facts(NAME))
+
+
+@virtual_time
 @pytest.mark.parametrize("is_early", [True, False])
 async def test_requests_of_an_earlier_life_are_not_made_again(*, is_early: bool) -> None:
     """Nor what is asked for before the file was read."""
@@ -363,7 +385,7 @@ async def test_requests_of_an_earlier_life_are_not_made_again(*, is_early: bool)
     store.kept = [RouteRequest(store.handles[NAME], group_of(NAME), WALL_CLOCK)]
     inquirer = RouteRequester("shop", store.in_writer)
     if is_early:
-        inquirer.ask(NAME, NO_GUID)
+        inquirer.ask(facts(NAME))
     async with running(store, inquirer):
         await ask(inquirer, NAME)
         assert [] == store.begun

@@ -53,7 +53,7 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import FLAGS_AT, KIND_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
+from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.security.seal import read_box
@@ -397,7 +397,7 @@ class Stage:
             self.forwarder,
             dataclasses_replace(ALONE, left_cleanly=lambda link: link in self.parted),
             wake_writer=self._wake,
-            ask_for_route=lambda facts: self.requested.append(facts.to_service),
+            ask_for_route=self._ask,
             on_acks_carried=lambda *carried: self.told.append(carried),
             request_status=lambda _: "about to be asked",
             credentials=DialogCredentials(),
@@ -405,6 +405,10 @@ class Stage:
         self.transmitter.table = table(str(GATEWAY))
         self.link = self.connect(GATEWAY)
         self._is_turn_due = False
+
+    def _ask(self, facts: RoutingFacts) -> bool:
+        self.requested.append(facts.to_service)
+        return False
 
     def connect(self, address: NetworkAddress) -> Link:
         link = Link()

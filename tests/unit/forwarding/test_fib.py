@@ -33,13 +33,14 @@ class Station:
         self.places = DialogAffinity()
         self.dead: set[NetworkAddress] = set()
         self.asked: list[RoutingFacts] = []
+        self.pending: set[str] = set()  # services of which another conversation has asked
         self.reported: list[Exception] = []
         self.ways = forwarding_table()
         self.decider = Resolver(
             self.ways,
             self.places,
             health_of=self.health_of,
-            ask_for_route=self.asked.append,
+            ask_for_route=self.ask,
             report=lambda _, error: self.reported.append(error),
         )
         routes = (Route("West", WEST, "//far"), Route("East", EAST, "//far"), Route("North", NORTH, "//north"), *more)
@@ -48,6 +49,10 @@ class Station:
 
     def health_of(self, address: NetworkAddress) -> AddressHealth:
         return AddressHealth.SUPPRESSED if address in self.dead else AddressHealth.UNTRIED
+
+    def ask(self, facts: RoutingFacts) -> bool:
+        self.asked.append(facts)
+        return facts.to_service in self.pending
 
     def resolve(self, service: str) -> tuple[Any, bool | None]:
         way, is_by_conversation = self.decider.resolve(key(service), CONVERSATION, FrameKind.MESSAGE, False)
@@ -82,6 +87,17 @@ def test_question_that_is_out_holds_for_one_frame() -> None:
 
     assert [(Disposition.ASKING_FOR_ROUTE, None)] * 2 == [station.resolve("//unknown") for _ in range(2)]
     assert ["//unknown"] * 2 == [facts.to_service for facts in station.asked]
+
+
+def test_what_is_matched_while_a_request_is_pending_takes_the_last_resort_and_is_not_cached() -> None:
+    ask, last = Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION), Route("Last", WEST)
+    station = Station(ask, last)
+
+    assert (Disposition.ASKING_FOR_ROUTE, None) == station.resolve("//unknown")
+    station.pending = {"//unknown"}
+    assert (WEST, None) == station.resolve("//unknown")
+    station.pending = set()
+    assert (Disposition.ASKING_FOR_ROUTE, None) == station.resolve("//unknown")
 
 
 def test_next_hops_not_tried_are_dialled_while_the_best_one_is_about_to_leave() -> None:

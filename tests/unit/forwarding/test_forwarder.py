@@ -607,7 +607,12 @@ def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_fram
     station = Station()
     station.lead(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
     asked: list[str] = []
-    station.forwarder._resolver._ask_for_route = lambda facts: asked.append(facts.to_service)
+
+    def ask(facts: RoutingFacts) -> bool:
+        asked.append(facts.to_service)
+        return False
+
+    station.forwarder._resolver._ask_for_route = ask
 
     station.take(*(make_frame(to_service="//unknown", sequence_number=n) for n in range(3)))
     station.take(make_frame(to_service="//north"), make_frame(to_service=BROKER_CONFIGURATION))

@@ -222,7 +222,7 @@ class Yard:
         self.table = forwarding_table(Pool(1 << 20), request_link=self.wanted.append)
         affinity = DialogAffinity()
         self.resolver = Resolver(
-            self.table, affinity, health_of=self.health_of, ask_for_route=lambda _: None, report=raise_error
+            self.table, affinity, health_of=self.health_of, ask_for_route=lambda _: False, report=raise_error
         )
         routes = [Route("n", NORTH, "//both"), Route("s", SOUTH, "//both")]
         table = build_table(routes, now=datetime.now(UTC))
