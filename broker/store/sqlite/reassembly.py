@@ -255,6 +255,9 @@ class QueueWriter:
         """The initiator has this database alone: its messages can be received."""
         self.flush()
         self._db.execute(_CONFIRM, (READY, side.endpoint_id, UNCONFIRMED))
+        found = self._find(side.contact.service_name)
+        if found is not None:
+            self._note_arrivals([(found[0], side.endpoint_id)])
 
     def why_refused(self, side: SideRow, type_name: str, body: bytes | LargeBody) -> Refusal | None:
         """Why the far side may not send this message."""
@@ -308,8 +311,7 @@ class QueueWriter:
         if self._rows:
             orders = self._orders(len(self._rows))
             self._db.executemany(_PUT, [(order, *row) for order, row in zip(orders, self._rows, strict=True)])
-            if isinstance(self._db, DaemonConnection) and self._db.arrivals is not None:
-                self._db.arrivals.update((row[0], row[3]) for row in self._rows)
+            self._note_arrivals((row[0], row[3]) for row in self._rows)
             self._rows.clear()
 
     def _orders(self, count: int) -> Iterable[int | None]:
@@ -331,6 +333,11 @@ class QueueWriter:
             db.execute(_RESERVE_FIRST if last is None else _RESERVE, (free.stop - 1,))
         db.free_orders = free[count:]
         return free[:count]
+
+    def _note_arrivals(self, arrivals: Iterable[tuple[int, int]]) -> None:
+        """Their readers are woken after the commit, by queue_id and endpoint_id."""
+        if isinstance(self._db, DaemonConnection) and self._db.arrivals is not None:
+            self._db.arrivals.update(arrivals)
 
     def _find(self, service: str) -> tuple[int, str, bool, bool] | None:
         if service not in self._services:
