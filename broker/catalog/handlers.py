@@ -214,11 +214,14 @@ def _drop_queue(statement: ddl.DropQueue, session: Session) -> None:
 @carry_out.register
 def _create_service(statement: ddl.CreateService, session: Session) -> None:
     name, db = statement.name, session.db
-    exists = metadata.find_service(db, name) is not None
-    _expect_absent("service", name, session, exists=exists)
+    old = metadata.find_service(db, name)
+    _expect_absent("service", name, session, exists=old is not None)
+    is_exclusive = statement.exclusive_target
+    if is_exclusive is None:
+        is_exclusive = old is not None and old.is_exclusive_target
     queue_id, contracts = _queue_id(session, statement.queue), frozenset(statement.contracts)
-    metadata.put_service(db, name, queue_id, contracts, is_exclusive_target=statement.exclusive_target)
-    _made("service", name, session, existed=exists)
+    metadata.put_service(db, name, queue_id, contracts, is_exclusive_target=is_exclusive)
+    _made("service", name, session, existed=old is not None)
 
 
 @carry_out.register

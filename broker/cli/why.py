@@ -33,6 +33,9 @@ _OLDEST = (
 )
 
 
+ALL_ACKNOWLEDGED = "all messages sent are acknowledged; broker dialogs census counts those to be received"
+
+
 @click.command(cls=Command)
 @config_option
 @socket_option
@@ -61,7 +64,10 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
-            click.echo("" if rows else "nothing waits: every message is acknowledged", nl=not rows)
+            click.echo(
+                "" if rows else ALL_ACKNOWLEDGED,
+                nl=not rows,
+            )
         return
     first, note = _first(config, socket, guid)
     journalled = None

@@ -95,7 +95,7 @@ def _create_service(statement: ddl.CreateService) -> str:
     contracts = ", ".join(map(render_name, statement.contracts))
     text = f"CREATE SERVICE {render_name(statement.name)}{owner} ON QUEUE {_queue(statement.queue)}"
     text += f" ({contracts})" if contracts else ""
-    return text + _exclusive(statement.exclusive_target or None)
+    return text + _exclusive(statement.exclusive_target)
 
 
 @_render.register

@@ -204,7 +204,7 @@ class CreateService(Statement, frozen=True):
     queue: QueueName
     contracts: tuple[str, ...] = ()
     owner: str | None = None
-    exclusive_target: bool = False
+    exclusive_target: bool | None = None
 
 
 class AlterService(Statement, frozen=True):

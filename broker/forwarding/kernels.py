@@ -14,6 +14,7 @@ it is needed. Loop-only.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -55,10 +56,13 @@ def choose_kernel(forced: str = "") -> type[SlowPath]:
     The kernel of this name; when it is empty, the fastest there is.
 
     Raises:
-        SettingError: there is no such kernel, or it was not built here.
+        SettingError: there is no such kernel, it was not built here, or for an older version.
     """
     if not forced:
-        return next(iter(KERNELS.values()))
+        chosen = next(iter(KERNELS.values()))
+        if inspect.isabstract(chosen):
+            raise SettingError(KERNEL_VARIABLE, "the compiled kernel is older than this version", hint="run make setup")
+        return chosen
     if forced not in _NAMES:
         raise SettingError(KERNEL_VARIABLE, f"'{forced}' is not a kernel", hint="say compiled or python, or nothing")
     if forced not in KERNELS:

@@ -231,7 +231,16 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
             "the far side learns of a dialog with its first message",
             f"nothing happens before a SEND is committed; the dialog expires at {when(side.lifetime)}",
         )
-    yield from inbound_findings(side, spot)
+    inbound = list(inbound_findings(side, spot))
+    yield from inbound
+    if side.receive_sequence and not (inbound or side.held or side.send_sequence or side.is_initiator):
+        yield spot.found(
+            "received",
+            Severity.FINE,
+            f"{side.service_name} has received everything that has arrived: {messages(side.receive_sequence)}",
+            f"{side.service_name} has sent nothing in this dialog",
+            f"the dialog goes on until one side ends it, or until {when(side.lifetime)}",
+        )
 
 
 # --- sending --------------------------------------------------------------------------------------------------------

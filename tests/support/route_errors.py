@@ -413,7 +413,6 @@ _GRAMMAR = (
     Case(102, f"CREATE ROUTE «WITH» {_ADDRESS}"),
     Case(102, f"CREATE ROUTE «'r'» WITH {_ADDRESS}"),
     Case(102, f"CREATE ROUTE «1r» WITH {_ADDRESS}"),
-    Case(102, f"CREATE ROUTE «@r» WITH {_ADDRESS}"),
     Case(102, f"CREATE ROUTE dbo«.»r WITH {_ADDRESS}"),  # a route's name has one part
     Case(102, f"CREATE ROUTE [a]«.»[b] WITH {_ADDRESS}"),
     Case(102, "CREATE ROUTE r«»"),
@@ -430,7 +429,6 @@ _GRAMMAR = (
     Case(102, f"{_CREATE} ADDRESS = «LOCAL»"),
     Case(102, f"{_CREATE} ADDRESS = «4022»"),
     Case(102, f"{_CREATE} ADDRESS = «NULL»"),
-    Case(102, f"{_CREATE} ADDRESS = «@address»"),
     Case(102, f'{_CREATE} ADDRESS = «"tcp://east"»'),
     Case(102, f"{_CREATE} ADDRESS = «[tcp://east]»"),
     Case(102, f"{_CREATE} ADDRESS =«»"),

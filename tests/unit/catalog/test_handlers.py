@@ -192,6 +192,21 @@ async def test_queue_keeps_the_option_that_is_not_named(agreed: World) -> None:
     assert seen == [(False, False), (False, True), (True, True)]
 
 
+async def test_service_keeps_its_option_unless_a_statement_names_it(agreed: World) -> None:
+    seen = []
+    for statement in (
+        "CREATE SERVICE [//new] ON QUEUE Q",
+        "ALTER SERVICE [//new] WITH (EXCLUSIVE_TARGET = ON)",
+        "CREATE SERVICE [//new] ON QUEUE Q",
+        "ALTER SERVICE [//new] (ADD CONTRACT C)",
+        "CREATE SERVICE [//new] ON QUEUE Q WITH (EXCLUSIVE_TARGET = OFF)",
+    ):
+        await agreed.run(statement, declared=True)
+        seen.append(metadata.services(agreed.db)["//new"].is_exclusive_target)
+
+    assert seen == [False, True, True, True, False]
+
+
 async def test_conversation_is_moved_to_another_group(agreed: World) -> None:
     first, second = begun(agreed, "C"), begun(agreed, "C")
 

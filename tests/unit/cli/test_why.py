@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from broker.cli.why import ALL_ACKNOWLEDGED
 from broker.observe.why import Severity
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
@@ -70,7 +71,10 @@ def test_without_an_id_everything_that_waits_is_listed_with_its_cause(daemon: An
     assert [("orders", 3, "a: why of not acknowledged")] == [
         (one["database"], one["messages"], one["cause"]) for one in listed
     ]
-    assert (0, "nothing waits: every message is acknowledged\n") == (nothing.exit_code, nothing.stdout)
+    assert (0, f"{ALL_ACKNOWLEDGED}\n") == (
+        nothing.exit_code,
+        nothing.stdout,
+    )
 
 
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:

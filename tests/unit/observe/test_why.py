@@ -341,6 +341,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
         (side(send_sequence=3), GOOD, "acknowledged", FINE, ("a database of S has stored it", "")),
         (side(), GOOD, "nothing sent", FINE, ("the far side learns of a dialog", "")),
+        (side(is_initiator=False, receive_sequence=2), GOOD, "received", FINE, ("has sent nothing in this dialog", "")),
         (
             side(is_initiator=False, receive_sequence=1),
             NO_ROUTE,
