@@ -149,6 +149,7 @@ class Transmitter:
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
         self._queue = FairQueue()
         self._waiting: dict[int, None] = {}  # senders with no path, in order
+        self._not_stored: dict[int, float] = {}  # senders whose far side stores nothing, and since when
         self._budget = LoadBudget(self.senders, tuning.fragment_size, waiting=self._waiting)
         self._timers = TimerHeap(self._on_timer)
         self._horizon = AckHorizon()
@@ -249,6 +250,8 @@ class Transmitter:
         self.acknowledged[sender.contact.service_name] += done
         self._budget.charge(sender)
         sender.last_rejection = ""
+        if not sender.not_stored:
+            self._not_stored.pop(endpoint_id, None)
         if sender.outbound.loaded or sender.has_more or sender.is_loading:
             self._arm(sender)
             self._schedule(sender)
@@ -263,7 +266,8 @@ class Transmitter:
         if said.code:
             sender.not_stored = f"{said.reason.strip() or 'no reason given'} ({said.code})"
             sender.not_stored_at = self._loop.time()
-        elif sender.not_stored:
+            self._not_stored.setdefault(endpoint_id, sender.not_stored_at)
+        elif self._not_stored.pop(endpoint_id, None) is not None:
             sender.not_stored = ""
             sender.outbound.rewind()
             self._schedule(sender)
@@ -350,6 +354,7 @@ class Transmitter:
         """
         The dialogs whose next hop accepts nothing, of the first `BLOCKED_MAX` that wait: by its address, or by the
         disposition where there is none, how many they are and since when the first of them waits (monotonic seconds).
+        Likewise those whose far side stores nothing, by its service and reason.
         """
         found: dict[str, tuple[int, float]] = {}
         for endpoint_id in islice(self._waiting, BLOCKED_MAX):
@@ -361,6 +366,11 @@ class Transmitter:
             where = str(decision.candidates[0].address) if is_forwarded else decision.disposition.value
             dialogs, since = found.get(where, (0, NEVER))
             found[where] = dialogs + 1, min(since, sender.blocked_since)
+        for endpoint_id, begun in islice(self._not_stored.items(), BLOCKED_MAX):
+            sender = self.senders[endpoint_id]
+            where = f"{sender.contact.far_service}: {sender.not_stored}"
+            dialogs, since = found.get(where, (0, NEVER))
+            found[where] = dialogs + 1, min(since, begun)
         return found
 
     def due_statuses(self) -> dict[int, str | None]:
@@ -575,6 +585,7 @@ class Transmitter:
         self.senders.pop(sender.endpoint_id, None)
         self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
         self._waiting.pop(sender.endpoint_id, None)
+        self._not_stored.pop(sender.endpoint_id, None)
         self._status_writer.forget(sender.endpoint_id)
         if self._budget:  # memory was freed
             self._wake_writer()

@@ -124,7 +124,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
         others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         return f"Something is wrong: {shorten(bad[0].what, FIRST_MAX)}{others}"
     held = status.forwarding.held
-    dialogs = sum(count for count, _ in _blocked(status).values())
+    dialogs = sum(count for where, (count, _) in _blocked(status).items() if where in status.addresses)
     waits = f"{_waiting(held, 'frame')} for a next hop" if held else "nothing waits for a next hop"
     waits = f"{_waiting(dialogs, 'dialog')} for a next hop" if dialogs and not held else waits
     untried = sum(one.health == "untried" and not one.problem and not one.held for one in status.addresses.values())
@@ -239,6 +239,10 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         do = "check that it runs and can be reached; broker explain shows which routes lead there"
         do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
+    for where in blocked.keys() - status.addresses.keys():
+        dialogs, oldest_s = blocked[where]
+        what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
+        yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
 
 
 def _blocked(status: Status) -> dict[str, tuple[int, float]]:

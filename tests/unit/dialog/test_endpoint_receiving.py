@@ -197,11 +197,15 @@ async def test_what_a_queue_did_not_take_is_sent_again_when_it_is_on(path: Path)
             shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0), note=refusal))
             await asyncio.sleep(8.0)
         sent, sender = len(shop.link.headers()), shop.endpoint.transmitter.senders[1]
-        status = shop.endpoint.transmitter.status_of(sender)
+        status, blocked = shop.endpoint.transmitter.status_of(sender), shop.endpoint.transmitter.blocked()
         shop.arrive(ack_frame(contact, Travel(), bytes(16), (0, 0)))
         await asyncio.sleep(SOON)
 
         assert "not stored by the far side: queue disabled (11219)" in status
+        assert {"//far/Billing: queue disabled (11219)": 1} == {
+            where: dialogs for where, (dialogs, _) in blocked.items()
+        }
+        assert {} == shop.endpoint.transmitter.blocked()
         assert sent + 1 == len(shop.link.headers())
         assert "not stored" not in shop.endpoint.transmitter.status_of(sender)
 

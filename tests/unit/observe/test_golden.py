@@ -91,6 +91,9 @@ async def busy(start: Callable[..., Any], send: Any, take: Any, until: Any) -> I
     send(gateway, "//target")
     transmitter = gateway.endpoints["gateway"].transmitter
     await until(lambda: transmitter.acknowledged["//gateway"] == 1)
+    with closing(open_watch(target.endpoints["target"].path)) as db:
+        named = "SELECT 1 FROM broker_conversation WHERE is_opening_acknowledged = 1"
+        await until(lambda: db.execute(named).fetchone())
     take(gateway, to_service="//dead")
     take(gateway, to_service="//dead", hop_count=15, hop_limit=15)
     dead = f"CREATE ROUTE Dead WITH SERVICE_NAME = '//dead', ADDRESS = '{DEAD}'"
