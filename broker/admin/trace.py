@@ -384,7 +384,8 @@ class _Chain:
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
             if station.answer is not None:
                 found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
-                found += [one for one in station.answer.drops if is_waiting and one.cause not in _UNFORESEEN]
+                known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
+                found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
         return found
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
