@@ -29,7 +29,7 @@ from broker.errors import BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.message_catalogue import remedy_of
-from broker.observe.why import Severity, WhyAnswer, WhyFinding
+from broker.observe.why import RECEIVED, Severity, WhyAnswer, WhyFinding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome
 
@@ -386,7 +386,7 @@ class _Chain:
                 found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
                 known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
-        return found
+        return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""

@@ -189,6 +189,7 @@ _USUAL = frozenset(
         Disposition.UNKNOWN_CONVERSATION,
     }
 )  # drops of a dialog that goes on
+RECEIVED = "received"
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
 
@@ -235,7 +236,7 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
     yield from inbound
     if side.receive_sequence and not (inbound or side.held or side.send_sequence or side.is_initiator):
         yield spot.found(
-            "received",
+            RECEIVED,
             Severity.FINE,
             f"{side.service_name} has received everything that has arrived: {messages(side.receive_sequence)}",
             f"{side.service_name} has sent nothing in this dialog",

@@ -180,9 +180,7 @@ async def test_every_task_that_is_killed_is_told_counted_and_begun_anew(tmp_path
         url = f"http://{near.admin.observe_address}"
         ready, metrics = [await asyncio.to_thread(fetch, f"{url}/{path}") for path in ("readyz?verbose", "metrics")]
 
-    assert {"peers tick", "loop lag", "log summary", "near turns", "near poll", "near requests", "near role"} <= {
-        *names
-    }
+    assert {"peers tick", "loop lag", "log summary", "near turns", "near requests", "near role"} <= {*names}
     for name in names:
         assert f"[!] task {name}: has died" in ready
         assert f'broker_task_failures_total{{task="{name}"}} 0.0' not in metrics

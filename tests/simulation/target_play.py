@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -82,13 +83,17 @@ def play(story: TargetStory) -> Outcome:
         AssertionError: two applications saw one dialog, or one did not arrive.
     """
     outcome = Outcome()
+    chance = random.Random(story.seed)
+
+    def guid() -> uuid.UUID:
+        return uuid.UUID(int=chance.getrandbits(128), version=4)
 
     async def main(loop: VirtualLoop) -> None:
         with tempfile.TemporaryDirectory(dir=place()) as directory, mock.patch("time.time", loop.wall_clock):
             await _Stage(story, loop, Path(directory), outcome).run()
 
     try:
-        with structlog.testing.capture_logs():
+        with mock.patch("uuid.uuid4", guid), structlog.testing.capture_logs():
             run_virtually(main)
     except Exception as error:
         error.add_note("\n".join(outcome.history))
@@ -136,6 +141,7 @@ class _Stage:
             raise_first(await ended(readers))
             for node in self.network.nodes.values():
                 node.crash()
+        self.outcome.digest = self.network.digest
         self.outcome.frames = sum(self.network.carried.values())
         self.outcome.needed = 4 * len(self.begun)
         self.outcome.history.append(f"{len(self.begun)} dialogs, losers {self._losers()}")

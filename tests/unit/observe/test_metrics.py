@@ -139,13 +139,13 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
 async def test_task_that_dies_is_counted(start: Any, until: Any) -> None:
     instance = await start("near")
     before = await samples_of(instance)
-    next(task for task in asyncio.all_tasks() if task.get_name() == "near poll").cancel()
-    await until(lambda: instance.supervision.failures["near poll"])
+    next(task for task in asyncio.all_tasks() if task.get_name() == "near requests").cancel()
+    await until(lambda: instance.supervision.failures["near requests"])
 
     samples = await samples_of(instance)
 
-    assert before["broker_task_failures_total"]["near poll",] == 0
-    assert samples["broker_task_failures_total"]["near poll",] == 1
+    assert before["broker_task_failures_total"]["near requests",] == 0
+    assert samples["broker_task_failures_total"]["near requests",] == 1
     assert samples["broker_task_failures_total"]["peers tick",] == 0
 
 

@@ -126,7 +126,7 @@ async def test_scripts_under_way_and_a_journal_whose_writer_has_died_are_in_the_
     gateway.catalog.scripts.remove(progress)
 
     assert (ScriptStatus("routes.sql", "running", 100, 34, 7),) == run.scripts
-    assert (2, 0) == (run.task_failures["journal"], run.task_failures["gateway poll"])
+    assert (2, 0) == (run.task_failures["journal"], run.task_failures["gateway requests"])
     assert run.journal is not None
 
 
