@@ -399,7 +399,9 @@ class Transmitter:
 
     def decide(self, contact: Contact, *, is_asked: bool = False) -> Decision:
         """The routing decision for what this side sends: by this database's own table (R1.1)."""
-        facts = replace(contact.facts(), is_asked=is_asked)
+        facts = contact.facts()
+        if is_asked:
+            facts = replace(facts, is_asked=True)
         return decide(facts, self._forwarder.routing_context.with_table(self.table))
 
     def on_routes(self, table: RouteTable, elsewhere: AbstractSet[str] | None) -> None:

@@ -239,8 +239,9 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         do = "check that it runs and can be reached; broker explain shows which routes lead there"
         do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
-    for where in blocked.keys() - status.addresses.keys():
-        dialogs, oldest_s = blocked[where]
+    for where, (dialogs, oldest_s) in blocked.items():
+        if where in status.addresses:
+            continue
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
         yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
 
