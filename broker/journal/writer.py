@@ -8,7 +8,7 @@ which the writer has no room stay in the ring, where the next ones are shed and 
 
 The thread decodes a batch into rows at once, collects them into groups, and writes groups into a file until it is
 closed by size, age or shutdown. Decoding, compressing and writing release the interpreter's lock
-(docs/decisions/0011-the-journal-is-written-by-a-thread.md).
+(docs/contributors/decisions/0011-the-journal-is-written-by-a-thread.md).
 
 A full disk or a missing directory is logged once; the rows of the current file are lost and counted as shed. Every
 `RETRY_SECONDS` a whole file is tried again, because only a closed file shows that the disk takes data. No error reaches

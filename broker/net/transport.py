@@ -12,7 +12,7 @@ its end without reading the peer's, which fails when the peer still sends.
 
 Neither transport reads before it is asked to, nor waits. Loop-only.
 
-Source: RFC 8446, sections 5 and 6.1; docs/decisions/0009-tls-works-on-memory.md.
+Source: RFC 8446, sections 5 and 6.1; docs/contributors/decisions/0009-tls-works-on-memory.md.
 """
 
 from __future__ import annotations

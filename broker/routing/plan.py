@@ -13,7 +13,7 @@ them count. An address leads to the sites that have it; one that no site has lea
 conversation that names no broker instance picks one by its id. Instead of all ids a few are followed, of which each
 known broker instance wins one, up to `INSTANCES_MAX`. Pure.
 
-Source: rules R1.6, R2.3, R4.1 and R5.1 of docs/conformance.md.
+Source: rules R1.6, R2.3, R4.1 and R5.1 of docs/contributors/conformance.md.
 """
 
 from __future__ import annotations
