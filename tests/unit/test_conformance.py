@@ -1,4 +1,4 @@
-"""docs/contributors/conformance.md has a row for every rule, case and sentence, and every row names tests that exist."""
+"""The page of conformance has a row for every rule, case and sentence, and every row names tests that exist."""
 
 from __future__ import annotations
 
