@@ -2,7 +2,7 @@
 The compiled modules; everything else is in pyproject.toml.
 
 Without a compiler, or without the headers of Python, the installation goes on without them: their twins in plain Python
-do their work (docs/contributors/decisions/0006-the-kernel-is-compiled.md). BROKER_BUILD in the environment says otherwise:
+do their work (decision 0006, the kernel is compiled). BROKER_BUILD, in the environment, says otherwise:
 `compiled` fails where they cannot be compiled, `pure` leaves them out and makes a wheel for every platform.
 """
 

@@ -3,7 +3,7 @@ The documented routing examples (1a to 7d), the further cases (R1 to R16) that a
 what the documentation says about a decision.
 
 A decision is asked of a whole instance: the table of the database that sends, msdb's for what arrives. Cases about
-dialogs and gateways at work are in tests/property/test_conformance_cases.py. All are in docs/contributors/conformance.md.
+dialogs and gateways at work are in tests/property/test_conformance_cases.py. All are in contributors/conformance.md.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ CASES: list[tuple[str, Instance, Ask, int, str]] = [
     ("instance", "ask", "step", "to"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_case(instance: Instance, ask: Ask, step: int, to: str) -> None:
-    """Each row has the mark of its case in contributors/conformance.md, the step of matching, where the message goes."""
+    """Each row has the mark of its case in contributors/conformance.md, its step of matching, and where it goes."""
     decision = instance.decide(ask)
 
     assert (step, to, False) == (decision.step, _told(decision), decision.is_by_conversation)
