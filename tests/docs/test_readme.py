@@ -64,6 +64,14 @@ def test_its_commands_are_targets_that_make_has() -> None:
     assert set(project["optional-dependencies"]) == {extra for one in extras for extra in one if extra}
 
 
+def test_the_page_about_installing_has_every_extra() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
+
+    assert set(project["optional-dependencies"]) == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert project["name"] in page
+
+
 def test_its_links_lead_somewhere() -> None:
     links = {found["path"] for found in LINK.finditer(TEXT)}
 
