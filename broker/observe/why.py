@@ -66,7 +66,7 @@ class WhyFinding(msgspec.Struct, frozen=True):
 
     instance: str
     database: Annotated[str | None, Meta(description="Null when it is about what passes through.")]
-    cause: Annotated[str, Meta(description="A stable word: see docs/why.md.")]
+    cause: Annotated[str, Meta(description="A stable word: see docs/how-to/find-a-message.md.")]
     severity: Severity
     symptom: str
     why: str
