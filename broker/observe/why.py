@@ -414,8 +414,8 @@ def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
         why,
         "its messages are not received; other dialogs go on",
         (
-            f"correct the reader, then broker quarantine resume -d {spot.database} {handle}; or broker quarantine skip,"
-            " discard or answer"
+            f"correct the reader, then broker quarantine resume -d {spot.database} {handle}; or broker quarantine"
+            " skip or end"
         ),
     )
 
