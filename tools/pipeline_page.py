@@ -1,7 +1,7 @@
 """
 The columns of the results of the pipeline, as tables in a page.
 
-    python -m tools.pipeline_page docs/pipeline.md
+    python -m tools.pipeline_page docs/pipeline-results.md
 
 rewrites the part between two markers. A test fails when the committed page differs from what this would write.
 """

@@ -76,6 +76,14 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
+def section_of(page: Path, heading: str, directory: Path) -> Path:
+    """A file in a directory with one section of a page, for pages of which the rest is no session."""
+    text = page.read_text(encoding="utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    file = directory / page.name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
 def matches(expected: str, printed: str, *, fixed: frozenset[str] = frozenset()) -> bool:
     """
     Whether a command printed what the page shows.

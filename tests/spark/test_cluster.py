@@ -22,7 +22,7 @@ from broker.cli import submit
 from broker.pipeline import inventory
 from broker.pipeline.jobs import JOBS, Options
 from broker.pipeline.report import file as stored
-from tests.docs.page import DOCS, Reading
+from tests.docs.page import DOCS, Reading, section_of
 from tests.support.histories import history as synthetic
 from tests.support.histories.world import Scenario
 from tests.support.spark_cluster import HOME, Cluster, cluster
@@ -98,12 +98,12 @@ def test_spark_submit_runs_the_same_command(
     assert on_this_machine(spark, history, "reconcile") == as_rows(stored.load(spark, tmp_path, "reconcile"))
 
 
-def test_the_how_to_about_clusters_does_what_it_shows(
+def test_the_section_about_clusters_does_what_it_shows(
     running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     environ = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
-    page = DOCS / "how-to" / "pipeline-cluster.md"
+    page = section_of(DOCS / "pipeline.md", "On a cluster", tmp_path)
     synthetic.generate(tmp_path / "journals", Scenario(messages=1000, instances=3, seed=0, hours=1))
 
     with Reading(page, ports={"7077": running.url.rpartition(":")[2]}, environ=environ) as reading:

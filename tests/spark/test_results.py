@@ -20,7 +20,7 @@ from broker.pipeline.jobs import JOBS
 from broker.pipeline.results import MEANINGS, RESULTS, VISIT
 from tools.pipeline_page import renew_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+PAGE = Path(__file__).parents[2] / "docs" / "pipeline-results.md"
 
 
 def test_the_page_has_every_column_of_every_result() -> None:
