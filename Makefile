@@ -112,6 +112,7 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m broker.config.settings config/broker.schema.json
 	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
 	@$(BIN)/python -m tools.pipeline_page docs/pipeline-results.md
+	@$(BIN)/python -m tools.admin_page docs/admin.md
 	@$(BIN)/python -m tools.error_pages docs
 	@$(BIN)/mkdocs build --strict --quiet
 

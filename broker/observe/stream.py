@@ -5,7 +5,7 @@ A row of counters is recorded every second, listeners or not; it costs a dozen a
 KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
 connections ended lately. Nothing here reads an instance. Every list is cut to its biggest rows with the sums of the
 rest, and names to 200 characters, since they come from peers and applications. The format is a contract, documented in
-docs/status-page.md.
+docs/admin.md.
 """
 
 from __future__ import annotations
