@@ -39,7 +39,7 @@ PLACES = {
 _LANGUAGES = {MessageChannel.STATEMENT: "sql", MessageChannel.SELECT: "sql", MessageChannel.APPLICATION: "python"}
 _FATAL = "FATAL with this code; the connection ends, what came before counts, and it is dialled again after a pause"
 _ANSWERED = frozenset({MessageChannel.STATEMENT, MessageChannel.SELECT})  # over HTTP, with the status of a problem
-_LINK = re.compile(r"\]\((?=[\w-]+\.md)")  # to a page beside the page from which a text is taken
+_LINK = re.compile(r"\]\((?=[\w/-]+\.md)")  # to a page beside the page from which a text is taken
 
 
 def slug(key: str) -> str:
