@@ -94,7 +94,13 @@ def test_views_and_columns_that_are_asked_for_are_there(tmp_path: Path) -> None:
         for question in example.text.split(";\n")
         if question.strip()
     ]
-    shown += [(place, word) for place, words in commands() for word in words if word.startswith("SELECT")]
+    shown += [
+        (place, word)
+        for place, words in commands()
+        if not place.startswith("how-to/")  # asks for what its page has made, and is executed
+        for word in words
+        if word.startswith("SELECT")
+    ]
     wrong = []
     with Example(tmp_path) as instance:
         for place, question in shown:
