@@ -33,7 +33,7 @@ def render() -> str:
 
 def _body(message: dict[str, Any]) -> dict[str, Any]:
     schema = message.get("content", {}).get("application/json", {}).get("schema", {})
-    return SCHEMAS.get(schema.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
+    return dict(SCHEMAS.get(schema.get("$ref", "").rpartition("/")[2], {}).get("properties", {}))
 
 
 def _table(title: str, fields: dict[str, Any]) -> list[str]:
