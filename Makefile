@@ -114,6 +114,7 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m tools.pipeline_page docs/pipeline-results.md
 	@$(BIN)/python -m tools.admin_page docs/admin.md
 	@$(BIN)/python -m tools.error_pages docs
+	@$(BIN)/python -m tools.figures_page docs/performance.md docs/contributors/results.md
 	@$(BIN)/mkdocs build --strict --quiet
 
 fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, and whole conversations with a daemon, SECONDS in all; keeps new inputs

@@ -51,13 +51,13 @@ def readable(value: float) -> str:
 def _cells(row: Row, stick: Row | None) -> dict[str, Any]:
     cells: dict[str, Any] = ({"case": row.case} if row.case else {}) | {"subject": row.subject}
     for name, value in row.values.items():
-        cells[_head(name)] = readable(value)
+        cells[head(name)] = readable(value)
         if name == row.headline:
             cells["x yardstick"] = "" if stick is None else f"{row.figure / stick.figure:.2f}"
     return cells | {"+-": f"{row.spread:.0%}"}
 
 
-def _head(name: str) -> str:
+def head(name: str) -> str:
     """The head of a column: messages_s is messages/s, busy_pct is busy %, p50_us is p50 us."""
     what, _, unit = name.rpartition("_")
     units = {"s": "/s", "pct": " %"}

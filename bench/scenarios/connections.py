@@ -2,7 +2,7 @@
 Connections: what ten thousand idle ones cost a gateway, and what a lone frame feels of them and of a thousand busy.
 
 The idle ones come from several addresses, have said HELLO and answer PINGs; the busy ones carry an open loop of
-messages between them. In each of three states (nobody, idle ones, busy ones beside them) it is told how much memory the
+messages between them. In each of three states (no other, idle ones, idle and busy ones) it reports how much memory the
 gateway has, how busy it is and how late its loop was, and how long a frame takes that is alone on a connection of its
 own. How PINGs are spread shows in the most of them within a tenth of a second, beside the mean. Generators share one
 core: while the busy one runs, a lone frame now and then waits for it and not for the gateway.
@@ -64,15 +64,17 @@ def measure(scale: Scale, *, tell: Tell = lambda _: None) -> list[Row]:
         case = f"{scale.idle:,} idle and {scale.busy:,} busy connections, heartbeat {scale.heartbeat}"
         with _generator(command, next(directories), hop, port=1, connections=1) as lone:
             state = _State(hop, lone, case)
-            tell("nobody")
-            rows = [state.row("nobody", scale.seconds)]
+            tell("no other connection")
+            rows = [state.row("no other", scale.seconds)]
             with _crowd(hop.port) as crowd:
                 tell(f"{scale.idle:,} idle connections")
                 opened = crowd.ask(f"open {scale.idle}")
                 rows.append(state.row(f"{scale.idle:,} idle", scale.seconds, crowd=crowd, opened=opened))
                 tell(f"{scale.busy:,} busy connections beside them")
                 with _generator(command, next(directories), hop, port=0, connections=scale.busy) as busy:
-                    rows.append(state.row(f"{scale.busy:,} busy beside them", scale.seconds, crowd=crowd, busy=busy))
+                    rows.append(
+                        state.row(f"{scale.busy:,} busy and {scale.idle:,} idle", scale.seconds, crowd=crowd, busy=busy)
+                    )
                     hop.check()
     return rows
 

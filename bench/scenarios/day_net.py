@@ -110,7 +110,7 @@ class DayNet:
             "frames dropped by gateways, and sent again": dropped,
             "changes of routes": self._changes,
             "certificates replaced": len(self._ends_at) - len(INSTANCES),
-            "certificates that ran out meanwhile": sum(one < datetime.now(UTC) for one in self._ends_at),
+            "certificates that expired": sum(one < datetime.now(UTC) for one in self._ends_at),
             "records in journals": sum(journal["records"] for journal in journals),
             "records shed": sum(journal["shed"] for journal in journals),
             "files of journals written": sum(journal["files"] for journal in journals),

@@ -73,7 +73,7 @@ def memory_limit_mib(before_mib: float, *, links: int, pool_bytes: int, max_fram
     """
     What a gateway may have: what it had, and all that messages may take.
 
-    Source: docs/architecture.md, "The one pass".
+    Source: docs/how-it-works.md, "How much memory do messages take?".
     """
     messages = links * (max_frame + CONTROL_MAX_BYTES) + UNFINISHED_MAX_BYTES + pool_bytes + 2 * max_frame + READ_BYTES
     return before_mib + messages / MIB + ALLOWANCE_MIB

@@ -3,7 +3,7 @@ Fleets that no machine holds, by the product's own parts under one virtual clock
 learns of a failover when, and what a link costs.
 
 `python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json` and `fleets.svg`; see there,
-and docs/reliability.md, "Fleets". The same seed gives the same figures, but for memory.
+and docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures, but for memory.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ BACK_AFTER = 60.0  # seconds for which the big gateway is away
 
 @dataclass(frozen=True)
 class Size:
-    """How large. Shape: `crowd` connections of the big gateway; `links` measured; `talkers` and `hops` of the run."""
+    """How large. `connections` of the big gateway; `links` measured; `talkers` and `hops` of the run."""
 
     gateways: int = 1000
     endpoints: int = 100_000
-    crowd: int = 10_000
+    connections: int = 10_000
     links: int = 1000
     talkers: int = 1800
     hops: int = 200
     messages: int = 1000  # of each talker
 
 
-SMALL = Size(gateways=50, endpoints=2000, crowd=300, links=30, talkers=20, hops=4, messages=50)
+SMALL = Size(gateways=50, endpoints=2000, connections=300, links=30, talkers=20, hops=4, messages=50)
 
 
 def address_of(number: int) -> NetworkAddress:
@@ -198,7 +198,7 @@ def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, A
     async def main(_: object) -> None:
         address = address_of(0)
         table = table_to(0)
-        crowd = [Dialler(town, address, table, wants=number % 2 == 0) for number in range(size.crowd)]
+        crowd = [Dialler(town, address, table, wants=number % 2 == 0) for number in range(size.connections)]
         await asyncio.sleep(lost_at)
         town.attempts.clear()
         town.is_there = False
@@ -221,14 +221,14 @@ def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, A
     return {
         "seconds": [one - lost_at for one in town.attempts],
         "back": [one - back for one in town.served],
-        "crowd": size.crowd,
+        "connections": size.connections,
         "away": away,
     }
 
 
 def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
     """What a storm comes to: per second, and in the fullest tenth of a second, while away and once it is back."""
-    crowd, away, back = told["crowd"], told["away"], sorted(told["back"])
+    crowd, away, back = told["connections"], told["away"], sorted(told["back"])
     late = Counter(int(one / WINDOW) for one in told["seconds"] if away / 2 <= one < away)
     windows = int(away / 2 / WINDOW)
     mean = sum(late.values()) / windows
@@ -260,7 +260,7 @@ def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[st
         "failover, connections reset": lambda: failover(size.gateways, is_silent=False),
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
         "memory": lambda: memory(size.links),
-        "crowd": lambda: crowd((size.talkers, size.hops), size.messages),
+        "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
     }
     found: dict[str, Any] = {}
     for name, question in questions.items():
