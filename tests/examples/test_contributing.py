@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md names is there: files, make targets, names in the modules that it sends the reader to."""
+"""What CONTRIBUTING.md and contributors/adding.md name is there: files, make targets, names in modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PAGE = "\n".join(
+    (ROOT / page).read_text(encoding="utf-8") for page in ("CONTRIBUTING.md", "docs/contributors/adding.md")
+)
 PATHS = sorted(set(re.findall(r"`((?:broker|tests|docs|examples|deploy|config|\.ci)/[\w/.-]*[\w/])`", PAGE)))
 PLACEHOLDERS = {"broker/x/y.py", "tests/unit/x/test_y.py"}
 NAMES = {
