@@ -115,7 +115,7 @@ docs: setup  ## The documentation as a site, in site/
 	@$(BIN)/python -m tools.admin_page docs/admin.md
 	@$(BIN)/python -m tools.error_pages docs
 	@$(BIN)/python -m tools.figures_page docs/performance.md docs/contributors/results.md
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/mkdocs build --strict
 
 fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, and whole conversations with a daemon, SECONDS in all; keeps new inputs
 	@PYTHONPATH=$(CURDIR) $(BIN)/python -m tests.fuzz.converse --seconds $$(($(SECONDS) / 4))
