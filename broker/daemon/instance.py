@@ -343,6 +343,7 @@ class Instance:
         self.peers.announce_role(broker_instance)
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
+        self.forwarder.on_rejected(rejected, self.peers.table.addresses_served_by(link), self._loop.time())
         for endpoint in self.endpoints.values():
             endpoint.transmitter.on_rejected(rejected, link)
 

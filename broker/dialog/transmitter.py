@@ -48,7 +48,7 @@ from broker.dialog.status import (
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry, conversation_of
 from broker.forwarding.fib import AskForRoute, request_better
-from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.forwarder import REFUSALS, Forwarder
 from broker.forwarding.outbox import DatabaseSink, Outbox
 from broker.protocol.frame import Fault, Rejected, decode_envelope, encode_envelope
 from broker.protocol.layout import CONVERSATION_AT, FLAGS_AT, KIND_AT, PLACE_END, SEQUENCE_AT, Flag, FrameKind
@@ -309,9 +309,20 @@ class Transmitter:
                 sender.last_rejection = f"{REFUSED}{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
                 sender.rejected_at = now
                 self._hasten_status(sender)
+                if rejected.code in REFUSALS:
+                    self._leave_path(sender, now)
                 if rejected.retry_after_ms and rejected.code not in FINAL:
                     sender.outbound.refuse(place, now, rejected.retry_after_ms / 1000)
                     self._arm(sender)
+
+    def _leave_path(self, sender: Sender, now: float) -> None:
+        """The next hop does not have the broker instance that the dialog names: another one may lead to it."""
+        facts, next_hop = sender.contact.facts(), sender.next_hop
+        has_choice = len(self.decide(sender.contact).candidates) > 1
+        if has_choice and not facts.is_open and isinstance(next_hop, NetworkAddress):
+            self._forwarder.note_refusal(facts.to_service, facts.to_broker_instance, next_hop, now)
+            self._decisions.pop(sender.decision_key, None)
+            self._schedule(sender)
 
     def reject(self, frame: Buffer, disposition: Disposition) -> None:
         """As an origin of the forwarder: a frame of this database was dropped within this instance."""

@@ -47,6 +47,7 @@ from broker.routing.table import RouteTable
 
 INVENTED_MAX = 4096  # outboxes for addresses that no route names
 PASSED_MAX = 10_000  # flows remembered for plans of new routes; some 3 MB
+NAMED_MAX = 10_000  # dialogs remembered for what their next hops answer; some 3 MB
 OTHER_KIND = max(FrameKind) + 1  # dialog kinds of later versions are counted together: a peer may invent 237 of them
 
 _TO_PRINCIPAL = frozenset({Disposition.FORWARDED, Disposition.PRINCIPAL_UNKNOWN})  # decisions for a mirrored pair
@@ -280,6 +281,7 @@ class Resolver:
     ) -> None:
         self.context = RoutingContext(RouteTable(), Hosted(), health_of, is_forwarding=False)  # replaced whole
         self.passed: OrderedDict[RoutingFacts, None] = OrderedDict()  # of the last `PASSED_MAX` decisions, latest last
+        self._named: OrderedDict[tuple[bytes, NetworkAddress], bytes] = OrderedDict()  # see `named_at`
         self._table = table
         self._affinity = affinity
         self._ask_for_route = ask_for_route
@@ -302,12 +304,18 @@ class Resolver:
             if isinstance(outbox, Outbox) and outbox is not entry.sink:
                 for candidate in decision.candidates:
                     if candidate.address == outbox.address:
+                        self._record_named(key, conversation, candidate.address)
                         return self._table.entry_for(decision, kind, candidate.address), None
         return entry, decision.is_by_conversation
 
     def entry_now(self, frame: bytes) -> ForwardingEntry:
         """The entry of a held frame by routes and health alone, wherever the rest of its dialog waits."""
         return self._decide(route_key_of(frame), conversation_of(frame), frame[4], bool(frame[5] & FROM_TARGET))[0]
+
+    def named_at(self, address: NetworkAddress, conversation: bytes) -> tuple[str, bytes] | None:
+        """The service and broker instance that a dialog has named at this one of several next hops, the latest."""
+        key = self._named.get((conversation, address))
+        return None if key is None else (key[HEADER_BYTES - ROUTE_KEY_AT :].decode(), key[:GUID_BYTES])
 
     def _decide(
         self, key: bytes, conversation: bytes, kind: int, is_from_target: bool
@@ -325,7 +333,15 @@ class Resolver:
         if len(decision.candidates) > 1:
             self._table.note_choice(decision)
             request_better(decision, self._table)
+            self._record_named(key, conversation, decision.candidates[0].address)
         return self._table.entry_for(decision, kind), decision, facts.is_asked
+
+    def _record_named(self, key: bytes, conversation: bytes, address: NetworkAddress) -> None:
+        if key[:GUID_BYTES] != NO_GUID:
+            self._named[conversation, address] = key
+            self._named.move_to_end((conversation, address))
+            if len(self._named) > NAMED_MAX:
+                self._named.popitem(last=False)
 
     def _record_passed(self, facts: RoutingFacts) -> None:
         self.passed[facts] = None

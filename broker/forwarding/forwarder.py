@@ -18,6 +18,7 @@ slices, one in each iteration of the loop (`work`). Loop-only.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -58,6 +59,7 @@ from broker.forwarding.pool import Limits, PartialFrames, Pool, forget_feeders
 from broker.forwarding.reroute import Rerouter
 from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import Resolve, SlowPath
+from broker.protocol.frame import Rejected
 from broker.protocol.layout import HEAD_MAX_BYTES, HOP_COUNT_AT
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import HealthOf, Hosted, RoutingContext, RoutingFacts, affected
@@ -67,6 +69,10 @@ from broker.security.grants import OPEN, Profile
 
 OWN_MAX = 1024  # addresses of this instance that are remembered: with ADDRESS 'TRANSPORT' a peer may invent them
 EXPIRE_FRAMES = 1024  # visited and dropped in one iteration of the loop; some 4 us each
+REFUSALS = frozenset({Disposition.INSTANCE_NOT_HERE.number, Disposition.DATABASE_IS_MIRROR.number})
+REFUSALS_MAX = 1024  # broker instances whose refusals are remembered; some 300 KB
+REFUSAL_SECONDS = 60.0  # for so long: a database may move to where it was not
+REFUSAL_PAUSE = 0.2  # between two that are remembered: each has all decisions on its service made again
 
 OnWaiting = Callable[[Outbox, FrameOrigin, bool], None]
 """Frames of this origin have to wait, and, if True, others of the batch do not: it may be paused; must not fail."""
@@ -139,6 +145,7 @@ class Forwarder:
         self._touched: list[Sink] = []  # by the batch that is being flushed
         self._unknown_origin = UnknownOrigin()
         self._undrained: dict[Outbox, None] = {}
+        self._refused_at = -math.inf  # when the last refusal was remembered
         self._is_expiring = self._has_new_routes = False  # `work` has to go on with that, and to end it
 
     # --- frames enter ---
@@ -310,6 +317,39 @@ class Forwarder:
         self._rerouter.by_health(has_failed)
         self.work(now)
 
+    def on_rejected(self, rejected: Rejected, addresses: Iterable[NetworkAddress], now: float) -> None:
+        """The next hop at these addresses did not accept a frame: see `note_refusal`."""
+        for address in addresses if rejected.code in REFUSALS else ():
+            named = self._resolver.named_at(address, rejected.conversation)
+            if named is not None:
+                self.note_refusal(*named, address, now)
+
+    def note_refusal(self, service: str, broker_instance: bytes, address: NetworkAddress, now: float) -> None:
+        """
+        A next hop does not have the broker instance that a frame named: prefer others for such frames for a minute.
+
+        Where routes by name lead to several targets, one of them has the dialog, and the hash may lead to another.
+        """
+        if now - self._refused_at < REFUSAL_PAUSE:
+            return
+        self._refused_at = now
+        refusals = dict(self.routing_context.refusals)
+        refusals[service, broker_instance] = {**refusals.pop((service, broker_instance), {}), address: now}
+        if len(refusals) > REFUSALS_MAX:
+            del refusals[next(iter(refusals))]
+        self._resolver.context = replace(self.routing_context, refusals=refusals)
+        self._kernels.forget_services({service.encode()})
+
+    def _forget_refusals(self, now: float) -> None:
+        """Forget the old ones; what is cached stays, as it was not refused."""
+        refusals = {
+            named: kept
+            for named, refused in self.routing_context.refusals.items()
+            if (kept := {address: at for address, at in refused.items() if now - at < REFUSAL_SECONDS})
+        }
+        if refusals != self.routing_context.refusals:
+            self._resolver.context = replace(self.routing_context, refusals=refusals)
+
     def add_own_addresses(self, addresses: AbstractSet[NetworkAddress], now: float, *lost: NetworkAddress) -> None:
         """Note that these addresses lead to this instance: their frames are routed again (R3.9); `lost` ones do not."""
         own = self.routing_context.own - set(lost) | addresses
@@ -346,6 +386,7 @@ class Forwarder:
 
     def expire(self, now: float) -> None:
         """Once a second or more often: begin to drop frames whose lifetime has ended, and forget what is unused."""
+        self._forget_refusals(now)
         self._is_expiring = True
         self.work(now)
         for outbox in self.table.all_outboxes():

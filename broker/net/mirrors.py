@@ -29,8 +29,7 @@ import structlog
 
 from broker.conversation.window import NEVER
 from broker.dialog.status import PathProblem
-from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.forwarder import REFUSALS, Forwarder
 from broker.net.link import Link
 from broker.net.peers import AnswerProbe, Peers
 from broker.protocol.frame import Probe, ProbeReply, Rejected
@@ -44,7 +43,6 @@ from broker.routing.table import RouteTable
 STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed
 AT_ONCE = 8  # log lines of one pair at once: two failovers; a partner may claim and recant thousands of times a second
 PAUSE_SECONDS = 1.0  # after which each is allowed again
-REFUSALS = frozenset({Disposition.DATABASE_IS_MIRROR.number, Disposition.INSTANCE_NOT_HERE.number})
 CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
 THIS_INSTANCE = "this instance"
 

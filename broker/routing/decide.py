@@ -15,7 +15,8 @@ Choosing tries four classes in the documented order: mirrored, LOCAL, network ad
 has a usable member is taken. Of a mirrored route only the address of the principal is used (R3.1, R6.2); while the
 principal is not known, neither address is. Of a network class every distinct address is a candidate. Health decides
 which is used now, and among equals a hash of conversation and address decides. So one dialog stays on one path while
-that path is healthy and moves when it breaks (R3.5).
+that path is healthy and moves when it breaks (R3.5). An address that has answered that the named broker instance is not
+there comes after all others: where routes by name lead to several targets, only one of them has the dialog.
 
 Source: Service Broker documentation, "Service Broker Routing", "Finding Matching Routes" and "Choosing a Route".
 """
@@ -82,6 +83,13 @@ Principals = Mapping[MirroredPair, NetworkAddress]
 NOBODY: Principals = MappingProxyType({})
 
 
+Refusals = Mapping[NetworkAddress, float]
+"""Next hops that have answered that a broker instance is not there, and when (monotonic seconds)."""
+
+
+NO_REFUSALS: Refusals = MappingProxyType({})
+
+
 class RoutingFacts(Struct, frozen=True):
     """The fields of a frame, or of a conversation about to send one, that decide where it goes. GUIDs are 16 bytes."""
 
@@ -135,6 +143,7 @@ class RoutingContext(Struct, frozen=True):
     msdb: RouteTable = field(default_factory=RouteTable)
     own: AbstractSet[NetworkAddress] = frozenset()  # addresses that lead to this instance
     principals: Principals = field(default_factory=dict)  # of the mirrored pairs in use
+    refusals: Mapping[tuple[str, bytes], Refusals] = field(default_factory=dict)  # by service and broker instance
 
     def with_table(self, table: RouteTable) -> RoutingContext:
         """The same, but this table is searched."""
@@ -260,7 +269,15 @@ def _decide(
     if matched.step == ASKING_STEP:
         asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
         return Pass(facts, table, matched, None, asking)
-    choice = choose(matched.routes, context.hosted, facts, health_of, unusable=unusable, principals=context.principals)
+    choice = choose(
+        matched.routes,
+        context.hosted,
+        facts,
+        health_of,
+        unusable=unusable,
+        principals=context.principals,
+        refusals=context.refusals.get((facts.to_service, facts.to_broker_instance), NO_REFUSALS),
+    )
     if choice is None:
         return Pass(facts, table, matched, None, _nothing_works(matched, facts, context.hosted))
     return Pass(facts, table, matched, choice, _follow(choice, matched, facts, context))
@@ -457,6 +474,7 @@ def choose(
     *,
     unusable: Container[NetworkAddress] = frozenset(),
     principals: Principals = NOBODY,
+    refusals: Refusals = NO_REFUSALS,
 ) -> RouteChoice | None:
     """The first class with a member that works, `unusable` addresses apart; None when there is none."""
     distinct = distinct_routes(routes)
@@ -470,7 +488,7 @@ def choose(
         members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
         usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
         if usable:
-            return _forwarded(route_class, usable, facts, health_of)
+            return _forwarded(route_class, usable, facts, health_of, refusals)
     return None
 
 
@@ -518,10 +536,21 @@ def _principal(routes: Iterable[Route], principals: Principals, health_of: Healt
 
 
 def _forwarded(
-    route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: RoutingFacts, health_of: HealthOf
+    route_class: RouteClass,
+    pairs: list[tuple[NetworkAddress, Route]],
+    facts: RoutingFacts,
+    health_of: HealthOf,
+    refusals: Refusals,
 ) -> RouteChoice:
     by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
     candidates = list(by_address.values())
     if len(candidates) > 1:
-        candidates.sort(key=lambda c: (c.health, -preference(c.address, facts), str(c.address)))
+        candidates.sort(
+            key=lambda c: (
+                refusals.get(c.address, -math.inf),  # the one that refused last is the last one
+                c.health,
+                -preference(c.address, facts),
+                str(c.address),
+            )
+        )
     return RouteChoice(route_class, tuple(route for _, route in pairs), tuple(candidates))

@@ -360,3 +360,46 @@ def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_
     assert (trapped, earlier) == (a.bound_to("DatabaseB"), a.bound_to("DatabaseC"))
     c.end(trapped)
     assert {"CO": 1, "CD": 20} == Counter(c.states().values())
+
+
+def test_a_gateway_that_prefers_the_other_target_delivers_at_the_one_that_has_the_dialog(
+    net: Topology, application: Open
+) -> None:
+    """Not even the first message is shown before the initiator has named one of them, which takes a frame to it."""
+    add_servers(net, [*DATABASES, "GatewayA"], {"dialog": {"resend_cap": "1s"}})
+    by_name = without_broker_instance(without_broker_instance(LOAD_BALANCING, "DatabaseB"), "DatabaseC")
+    to_gateway = "CREATE ROUTE [{0}] WITH SERVICE_NAME = '{0}', ADDRESS = 'tcp://GatewayA:4022';"
+    exclusive = "ALTER SERVICE [TargetService] WITH (EXCLUSIVE_TARGET = ON);" + to_gateway.format("InitiatorService")
+    deploy(
+        net,
+        {
+            "DatabaseA": to_gateway.format("TargetService"),
+            "DatabaseB": exclusive,
+            "DatabaseC": exclusive,
+            "msdb of GatewayA": by_name + without_broker_instance(RETURN, "DatabaseA"),
+        },
+    )
+    server_b, server_c, gateway = (net.daemons[name] for name in ("ServerB", "ServerC", "GatewayA"))
+    for name in ("ServerA", "GatewayA"):
+        net.daemons[name].start()
+    a = application("ServerA")
+    first = a.begin(20)
+    wait_for(lambda: gateway.status()["forwarding"]["held"] >= 20, seconds=SECONDS, what="frames at the gateway")
+    server_b.start()
+    b = application("ServerB")
+    hears({a: {}, b: each(first, "0")})
+    server_b.kill()
+    server_c.start()
+    c = application("ServerC")
+    second = a.begin(20)
+    hears({a: {}, c: each(second, "0")})
+
+    server_b.start()  # the gateway is connected to ServerC alone
+    a.say("1")
+    hears({a: {}, b: each(first, "0", "1"), c: each(second, "0", "1")})
+    assert dropped(server_c)["instance not here"] > 0
+
+    gateway.kill()
+    gateway.start()
+    a.say("2")
+    hears({a: {}, b: each(first, "0", "1", "2"), c: each(second, "0", "1", "2")})

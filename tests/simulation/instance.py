@@ -253,6 +253,9 @@ class Instance:
                 self.endpoint.transmitter.on_capacity()
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
+        self.forwarder.on_rejected(
+            rejected, self.peers.table.addresses_served_by(link), asyncio.get_running_loop().time()
+        )
         if self.endpoint is not None:
             self.endpoint.transmitter.on_rejected(rejected, link)
 

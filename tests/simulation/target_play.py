@@ -2,8 +2,9 @@
 Stories of two targets: a service with two instances, routes by name, a network that loses, and crashes.
 
 The initiator reaches the one over the first gateway and the other over the second, and changes its path when nothing
-answers, so both may get the beginning of one dialog. With EXCLUSIVE_TARGET never two applications see it. At the end
-the network is whole, and each dialog has arrived at one of them.
+answers, so both may get the beginning of one dialog. Or each gateway leads to both, and prefers another one after a
+crash. With EXCLUSIVE_TARGET never two applications see it. At the end the network is whole, each dialog has arrived at
+one of them, and nothing waits for a confirmation.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import structlog
 
 from broker.client.dialog import begin_dialog
 from broker.client.receiving import receive
+from broker.store.sqlite.failure import UNCONFIRMED
 from broker.store.sqlite.metadata import find_queue, put_service
 from broker.store.sqlite.transaction import writing
 from tests.simulation.performance import Outcome, ended, place, raise_first, tuning
@@ -31,7 +34,6 @@ from tests.support.virtual_time import VirtualLoop, run_virtually
 
 TARGETS = ("bank", "branch")
 SETTLED_SECONDS = 300.0  # virtual, within which all have arrived once the network is whole
-TOMBSTONES = "SELECT 1 FROM broker_tombstone"
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,14 @@ class TargetStory:
     What happens.
 
     Shape: `dialogs` (seconds after the one before, messages, whether it ends at once); `blows` (at, name, other name or
-    "" for a crash, seconds); `is_exclusive` whether the service is.
+    "" for a crash, seconds); `is_meshed` whether each gateway leads to both; `is_exclusive` whether the service is.
     """
 
     seed: int
     weather: Weather
     dialogs: tuple[tuple[float, int, bool], ...]
     blows: tuple[tuple[float, str, str, float], ...]
+    is_meshed: bool = False
     is_exclusive: bool = True
 
 
@@ -64,6 +67,7 @@ def draw(seed: int) -> TargetStory:
         weather=Weather(loss=pick([0.0, 0.2, 0.5]), repeat=pick([0.0, 0.3]), delay=pick([0.001, 0.1, 0.4])),
         dialogs=tuple((pick([0.0, 0.2, 1.0]), pick([1, 1, 2, 5]), pick([False, True])) for _ in range(pick([1, 2, 5]))),
         blows=tuple(sorted(blows)),
+        is_meshed=pick([False, True]),
     )
 
 
@@ -119,8 +123,8 @@ class _Stage:
                 assert queue is not None
                 put_service(db, "Billing", queue.queue_id, frozenset(), is_exclusive_target=story.is_exclusive)
         for number, target in enumerate(TARGETS):
-            ways = [("Orders", "tcp://shop:4022"), ("Billing", f"tcp://{target}:4022")]
-            network.add(Node(network, f"gateway{number}", ways))
+            there = [("Billing", f"tcp://{one}:4022") for one in (TARGETS if story.is_meshed else [target])]
+            network.add(Node(network, f"gateway{number}", [("Orders", "tcp://shop:4022"), *there]))
             back = [("Orders", "tcp://gateway0:4022"), ("Orders", "tcp://gateway1:4022")]
             network.add(Node(network, target, [(None, "LOCAL")], directory / f"{target}.db", "Billing", back))
         out = [("Billing", "tcp://gateway0:4022"), ("Billing", "tcp://gateway1:4022")]
@@ -133,7 +137,7 @@ class _Stage:
         readers = [asyncio.ensure_future(self._read(target)) for target in TARGETS]
         await asyncio.gather(self._begin(), *blows)
         await asyncio.sleep(self.chance.uniform(0.0, 2.0))
-        self.network.weather = Weather()
+        self.network.weather = Weather(reject=1.0)
         self.network.severed.clear()
         try:
             await self.network.until(self._has_arrived, seconds=SETTLED_SECONDS)
@@ -147,16 +151,20 @@ class _Stage:
         self.outcome.history.append(f"{len(self.begun)} dialogs, losers {self._losers()}")
 
     def _has_arrived(self) -> bool:
-        return set(self.begun) == self.seen["bank"] | self.seen["branch"]
+        if set(self.begun) != self.seen["bank"] | self.seen["branch"]:
+            return False
+        query = "SELECT 1 FROM broker_message WHERE status = ?"
+        return not any(self._rows(target, query, UNCONFIRMED) for target in TARGETS)
 
     def _losers(self) -> int:
         """Dialogs that both databases have had."""
         query = "SELECT conversation_id FROM broker_conversation UNION SELECT conversation_id FROM broker_tombstone"
-        found = []
-        for target in TARGETS:
-            with closing(open_database(self.directory / f"{target}.db", "Billing")) as db:
-                found.append(set(rows(db, query)))
-        return len(found[0] & found[1])
+        first, second = (set(self._rows(target, query)) for target in TARGETS)
+        return len(first & second)
+
+    def _rows(self, target: str, query: str, *parameters: object) -> list[Any]:
+        with closing(open_database(self.directory / f"{target}.db", "Billing")) as db:
+            return rows(db, query, *parameters)
 
     async def _begin(self) -> None:
         with closing(open_database(self.directory / "shop.db", "Orders")) as db:

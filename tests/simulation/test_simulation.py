@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.forwarding import forwarder
 from broker.forwarding.reroute import Rerouter
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
@@ -178,3 +179,12 @@ def test_two_applications_see_one_dialog_of_a_service_that_is_no_exclusive_targe
     told = [trouble(story, target_play.play)[0] for story in stories]
 
     assert any("two applications saw one dialog" in one for one in told)
+
+
+def test_dialogs_at_the_target_that_a_gateway_does_not_prefer_are_stuck_when_its_refusals_mean_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarder, "REFUSALS", frozenset())
+    stories = (replace(target_play.draw(seed), is_meshed=True) for seed in range(1, 101))
+
+    assert "not within" in next(filter(None, (trouble(story, target_play.play)[0] for story in stories)), "")

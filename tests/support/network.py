@@ -108,7 +108,11 @@ class Wire:
             reason=disposition.value,
             retry_after_ms=200,
         )
-        if self._network.happens(self._network.weather.reject) and self._near.endpoint is not None:
+        if not self._network.happens(self._network.weather.reject):
+            return
+        if self._near.forwarder.table.outbox(self._address).outlet is self:
+            self._near.forwarder.on_rejected(advice, [self._address], self._network.loop.time())
+        if self._near.endpoint is not None:
             self._near.endpoint.transmitter.on_rejected(advice, self)
 
     def _drain(self) -> None:

@@ -834,6 +834,27 @@ async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_st
     assert [(0, 0), (1, 0)] == other.places()
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+@virtual_time
+async def test_next_hop_without_the_broker_instance_that_a_dialog_names_is_left_at_once(*, is_named: bool) -> None:
+    """A dialog that names none may be refused for another reason: its next path is tried when its time is over."""
+    stage = Stage()
+    stage.health = {GATEWAY: AddressHealth.CONNECTED, OTHER: AddressHealth.CONNECTED}
+    stage.reroute(str(GATEWAY), str(OTHER))
+    links = [stage.link, stage.connect(OTHER)]
+    stage.send(1, b"a")
+    await settle()
+    wrong, right = sorted(links, key=lambda link: not link.frames)
+    if is_named:
+        stage.transmitter.bind(1, contact(1).bound_to(THERE))
+
+    stage.transmitter.on_rejected(rejected(1, code=9795, reason="instance not here"), wrong)
+    await settle()
+
+    assert [(0, 0)] == wrong.places()
+    assert [(0, 0)] * is_named == right.places()
+
+
 @virtual_time
 async def test_address_that_was_not_tried_is_asked_for_and_not_waited_for_when_no_answer_comes() -> None:
     stage = Stage()

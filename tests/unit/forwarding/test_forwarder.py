@@ -27,7 +27,7 @@ from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import READ_BYTES, Limits
 from broker.forwarding.reroute import Rerouter, RerouteReason
-from broker.protocol.frame import Ping, decode_dialog, encode_link
+from broker.protocol.frame import Ping, Rejected, decode_dialog, encode_link
 from broker.protocol.layout import CONVERSATION_AT, HOP_COUNT_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts
@@ -421,6 +421,95 @@ def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.Mo
         station.forwarder.add_own_addresses({NetworkAddress(f"alias{n}")}, NOW)
 
     assert {NetworkAddress("alias0"), NetworkAddress("alias1")} == station.forwarder.routing_context.own
+
+
+TWO_WAYS = (Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
+THERE = b"t" * 16
+NOT_HERE = Disposition.INSTANCE_NOT_HERE.number
+
+
+class TwoWays(Station):
+    """Either neighbour leads to the service, and one of them has the broker instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lead(*TWO_WAYS)
+
+    def way_of(self, frame: bytes, now: float = NOW) -> NetworkAddress:
+        """Where the frame leaves."""
+        before = {address: len(wire.written) for address, wire in self.wires.items()}
+        self.take(frame, now=now)
+        (address,) = (address for address, wire in self.wires.items() if len(wire.written) > before[address])
+        return address
+
+    def refuse(self, frame: bytes, address: NetworkAddress, code: int = NOT_HERE, now: float = NOW) -> None:
+        """A neighbour says why it dropped the frame."""
+        conversation = decode_dialog(frame)[0].conversation_id
+        self.forwarder.on_rejected(Rejected(conversation=conversation, code=code), [address], now)
+
+
+def test_frames_that_name_a_broker_instance_leave_the_next_hop_that_does_not_have_it(make_frame: MakeFrame) -> None:
+    station = TwoWays()
+    named = make_frame(to_service="//two ways", to_broker_instance=THERE)
+    unnamed, elsewhere = (make_frame(to_service="//two ways", to_broker_instance=one) for one in (NO_GUID, HERE))
+    wrong = station.way_of(named)
+    (right,) = {NORTH, SOUTH} - {wrong}
+
+    station.refuse(named, wrong)
+
+    assert [right, wrong, wrong] == [station.way_of(one) for one in (named, unnamed, elsewhere)]
+    ids = [bytes([n]) * 16 for n in range(20)]
+    others = [make_frame(to_service="//two ways", to_broker_instance=THERE, conversation_id=one) for one in ids]
+    assert {right} == {station.way_of(one) for one in others}
+
+
+@pytest.mark.parametrize("code", [NOT_HERE, Disposition.DATABASE_IS_MIRROR.number, Disposition.POOL_LIMIT.number, 0])
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_only_a_next_hop_that_was_given_the_frame_and_lacks_the_instance_is_left(
+    code: int, *, is_asked: bool, make_frame: MakeFrame
+) -> None:
+    station = TwoWays()
+    named = make_frame(to_service="//two ways", to_broker_instance=THERE)
+    first = station.way_of(named)
+    (other,) = {NORTH, SOUTH} - {first}
+
+    station.refuse(named, first if is_asked else other, code)
+
+    is_left = is_asked and code in module.REFUSALS
+    assert (other if is_left else first) == station.way_of(named)
+
+
+def test_next_hops_that_refuse_both_are_tried_in_turn(make_frame: MakeFrame) -> None:
+    station = TwoWays()
+    named = make_frame(to_service="//two ways", to_broker_instance=THERE)
+    tried = []
+    for n in range(4):
+        tried.append(station.way_of(named, NOW + n))
+        station.refuse(named, tried[-1], now=NOW + n)
+
+    assert tried[:2] * 2 == tried
+    assert {NORTH, SOUTH} == set(tried)
+
+
+def test_refusals_are_forgotten_after_a_minute_bounded_and_rare(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REFUSALS_MAX", 2)
+    monkeypatch.setattr(deciding, "NAMED_MAX", 2)
+    station = TwoWays()
+
+    def refused() -> list[int]:
+        return [instance[0] for _, instance in station.forwarder.routing_context.refusals]
+
+    for n in range(4):
+        named = make_frame(to_service="//two ways", to_broker_instance=bytes([n]) * 16 if n else HERE)
+        station.refuse(named, station.way_of(named, NOW + n), now=NOW + n)
+        station.refuse(named, SOUTH, now=NOW + n + 0.1)
+    assert [2, 3] == refused()
+    station.forwarder.expire(NOW + 62)
+    assert [3] == refused()
+    station.forwarder.expire(NOW + 64)
+    assert [] == refused()
 
 
 def test_what_passed_lately_is_remembered_the_latest_last(

@@ -158,6 +158,17 @@ def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expe
         ]
 
 
+def test_next_hop_that_does_not_have_the_broker_instance_comes_last_whatever_its_health() -> None:
+    health = _health(one=AddressHealth.CONNECTED, two=AddressHealth.CONNECTED, three=AddressHealth.SUPPRESSED)
+    for n in range(16):
+        facts = _facts(instance=EAST, conversation=bytes([n]) * 16)
+        routes = [TO_ONE, TO_TWO, Route("to three", THREE)]
+        choice = choose(routes, NOTHING_HERE, facts, health, refusals={TWO: 1.0, ONE: 2.0})
+
+        assert choice is not None
+        assert [THREE, TWO, ONE] == [candidate.address for candidate in choice.candidates]
+
+
 def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
     first = Counter[str]()
     for n in range(400):
