@@ -1,8 +1,9 @@
 """
-How an application waits for messages: until the daemon rings for its queue or conversation, and POLL_SECONDS at most.
+How an application waits for messages: until the daemon rings for its queue or conversation, and CHECK_SECONDS at most.
 
 A ring is a hint (`broker.store.sqlite.hints`): after each pause the caller checks the database, which decides. Only the
-daemon rings: a reader that rolls back or releases a conversation group does not.
+daemon rings: a reader that rolls back or releases a conversation group does not. Each check costs CPU that the other
+readers lack, so where a daemon rings there are few of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import time
 
 from broker.store.sqlite.hints import Bell
 
-POLL_SECONDS = 0.02  # between two checks at most
+CHECK_SECONDS = 0.1  # between two checks at most, where there is a bell
+POLL_SECONDS = 0.02  # likewise, where there is none
 
 
 class Doorbell:
@@ -22,7 +24,7 @@ class Doorbell:
         self._bell = Bell.open(path)
         self._slot = slot
         self._count = 0
-        self._limit = POLL_SECONDS
+        self._longest = self._limit = POLL_SECONDS if self._bell is None else CHECK_SECONDS
         self._is_interrupted = False
 
     def mark(self) -> None:
@@ -32,7 +34,7 @@ class Doorbell:
 
     def within(self, seconds: float) -> Doorbell:
         """The same, whose next pause takes so many seconds at most."""
-        self._limit = min(POLL_SECONDS, seconds)
+        self._limit = min(self._longest, seconds)
         return self
 
     def pause(self) -> None:

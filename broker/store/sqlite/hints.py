@@ -97,12 +97,20 @@ class Bell:
 
     @classmethod
     def open(cls, path: str, *, is_made: bool = False) -> Self | None:
-        """The bell of a database, made where a daemon asks for it; None when there is none, or there are no hints."""
+        """
+        The bell of a database, made where a daemon asks for it; None when there is none, or there are no hints.
+
+        A daemon without hints removes the file, so that no reader waits for its rings.
+        """
         number = _FUTEX.get(os.uname().machine)
-        if not path or libc() is None or number is None:
+        if not path:
             return None
         path = os.path.realpath(path)
         try:
+            if libc() is None or number is None:
+                if is_made:
+                    os.unlink(f"{path}-bell")  # noqa: PTH108 - an application does without pathlib
+                return None
             return cls._open(path, number, is_made=is_made)
         except OSError:
             return None

@@ -13,6 +13,7 @@ import pytest
 
 from broker.client import waiting
 from broker.client.waiting import Doorbell
+from broker.store.sqlite import hints
 from broker.store.sqlite.hints import ANY, Bell, endpoint_slot, queue_slot
 
 LONG = 20.0  # seconds: who waits so long was not woken
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def bell(path: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bell]:
-    monkeypatch.setattr(waiting, "POLL_SECONDS", LONG)
+    monkeypatch.setattr(waiting, "CHECK_SECONDS", LONG)
     bell = Bell.open(path, is_made=True)
     assert bell is not None
     yield bell
@@ -101,6 +102,17 @@ def test_child_that_was_forked_while_it_waited_is_woken_too(path: str, bell: Bel
 
 def test_bell_has_the_mode_of_its_database(path: str, bell: Bell) -> None:
     assert 0o640 == Path(f"{path}-bell").stat().st_mode & 0o777
+
+
+def test_daemon_without_hints_leaves_no_bell_that_readers_would_wait_for(
+    path: str, bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(hints, "libc", lambda: None)
+
+        assert Bell.open(path, is_made=True) is None
+        assert not Path(f"{path}-bell").exists()
+        assert Bell.open(path, is_made=True) is None
 
 
 @pytest.mark.parametrize("harm", ["none", "cut short", "removed", "no more descriptors"])
