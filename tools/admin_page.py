@@ -22,6 +22,7 @@ def render() -> str:
             parts += _table("Request", {one["name"]: one["schema"] for one in operation.get("parameters", ())})
             parts += _table("Request", _body(operation.get("requestBody", {})))
             parts += _table("Answer", _body(operation["responses"]["200"]))
+    parts.append("### Types")
     shown: set[str] = set()
     while named := {*re.findall(r"\[(\w+)\]\(#", "\n".join(parts))} - shown:
         for name in sorted(named):
