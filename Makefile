@@ -108,13 +108,8 @@ model: setup  ## The formal models of dialogs and mirrored pairs, in every state
 	@BROKER_TEST_COMPLETE=1 $(BIN)/pytest -q -s tests/model
 
 docs: setup  ## The documentation as a site, in site/
-	@$(BIN)/python -m tools.settings_page docs/configuration.md
 	@$(BIN)/python -m broker.config.settings config/broker.schema.json
-	@$(BIN)/python -m tools.exit_codes docs/exit-codes.md
-	@$(BIN)/python -m tools.pipeline_page docs/pipeline-results.md
-	@$(BIN)/python -m tools.admin_page docs/admin.md
-	@$(BIN)/python -m tools.error_pages docs
-	@$(BIN)/python -m tools.figures_page docs/performance.md docs/contributors/results.md
+	@$(BIN)/python -m tools.pages
 	@$(BIN)/mkdocs build --strict
 
 fuzz: setup $(FUZZER)  ## Fuzz every door for strangers' bytes, and whole conversations with a daemon, SECONDS in all; keeps new inputs

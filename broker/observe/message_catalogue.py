@@ -3,7 +3,7 @@ The catalogue of numbers: what each number and each reason means, when it occurs
 
 The code that raises an error or drops a frame has the number and the sentence; the rest of what operators need is here.
 The texts are in the TOML files of `messages/`, a table for each number or reason. `sys.messages` shows them, and
-`python -m tools.error_pages` makes a page of each. A test fails when a number of the code has no table here, or a table
+`python -m tools.pages` makes a page of each. A test fails when a number of the code has no table here, or a table
 no number of the code.
 
 `remedy_of...` give one sentence for a case: the `advice` of the catalogue with the names of the case, for status,

@@ -24,7 +24,7 @@ from broker.config.load import load_settings
 from broker.ddl.parser import STATEMENTS, read_script
 from broker.errors import BrokerError, DdlSyntaxError, SettingsError
 from tests.docs.page import DOCS, blocks
-from tools.error_example import Example
+from tools.pages.example import Example
 
 EXECUTED = "from-sql-server.md"  # shows what is refused as well, and is executed
 

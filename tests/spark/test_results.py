@@ -18,15 +18,9 @@ from broker.flow import COLUMNS
 from broker.pipeline import results
 from broker.pipeline.jobs import JOBS
 from broker.pipeline.results import MEANINGS, RESULTS, VISIT
-from tools.pipeline_page import renew_page
-
-PAGE = Path(__file__).parents[2] / "docs" / "pipeline-results.md"
 
 
-def test_the_page_has_every_column_of_every_result() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-
-    assert renew_page(text) == text
+def test_every_column_of_every_result_has_a_meaning() -> None:
     assert list(JOBS) == list(RESULTS)
     assert all(len(meaning) > 3 for meanings in MEANINGS.values() for meaning in meanings.values())
 

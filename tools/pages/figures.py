@@ -1,17 +1,13 @@
 """
 Tables of the stored results of benchmarks, from docs/performance/*.json, in the pages of figures.
 
-    python -m tools.figures_page docs/performance.md docs/contributors/results.md
-
-rewrites each part between two markers, of which the first names the table. A test fails when a committed page differs
-from what this would write, or when a table or a file of results is on no page.
+A test fails when a file of results is on no page.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -19,11 +15,8 @@ from typing import Any
 
 from bench.figures import Row, load, yardsticks
 from bench.report import head, readable
-from tools.marked import renew, rewrite
 
-TOOL = "tools.figures_page"
-DIRECTORY = Path(__file__).parents[1] / "docs" / "performance"
-_BEGIN = re.compile(rf"<!-- ([\w-]+): begin, made by python -m {re.escape(TOOL)} -->")
+DIRECTORY = Path(__file__).parents[2] / "docs" / "performance"
 _SPREAD_SHOWN = 0.005  # below it a spread is 0 %
 _LIST_SHOWN = 10  # longer ones are what a graph is drawn from
 
@@ -131,7 +124,7 @@ def _is_number(cell: str) -> bool:
     return re.match(r"[\d.]", cell) is not None and not re.match(r"[\d,.]+ [a-zA-Z]", cell)
 
 
-TABLES: dict[str, Callable[[], str]] = {
+PERFORMANCE: dict[str, Callable[[], str]] = {
     "forwarding-size": partial(compared, "forwarding", "flood", without=","),
     "forwarding-load": partial(compared, "forwarding", "flood", only="256 B, "),
     "latency-ping": partial(compared, "latency", "ping"),
@@ -143,9 +136,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "mirrors": partial(listed, "mirrors", "4 dialogs, one gateway"),
     "pipeline-first": partial(compared, "pipeline", "20,000,000 records, first pass"),
     "pipeline-second": partial(compared, "pipeline", "20,000,000 records, second pass"),
+}
+RESULTS: dict[str, Callable[[], str]] = {
+    "fleets": partial(fleet, "fleets"),
+    "stored-fleet": partial(fleet, "stored-fleet"),
     "knee": partial(listed, "saturation", "knee", "messages_s", "p50_us", "p99_us"),
     "overload-fates": partial(listed, "overload", "what became of it"),
-    "overload-recovery": partial(listed, "overload", "recovery"),
     "overload-windows": partial(
         listed,
         "overload",
@@ -158,30 +154,9 @@ TABLES: dict[str, Callable[[], str]] = {
         "limit_mib",
         "admin_ms",
     ),
+    "overload-recovery": partial(listed, "overload", "recovery"),
     "connections": partial(listed, "connections", "states"),
     "open-dialogs": partial(listed, "open-dialogs", "phases"),
     "day": partial(listed, "day", "the whole day"),
     "day-hours": partial(listed, "day", "hours", "messages_s", "p50_ms", "p99_ms"),
-    "fleets": partial(fleet, "fleets"),
-    "stored-fleet": partial(fleet, "stored-fleet"),
 }
-
-
-def named_in(page: str) -> list[str]:
-    """Return the names of the tables that a page has markers for."""
-    return _BEGIN.findall(page)
-
-
-def renew_page(page: str) -> str:
-    """
-    Return the page with its tables renewed.
-
-    Raises:
-        KeyError: no such table.
-        ValueError: a marker is missing.
-    """
-    return renew(page, {name: TABLES[name]() for name in named_in(page)}, TOOL)
-
-
-if __name__ == "__main__":
-    rewrite(sys.argv[1:], renew_page)

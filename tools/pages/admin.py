@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 from broker.admin.operations import OPERATIONS, describe
-from tools.marked import renew, rewrite
+from tools.pages.markers import table
 
 DOCUMENT = describe(OPERATIONS, version="")
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 
 
-def render() -> str:
+def operations() -> str:
     """Return a section for each operation, with its request and its answer, and one for each type that these name."""
     parts = []
     for path, methods in DOCUMENT["paths"].items():
@@ -38,8 +37,8 @@ def _body(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(title: str, fields: dict[str, Any]) -> list[str]:
-    rows = [f"| `{name}` | {_type(one)} | {one.get('description', '')} |" for name, one in fields.items()]
-    return ["\n".join([f"| {title} | Type | |", "|---|---|---|", *rows])] if rows else []
+    rows = [(f"`{name}`", _type(one), one.get("description", "")) for name, one in fields.items()]
+    return [table((title, "Type", ""), rows)] if rows else []
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -51,12 +50,3 @@ def _type(schema: dict[str, Any]) -> str:
     if name:
         return f"[{name}](#{name.lower()})"
     return " or ".join(map(_type, schema.get("anyOf", ()))) or str(schema.get("type", "any"))
-
-
-def renew_page(page: str) -> str:
-    """Return the page with the operations made again. Raises ValueError: it lacks a marker."""
-    return renew(page, {"operations": render()}, "tools.admin_page")
-
-
-if __name__ == "__main__":
-    rewrite(sys.argv[1:], renew_page)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import ConversationError, StatementError
 from broker.observe.message_catalogue import MessageChannel
-from tools.error_example import SAMPLE, Example, shown
+from tools.pages.example import SAMPLE, Example, shown
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,15 @@
 """
 A page for every number and every reason, made of the code and of its catalogue of numbers.
 
-    python -m tools.error_pages docs
-
-writes `docs/errors/*.md`, and in `docs/errors/index.md`, `docs/statements.md` and `docs/dispositions.md` what stands
-between two markers. The texts are those of `broker/observe/messages`, and the answers to the examples what an instance
-tells to which they are given now. A test fails when a committed page differs from what this would write.
+The texts are those of `broker/observe/messages`, and the answers to the examples are those that an
+instance gives.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from inspect import get_annotations, getdoc
-from pathlib import Path
 
 from broker import errors
 from broker.admin.problems import kind_of
@@ -23,8 +17,8 @@ from broker.cli.exit_codes import ExitCode, exit_code
 from broker.errors import BrokerError, ConversationError, PeerError, RequestError, ResourceError, StatementError
 from broker.flow import Disposition
 from broker.observe.message_catalogue import MessageChannel, MessageEntry, catalogue, remedy_of, remedy_of_error
-from tools.error_example import SETUP, Example, shown
-from tools.marked import renew
+from tools.pages.example import SETUP, Example, shown
+from tools.pages.markers import table
 
 PLACES = {
     MessageChannel.STATEMENT: "Statements",
@@ -153,35 +147,42 @@ def _examples(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def index() -> dict[str, str]:
-    """The tables of the index, by the word of their markers."""
-    numbered = [(key, entry) for key, entry in catalogue().items() if not entry.reason]
-    reasons = {entry.reason: (key, entry) for key, entry in catalogue().items() if entry.reason}
-    order = [*map(str, Disposition), *sorted(reasons.keys() - set(map(str, Disposition)))]
-    return {
-        "numbers": "\n".join(
-            ["| Number | Where | What |", "|---|---|---|"]
-            + [f"| [{key}]({slug(key)}) | {_places(entry)} | {entry.title} |" for key, entry in numbered]
+def numbers() -> str:
+    """Return the table of numbers that are not the number of a reason."""
+    return table(
+        ("Number", "Where", "What"),
+        (
+            (f"[{key}]({slug(key)})", ", ".join(PLACES[place] for place in entry.when), entry.title)
+            for key, entry in catalogue().items()
+            if not entry.reason
         ),
-        "reasons": "\n".join(
-            ["| Reason | Number | What |", "|---|---|---|"]
-            + [
-                f"| [{reason}]({slug(reasons[reason][0])}) | {reasons[reason][1].number or ''} |"
-                f" {reasons[reason][1].title} |"
-                for reason in order
-            ]
+    )
+
+
+def reasons() -> str:
+    """Return the table of reasons, those that are dispositions first."""
+    entries = {entry.reason: (key, entry) for key, entry in catalogue().items() if entry.reason}
+    order = [*map(str, Disposition), *sorted(entries.keys() - set(map(str, Disposition)))]
+    return table(
+        ("Reason", "Number", "What"),
+        (
+            (f"[{reason}]({slug(key)})", str(entry.number or ""), entry.title)
+            for reason, (key, entry) in ((one, entries[one]) for one in order)
         ),
-        "errors": "\n".join(["| Error | What | Exit code |", "|---|---|---|", *_unnumbered()]),
-        "setup": f"```sql\n{SETUP}```",
-    }
+    )
 
 
-def _places(entry: MessageEntry) -> str:
-    return ", ".join(PLACES[place] for place in entry.when)
+def setup() -> str:
+    """Return the statements that make the instance of the examples."""
+    return f"```sql\n{SETUP}```"
 
 
-def _unnumbered() -> Iterator[str]:
-    """The errors of `broker.errors` that have no number, in the order of that module."""
+def unnumbered() -> str:
+    """Return the table of the errors of `broker.errors` that have no number, in the order of that module."""
+    return table(("Error", "What", "Exit code"), _unnumbered())
+
+
+def _unnumbered() -> Iterator[tuple[str, str, str]]:
     groups = {PeerError, RequestError, ResourceError, BrokerError}
     for name, kind in vars(errors).items():
         if not isinstance(kind, type) or not issubclass(kind, BrokerError) or kind in groups:
@@ -189,26 +190,31 @@ def _unnumbered() -> Iterator[str]:
         if kind.code or any("number" in get_annotations(one) for one in kind.__mro__):
             continue
         first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
-        yield f"| `{name}` | {_cell(first)} | {exit_code(kind.__new__(kind))} |"
+        yield f"`{name}`", first, str(exit_code(kind.__new__(kind)))
 
 
-def statements() -> dict[str, str]:
-    """The table of `docs/statements.md`."""
-    rows = [
-        f"| {entry.number} | {entry.when[MessageChannel.STATEMENT]} |"
-        for entry in catalogue().values()
-        if MessageChannel.STATEMENT in entry.when
-    ]
-    return {"numbers": "\n".join(["| Number | Raised when |", "|---|---|", *rows])}
+def statements() -> str:
+    """Return the table of the numbers that statements raise."""
+    return table(
+        ("Number", "Raised when"),
+        (
+            (str(entry.number), entry.when[MessageChannel.STATEMENT])
+            for entry in catalogue().values()
+            if MessageChannel.STATEMENT in entry.when
+        ),
+    )
 
 
-def dispositions() -> dict[str, str]:
-    """The table of `docs/dispositions.md`."""
+def dispositions() -> str:
+    """Return the table of dispositions, in the order of the code."""
     by_reason = {entry.reason: entry for entry in catalogue().values()}
-    told = [by_reason[str(disposition)] for disposition in Disposition]
-    rows = [f"| {one.reason} | {one.number or ''} | {one.when[MessageChannel.FRAME]} | {one.remedy} |" for one in told]
-    lines = ["| Disposition | Number | What happened | What to do |", "|---|---|---|---|", *rows]
-    return {"dispositions": "\n".join(lines)}
+    return table(
+        ("Disposition", "Number", "What happened", "What to do"),
+        (
+            (one.reason, str(one.number or ""), one.when[MessageChannel.FRAME], one.remedy)
+            for one in (by_reason[str(disposition)] for disposition in Disposition)
+        ),
+    )
 
 
 # --- texts -----------------------------------------------------------------------------------------------------
@@ -230,33 +236,3 @@ def _plain(text: str) -> str:
 
 def _capital(text: str) -> str:
     return text if text.startswith("`") else text[0].upper() + text[1:]
-
-
-def written(docs: Path) -> dict[Path, str]:
-    """Everything that this writes, by path."""
-    errors_of = docs / "errors"
-    with tempfile.TemporaryDirectory() as directory, Example(Path(directory)) as example:
-        made = {errors_of / name: text for name, text in pages(example).items()}
-    parts = {
-        errors_of / "index.md": index(),
-        docs / "statements.md": statements(),
-        docs / "dispositions.md": dispositions(),
-    }
-    return made | {
-        path: renew(path.read_text(encoding="utf-8"), tables, "tools.error_pages") for path, tables in parts.items()
-    }
-
-
-def main(arguments: list[str]) -> None:
-    """Write the pages of the directories named, and take away those of numbers that are no more."""
-    for argument in arguments:
-        made = written(Path(argument))
-        for path, text in made.items():
-            path.write_text(text, encoding="utf-8")
-        for path in (Path(argument) / "errors").glob("*.md"):
-            if path not in made:
-                path.unlink()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,151 @@
+"""The committed pages are what the code says, and say everything that it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.admin.operations import OPERATIONS
+from broker.config.schema import settings_of
+from broker.config.settings import Settings
+from broker.observe.message_catalogue import catalogue
+from tools.pages.commands import codes_of, commands
+from tools.pages.figures import DIRECTORY
+from tools.pages.settings import settings
+from tools.pages.site import PARTS, error_pages, renewed
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+# A number where an error is made of it: its first argument, or `number=` or `code=`.
+GIVEN = re.compile(
+    r"(?:\w*(?:Error|Fault|Refusal|Ending)|_?error\w*|_?mistake)\(\s*(-?\d{3,5}),|\b(?:number|code)=(-?\d{3,5})\b"
+)
+CODES = {"0", "1", "2", "3", "4", "5", "6", "7", "75", "78", "130", "143"}
+
+pytestmark = pytest.mark.xdist_group("pages")
+
+
+@pytest.fixture(scope="module")
+def made() -> Mapping[Path, str]:
+    return error_pages(DOCS)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_committed_page_is_what_the_code_says(name: str) -> None:
+    assert renewed(DOCS, name) == (DOCS / name).read_text(encoding="utf-8"), "make docs, and commit it"
+
+
+def test_every_marker_is_renewed() -> None:
+    pages = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    found = {name: re.findall(r"<!-- ([\w-]+): begin, made by", text) for name, text in pages.items()}
+
+    assert {name: sorted(words) for name, words in found.items() if words} == {
+        name: sorted(parts) for name, parts in PARTS.items()
+    }
+
+
+# --- settings ---
+
+
+def test_every_setting_has_a_row() -> None:
+    rows = [line for line in settings().splitlines() if line.startswith("| `")]
+
+    assert [str(one.path[-1]) for one in settings_of(Settings)] == [row.split("`")[1] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "### `[databases.NAME]`\n",
+        "\n| `name` | the host name | name of 1 to 128 characters | restart | ",
+        "\n| `path` | required | path of",
+        '\n| `heartbeat` | `"15s"` | 100ms to 1h (time) | reconnect | ',
+        "\n| `message_forwarding` | `false` | true, false | live | ",
+    ],
+)
+def test_a_row_has_default_range_and_reload(part: str) -> None:
+    assert part in settings()
+
+
+# --- commands ---
+
+
+@pytest.mark.parametrize("name", [name for name, _ in commands()])
+def test_help_names_known_codes_only(name: str) -> None:
+    codes = re.findall(r"(?:^|, |; | and )(\d+)\b", codes_of(dict(commands())[name]))
+
+    assert codes
+    assert set(codes) <= CODES
+
+
+def test_every_exit_code_is_explained() -> None:
+    page = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
+    explained = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
+
+    assert {code for cell in explained for code in cell.split(", ")} == CODES
+
+
+def test_a_command_without_exit_codes_is_refused() -> None:
+    with pytest.raises(ValueError, match="the help of x says nothing"):
+        codes_of(click.Command("x", help="Do it."))
+
+
+# --- operations of the admin API, figures ---
+
+
+def test_each_operation_has_a_section_with_its_role() -> None:
+    page = (DOCS / "admin.md").read_text(encoding="utf-8")
+    for one in OPERATIONS:
+        section = page.partition(f"### {one.method} {one.path}\n")[2].partition("\n### ")[0]
+        assert f"Role: `{one.role.word}`." in section
+
+
+def test_every_stored_result_has_a_table() -> None:
+    pages = (DOCS / "performance.md", DOCS / "contributors" / "results.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+
+    assert [] == [path.name for path in DIRECTORY.glob("*.json") if f"*`docs/performance/{path.name}`" not in text]
+
+
+# --- errors ---
+
+
+def test_the_committed_pages_are_what_the_catalogue_says(made: Mapping[Path, str]) -> None:
+    stale = [path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+    assert [] == stale, "make docs, and commit them"
+    assert {DOCS / "errors" / "index.md"} == set((DOCS / "errors").glob("*")) - made.keys()
+
+
+def test_every_number_of_the_code_is_in_the_catalogue() -> None:
+    known = {entry.number for entry in catalogue().values()}
+    told = {
+        (abs(int(number)), path.name)
+        for path in (ROOT / "broker").rglob("*.py")
+        for number in filter(None, (one for found in GIVEN.findall(path.read_text(encoding="utf-8")) for one in found))
+    }
+
+    assert len({number for number, _ in told}) > 50
+    assert [] == sorted(one for one in told if one[0] not in known)
+
+
+def test_a_page_has_what_people_and_machines_get(made: Mapping[Path, str]) -> None:
+    page = made[DOCS / "errors" / "9744.md"]
+
+    for part in (
+        "# 9744: ",
+        "| Statements | ",
+        "| Severity | 16 |",
+        "| HTTP status | 400 Bad Request |",
+        "| Exit code of a command | 1 |",
+        "```text\nMsg 9744, Level 16, -:1:",
+        "## In the original",
+    ):
+        assert part in page
+    dropped = made[DOCS / "errors" / "11285.md"]
+    assert '| Metric | `broker_messages_dropped_total{reason="hops exhausted"}` |' in dropped
+    assert "| Notified | The peer that brought the frame is advised with REJECTED" in dropped

@@ -1,0 +1,15 @@
+"""`python -m tools.pages`: write every page that is made of the code, and remove pages of numbers that are gone."""
+
+from pathlib import Path
+
+from tools.pages.site import written
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+if __name__ == "__main__":
+    pages = written(DOCS)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    for path in (DOCS / "errors").glob("*.md"):
+        if path not in pages:
+            path.unlink()
