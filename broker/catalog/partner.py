@@ -300,8 +300,11 @@ def read_partner(data: bytes) -> Partner:
         table = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise PartnerFileError(f"not a partner file: {error}", "name what broker partner export has printed") from None
-    if table.get("version") != VERSION:
-        problem = f"the file is of version {table.get('version')!r}, and this release reads {VERSION}"
+    if "version" not in table:
+        problem = "the file has no version" if table else "the file is empty"
+        raise PartnerFileError(f"not a partner file: {problem}", "name what broker partner export has printed")
+    if table["version"] != VERSION:
+        problem = f"the file is of version {table['version']!r}, and this release reads {VERSION}"
         raise PartnerFileError(problem, "export it with the same release")
     try:
         file = msgspec.convert(table, PartnerFile)

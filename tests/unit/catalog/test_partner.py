@@ -140,7 +140,7 @@ def test_certificates_of_somebody_else_are_refused(orders: Settings, billing: Se
     ("old", "new", "problem"),
     [
         ("version = 1", "version = 2", "the file is of version 2, and this release reads 1"),
-        ("version = 1", "", "the file is of version None"),
+        ("version = 1", "", "not a partner file: the file has no version"),
         ("version = 1", "version = ", "not a partner file: Invalid value"),
         ("version = 1", "version = 1\ncolour = 1", "unknown field `colour`"),
         ("[endpoint]", "[endpoint]\ncolour = 1", "unknown field `colour` - at `$.endpoint`"),

@@ -58,7 +58,7 @@ def test_file_is_printed_and_its_fingerprint_beside_it(config: Path) -> None:
         ("export --service x --to y -d other", 2, "name the --database of the services: orders"),
         ("export --service //shop/Order --to x", 1, "orders has no service //shop/Order; it has: //shop/Orders"),
         (f"export --service {ORDERS} --to x --address LOCAL", 1, "no other machine could dial LOCAL"),
-        ("import -", 1, "the file is of version None"),
+        ("import -", 1, "not a partner file: the file has no version"),
     ],
 )
 def test_what_is_refused(config: Path, arguments: str, code: int, problem: str) -> None:
