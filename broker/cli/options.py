@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from broker.admin.client import AdminClient
+from broker.cli.access import read_settings
 from broker.routing.address import NetworkAddress, parse_address
 
 DURATION_MAX = timedelta(days=36500)
@@ -146,8 +147,23 @@ socket_option = click.option(
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
+
+
+def _only_database(context: click.Context, _: click.Parameter, database: str | None) -> str | None:
+    """The named database, or the only one of the configuration."""
+    if database is not None or context.resilient_parsing:
+        return database
+    known = list(read_settings(context.params.get("config")).databases)
+    if len(known) != 1:
+        raise click.UsageError(f"name the database with -d: {', '.join(known) or 'the path of its file'}")
+    return known[0]
+
+
 database_option = click.option(
-    "-d", "--database", "database", required=True, help="A database of the configuration, or the path of its file."
+    "-d",
+    "--database",
+    callback=_only_database,
+    help="A database of the configuration, or the path of its file; by default the only one of the configuration.",
 )
 
 

@@ -61,25 +61,32 @@ def _changing(command: _Command) -> _Command:
 
 @quarantine.command("list")
 @config_option
-@database_option
+@click.option(
+    "-d",
+    "--database",
+    help="A database of the configuration, or the path of its file; by default all of the configuration.",
+)
 @click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a list changes nothing.")
 @output_option
-def list_(config: Path | None, database: str, output: str) -> None:
+def list_(config: Path | None, database: str | None, output: str) -> None:
     """
     List the dialogs in quarantine, and those that are tried again.
 
     Exit codes: 0 also when there is none, 3 no such database.
 
     Examples:
-        broker quarantine list -c config/endpoint.toml -d billing
+        broker quarantine list -c config/endpoint.toml
         broker quarantine list -d billing.db -o json
     """
-    with open_database(config, database) as db:
-        rows = [_row(failure) for failure in failures(db)]
+    rows: list[dict[str, Any]] = []
+    for name in [database] if database else read_settings(config).databases:
+        with open_database(config, name) as db:
+            rows += [{"database": name, **_row(failure)} for failure in failures(db)]
     if output == "json":
         show_json(rows)
-    else:
-        show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, _COLUMNS, empty=_EMPTY)
+        return
+    columns = _COLUMNS if database else ["database", *_COLUMNS]
+    show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, columns, empty=_EMPTY)
 
 
 @quarantine.command()

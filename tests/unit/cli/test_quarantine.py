@@ -66,6 +66,26 @@ def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db
     assert "KeyError" in table
 
 
+def test_databases_of_the_configuration_need_no_name(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
+    handle = failed(db, b"x")
+    config, other = tmp_path / "broker.toml", tmp_path / "other.db"
+    one = f'[databases.shop]\npath = "{shop}"\n'
+    config.write_text(one)
+
+    listed = json.loads(run("quarantine", "list", "-c", config, "-o", "json").stdout)
+    plan = run("quarantine", "resume", "-c", config, "--dry-run", "--all")
+    with closing(sqlite3.connect(other)) as copy:
+        db.backup(copy)
+    config.write_text(f'{one}[databases.other]\npath = "{other}"\n')
+    both = json.loads(run("quarantine", "list", "-c", config, "-o", "json").stdout)
+    unclear = run("quarantine", "resume", "-c", config, "--dry-run", "--all")
+
+    assert [("shop", handle)] == [(row["database"], row["conversation_handle"]) for row in listed]
+    assert handle in plan.stdout
+    assert [("shop", handle), ("other", handle)] == [(row["database"], row["conversation_handle"]) for row in both]
+    assert (2, True) == (unclear.exit_code, "name the database with -d: shop, other" in unclear.stderr)
+
+
 def test_show_tells_the_traceback_or_why_there_is_none(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"x")
 
