@@ -260,6 +260,10 @@ class ReloadAnswer(msgspec.Struct, frozen=True):
         ),
     ] = []
     unscripted_more: Annotated[int, Meta(description="How many more there are.")] = 0
+    kept: Annotated[
+        list[str],
+        Meta(description="Likewise statements that would drop services and queues; a reload never executes them."),
+    ] = []
 
 
 # --- operations ---
@@ -634,6 +638,7 @@ def _reload_answer(done: Reloaded) -> ReloadAnswer:
         done.warnings,
         done.unscripted,
         done.more_unscripted,
+        done.kept,
     )
 
 

@@ -33,10 +33,13 @@ from broker.ddl.lexer import decode_script
 from broker.ddl.parser import read_script
 from broker.ddl.statements import (
     AlterDatabase,
+    AlterQueue,
     AlterRemoteServiceBinding,
     AlterRoute,
+    AlterService,
     BeginConversationTimer,
     ChangePermission,
+    CreateQueue,
     CreateRemoteServiceBinding,
     CreateRoute,
     CreateService,
@@ -76,7 +79,8 @@ class DryDatabase(Struct):
         permission_statements: The statement that made a rule.
         missed_drops: DROP ROUTE of a name that was not there.
         is_scripted: Whether any statement is about it.
-        mentioned: Kind and name of bindings, and of routes whose guard did not hold, that a statement makes or alters.
+        mentioned: Kind and name of bindings, queues, services, and of routes whose guard did not hold, that a statement
+            makes or alters.
     """
 
     name: str
@@ -283,11 +287,15 @@ class _ScriptRunner(Struct):
             database.missed_drops.append(statement)
         is_done = self.script.carry_out(statement)
         database.is_scripted = database.is_scripted or not isinstance(statement, UseDatabase)
+        if isinstance(statement, CreateService | AlterService):
+            database.mentioned.add(("service", statement.name))
         match statement:
             case CreateRoute() | AlterRoute() if not is_done:
                 database.mentioned.add(("route", statement.name))
             case CreateRemoteServiceBinding() | AlterRemoteServiceBinding():
                 database.mentioned.add(("binding", statement.name))
+            case CreateQueue() | AlterQueue():
+                database.mentioned.add(("queue", statement.queue.name))
             case ChangePermission():
                 database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
             case _ if not is_done:

@@ -138,12 +138,10 @@ def _create_route(statement: ddl.CreateRoute, session: Session) -> None:
     _expect_absent("route", statement.name, session, exists=row is not None)
     route = create_route(statement.name, statement.properties, now=session.now)
     new = row_of(route)
-    if new == row:
-        session.messages.add("route", statement.name, "unchanged")
-        return
-    metadata.put_routes(session.db, [new])
-    session.changes.add(stored_route(row), route)
-    _made("route", statement.name, session, existed=row is not None)
+    if new != row:
+        metadata.put_routes(session.db, [new])
+        session.changes.add(stored_route(row), route)
+    _made("route", statement.name, session, row, new)
 
 
 @carry_out.register
@@ -182,7 +180,7 @@ def _create_queue(statement: ddl.CreateQueue, session: Session) -> None:
     status = statement.status if statement.status is not None else old is None or old.is_receive_enabled
     poison = statement.poison_message_handling
     metadata.put_queue(db, name, is_receive_enabled=status, is_poison_message_handling_enabled=poison)
-    _made("queue", name, session, existed=old is not None)
+    _made("queue", name, session, old, metadata.find_queue(db, name))
 
 
 @carry_out.register
@@ -221,7 +219,7 @@ def _create_service(statement: ddl.CreateService, session: Session) -> None:
         is_exclusive = old is not None and old.is_exclusive_target
     queue_id, contracts = _queue_id(session, statement.queue), frozenset(statement.contracts)
     metadata.put_service(db, name, queue_id, contracts, is_exclusive_target=is_exclusive)
-    _made("service", name, session, existed=old is not None)
+    _made("service", name, session, old, metadata.find_service(db, name))
 
 
 @carry_out.register
@@ -263,10 +261,10 @@ def _queue_id(session: Session, queue: ddl.QueueName) -> int:
 def _create_message_type(statement: ddl.CreateMessageType, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("message type", name, "create")
-    exists = metadata.find_message_type(db, name) is not None
-    _expect_absent("message type", name, session, exists=exists)
-    metadata.put_message_type(db, name, Validation(statement.validation))
-    _made("message type", name, session, existed=exists)
+    old, new = metadata.find_message_type(db, name), Validation(statement.validation)
+    _expect_absent("message type", name, session, exists=old is not None)
+    metadata.put_message_type(db, name, new)
+    _made("message type", name, session, old, new)
 
 
 @carry_out.register
@@ -292,14 +290,15 @@ def _drop_message_type(statement: ddl.DropMessageType, session: Session) -> None
 def _create_contract(statement: ddl.CreateContract, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("contract", name, "create")
-    exists = metadata.find_contract(db, name) is not None
-    _expect_absent("contract", name, session, exists=exists)
+    old = metadata.find_contract(db, name)
+    _expect_absent("contract", name, session, exists=old is not None)
     for one in (one.message_type for one in statement.message_types):
         if metadata.find_message_type(db, one) is None:
             problem = f"the message type {one!r} does not exist; CREATE MESSAGE TYPE [{one}] first"
             raise PropertyError(15151, problem, properties=(f"TYPE {one}",))
-    metadata.put_contract(db, name, {one.message_type: SentBy(one.sent_by) for one in statement.message_types})
-    _made("contract", name, session, existed=exists)
+    new = {one.message_type: SentBy(one.sent_by) for one in statement.message_types}
+    metadata.put_contract(db, name, new)
+    _made("contract", name, session, old, new)
 
 
 @carry_out.register
@@ -326,11 +325,11 @@ def _refuse_built_in(what: str, name: str, doing: str) -> None:
 
 @carry_out.register
 def _create_priority(statement: ddl.CreatePriority, session: Session) -> None:
-    exists = metadata.find_priority(session.db, statement.name) is not None
-    if exists and not session.is_declared:
+    old = metadata.find_priority(session.db, statement.name)
+    if old is not None and not session.is_declared:
         raise DuplicateNameError(33303, f"there is already a {PRIORITY} named {statement.name!r}")
     _put_priority(Priority(statement.name), statement.properties, session)
-    _made("priority", statement.name, session, existed=exists)
+    _made("priority", statement.name, session, old, metadata.find_priority(session.db, statement.name))
 
 
 @carry_out.register
@@ -423,10 +422,10 @@ def _change_permission(statement: ddl.ChangePermission, session: Session) -> Non
 @carry_out.register
 def _create_binding(statement: ddl.CreateRemoteServiceBinding, session: Session) -> None:
     name = statement.name
-    exists = metadata.find_binding(session.db, name) is not None
-    _expect_absent(BINDING, name, session, exists=exists)
+    old = metadata.find_binding(session.db, name)
+    _expect_absent(BINDING, name, session, exists=old is not None)
     _put_binding(name, statement.remote_service_name, statement.user, session, is_anonymous=statement.anonymous)
-    _made(BINDING, name, session, existed=exists)
+    _made(BINDING, name, session, old, metadata.find_binding(session.db, name))
 
 
 @carry_out.register
@@ -584,5 +583,5 @@ def _refuse_bound(what: str, name: str, other: str, other_name: str | None) -> N
         raise StatementError(BOUND, problem)
 
 
-def _made(what: str, name: str, session: Session, *, existed: bool) -> None:
-    session.messages.add(what, name, "replaced" if existed else "created")
+def _made(what: str, name: str, session: Session, old: object, new: object) -> None:
+    session.messages.add(what, name, "created" if old is None else "unchanged" if old == new else "replaced")

@@ -237,7 +237,8 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
     """Yield what is in a database and in none of its scripts."""
     for one in unscripted(run):
         problem = f"{one.what} is here and in no script: it was removed from one, or made by broker sql"
-        hint = f"write it into a script, or drop it: {one.script} or, for all of them, broker reload --prune"
+        all_of_them = " or, for all of them, broker reload --prune" if one.is_prunable else ""
+        hint = f"write it into a script, or drop it: {one.script}{all_of_them}"
         is_msdb = one.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", one.database.name, "scripts")
         yield of_setting(Lint.NOT_IN_SCRIPTS, problem, hint, at=(run, one.database), path=path)

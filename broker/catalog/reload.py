@@ -130,6 +130,7 @@ class Reloaded:
         unscripted: Scripts that drop what no script names, the first `MESSAGES_MAX`, as far as this reload has compared
             them; it has run them when it prunes.
         more_unscripted: How many more there are.
+        kept: Likewise scripts that would drop services and queues that no script names; a reload never runs them.
     """
 
     changes: list[Difference] = field(default_factory=list)
@@ -140,6 +141,7 @@ class Reloaded:
     warnings: list[str] = field(default_factory=list)
     unscripted: list[str] = field(default_factory=list)
     more_unscripted: int = 0
+    kept: list[str] = field(default_factory=list)
     is_pruned: bool = False
 
     @property
@@ -256,15 +258,17 @@ class Reloads:
             warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
             connections = instance.connections(now) if is_for_new else 0
             done = Reloaded(changed, names, [], connections, is_dry_run, warnings)
+            prunable = [one for one in left if one.is_prunable]
             done = replace(
                 done,
-                unscripted=[one.script for one in left[:MESSAGES_MAX]],
-                more_unscripted=max(0, len(left) - MESSAGES_MAX),
+                unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
+                more_unscripted=max(0, len(prunable) - MESSAGES_MAX),
+                kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
                 is_pruned=is_pruning,
             )
             if is_dry_run:
                 return done
-            drops = [(one.database.name, one.drop) for one in left if is_pruning]
+            drops = [(one.database.name, one.drop) for one in prunable if is_pruning]
             await asyncio.to_thread(
                 seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
             )
@@ -294,7 +298,7 @@ class Reloads:
                 scripts_of=done.databases,
                 connections_as_before=done.connections,
                 warnings=done.warnings[:PROBLEMS_LOGGED],
-                in_no_script=[] if done.is_pruned else done.unscripted[:PROBLEMS_LOGGED],
+                in_no_script=[*([] if done.is_pruned else done.unscripted), *done.kept][:PROBLEMS_LOGGED],
             )
         else:
             log.info("configuration reloaded, nothing changed")

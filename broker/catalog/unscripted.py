@@ -1,13 +1,13 @@
 """
-Unscripted: the routes, bindings and permissions of a database that no script of the configuration names.
+Unscripted: the definitions in a database that no script of the configuration names.
 
 Scripts only add, so what was removed from one stays until it is dropped. An object that a dry run of the scripts finds
 in the files and that no statement names was removed from a script, or was made by `broker sql`. Nothing shows which, so
-it is only reported, and dropped on demand.
+it is only reported, and dropped on demand. Services and queues are only reported: conversations and messages would be
+lost with them.
 
 Left out are: databases without scripts, where all is made by hand; AutoCreatedLocal; what `broker partner import` has
-made; routes with a LIFETIME, which end by themselves. Queues, services and contracts are left out, because messages
-and conversations would be dropped with them.
+made; routes with a LIFETIME, which end by themselves; message types, contracts and priorities.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import NamedTuple
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import Settings
 from broker.ddl.render import render_name, render_statement
-from broker.ddl.statements import DropRemoteServiceBinding, DropRoute, RevokePermission, Statement
+from broker.ddl.statements import (
+    DropQueue,
+    DropRemoteServiceBinding,
+    DropRoute,
+    DropService,
+    QueueName,
+    RevokePermission,
+    Statement,
+)
 from broker.errors import CertificateUnusableError
 from broker.net.certificates import trusted_files
 from broker.routing.route import AUTO_CREATED_LOCAL
@@ -33,11 +41,17 @@ PARTNER_FILE = "partner-"  # and the files of its certificates
 
 
 class Unscripted(NamedTuple):
-    """One object that no script names, such as "the route [r]", and the statement that drops it."""
+    """
+    One object that no script names, such as "the route [r]", and the statement that drops it.
+
+    Attributes:
+        is_prunable: Whether a reload that prunes drops it.
+    """
 
     database: DryDatabase
     what: str
     drop: Statement
+    is_prunable: bool = True
 
     @property
     def script(self) -> str:
@@ -58,6 +72,13 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
         for name in database.rows.bindings:
             if ("binding", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
                 yield Unscripted(database, f"the binding {render_name(name)}", DropRemoteServiceBinding(name))
+        for name in database.services:
+            if ("service", name) not in database.mentioned:
+                yield Unscripted(database, f"the service {render_name(name)}", DropService(name), is_prunable=False)
+        for name in database.rows.queues:
+            if ("queue", name) not in database.mentioned:
+                drop = DropQueue(QueueName(name))
+                yield Unscripted(database, f"the queue {render_name(name)}", drop, is_prunable=False)
         for rule in database.rows.permissions:
             if rule not in database.permission_statements and not _is_of(rule, partners):
                 securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable

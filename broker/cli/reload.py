@@ -18,7 +18,7 @@ from broker.config.units import plural
 from broker.errors import SettingsError
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
-_IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays, and broker reload --prune drops it"
+_IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays"
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
 _EFFECTS_IF = {
     "live": "would be in force",
@@ -92,8 +92,12 @@ def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
     for message in answer["messages"]:
         yield f"  {message}"
     if answer.get("unscripted") and (answer["dry_run"] or not is_pruned):
-        yield "would be dropped, as no script names it:" if is_pruned else f"{_IN_NO_SCRIPT}:"
+        would = "would be dropped, as no script names it:"
+        yield would if is_pruned else f"{_IN_NO_SCRIPT}, and broker reload --prune drops it:"
         yield from _drops(answer)
+    if answer.get("kept"):
+        yield f"{_IN_NO_SCRIPT}, as conversations or messages would be lost with it:"
+        yield from (f"  {statement}" for statement in answer["kept"])
     if answer["connections"]:
         yield f"{plural(answer['connections'], 'connection')} as before; new ones have the new settings"
     if answer["waiting"]:

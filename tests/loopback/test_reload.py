@@ -202,3 +202,21 @@ async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path
             again.unscripted,
             again.has_changed,
         )
+
+
+async def test_services_and_queues_that_no_script_names_are_named_and_kept(tmp_path: Path) -> None:
+    script = tmp_path / "orders.sql"
+    script.write_text("CREATE QUEUE Old; CREATE SERVICE [//old] ON QUEUE Old; CREATE QUEUE Kept;")
+    orders: dict[str, object] = {"path": "orders.db", "scripts": ["orders.sql"]}
+    async with running(tmp_path, **{"databases.orders": orders}) as (instance, file):
+        script.write_text("CREATE QUEUE Kept; ALTER QUEUE Altered WITH STATUS = ON;")
+        await execute(instance.catalog, parse_script("CREATE QUEUE Altered;"), database="orders")
+
+        told = await file.reload(instance)
+        pruned = await instance.reloads.reload(is_pruning=True)
+
+        drops = ["USE [orders]; DROP SERVICE [//old];", "USE [orders]; DROP QUEUE [Old];"]
+        assert [([], drops), ([], drops)] == [(one.unscripted, one.kept) for one in (told, pruned)]
+        assert ["queue Kept unchanged", "queue Altered altered"] == told.scripts
+        concerns = (await asyncio.to_thread(check_running, file.settings())).concerns
+        assert 2 == len([one for one in concerns if one.lint is Lint.NOT_IN_SCRIPTS and "--prune" not in str(one)])
