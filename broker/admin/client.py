@@ -22,6 +22,7 @@ from broker.config.values import ListenAddress
 from broker.errors import BrokerError, CertificateUnusableError, DaemonUnreachableError
 
 TIMEOUT_SECONDS = 60.0
+INSTANCE_HEADER = "Broker-Instance"  # of answers about health: the name, percent-encoded
 ANSWER_MAX_BYTES = 256 * 1024 * 1024  # ten thousand rows of 26 KB; the server may be another program
 _CREDENTIALS = struct.Struct("3i")  # process, user and group of the listener; unix(7), SO_PEERCRED
 REFUSED = 400  # the status of HTTP from which on nothing was done

@@ -23,10 +23,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
+from urllib.parse import quote
 
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
+from broker.admin.client import INSTANCE_HEADER
 from broker.admin.guard import FORWARDED, host_name, is_loopback
 from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
@@ -34,6 +36,7 @@ from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
 from broker.observe.snapshot import read_snapshot_in_steps, replaced_in
 from broker.observe.status_rendering import certificate_part, own_certificate_problem
+from broker.store.sqlite.write_lock import LockWait
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
 WRONG_PORT = "this is the port of observe.listen; ask on the admin socket, or on the port of admin.listen"
@@ -66,6 +69,11 @@ def observe_app(instance: Running, executor: Executor) -> web.Application:
     """The application; metrics are rendered by `executor`, which has one thread."""
     scrapes = Scrapes(instance, executor)
     app = web.Application(middlewares=[answer_problems], client_max_size=CLIENT_MAX_BYTES)
+
+    async def name_instance(_: web.Request, response: web.StreamResponse) -> None:
+        response.headers[INSTANCE_HEADER] = quote(instance.settings.instance.name)
+
+    app.on_response_prepare.append(name_instance)
 
     async def scrape(request: web.Request) -> web.Response:
         body, content_type = await scrapes.text(request.headers.get("Accept", ""))
@@ -133,7 +141,10 @@ def _parts(instance: Running) -> dict[str, str]:
 
     Stores, the roles of databases with a partner, the journal, files that are watched, and tasks that have died lately.
     """
-    stores = {f"store of {name}": endpoint.problem for name, endpoint in instance.endpoints.items()}
+    stores = {
+        f"store of {name}": endpoint.problem or _lock_problem(endpoint.write_waits.present)
+        for name, endpoint in instance.endpoints.items()
+    }
     state_dir = instance.settings.instance.state_dir
     lost = {f"file of {name}": replaced_in(endpoint.path, state_dir) for name, endpoint in instance.endpoints.items()}
     lost = {name: problem for name, problem in lost.items() if problem}
@@ -143,6 +154,13 @@ def _parts(instance: Running) -> dict[str, str]:
     files = {**certificate_part(instance.certificates), **reload_part(instance.reloads)}
     tasks = {f"task {name}": problem for name, problem in instance.supervision.problems.items() if problem}
     return stores | lost | roles | files | journal | tasks
+
+
+def _lock_problem(wait: LockWait | None) -> str:
+    """The process that keeps the store from storing for more than two seconds, and for how long; "" without one."""
+    if wait is None:
+        return ""
+    return f"{wait.holder or 'another process'} has kept a write transaction open for {wait.seconds:,.0f} s"
 
 
 async def _answer(checks: Checks, request: web.Request) -> web.Response:

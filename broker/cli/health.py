@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import click
 
+from broker.admin.client import INSTANCE_HEADER
 from broker.cli.access import read_settings
 from broker.cli.options import Command, config_option, output_option
 from broker.cli.output import show_json
@@ -92,11 +94,12 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
         broker health live --at 127.0.0.1:9423 -o json
     """
     try:
-        host, port = _address(at or observe_listen(config))
+        name, listen = ("", at) if at else observed(config)
+        host, port = _address(listen)
     except NothingToAskError as error:
         found = HealthAnswer(HealthState.UNKNOWN, str(error))
     else:
-        found = _ask_until(host, port, question, timeout=timeout, wait=wait)
+        found = _ask_until(host, port, question, name, timeout=timeout, wait=wait)
     if output == "json":
         show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
     else:
@@ -104,10 +107,10 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
     sys.exit(found.state)
 
 
-def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: float) -> HealthAnswer:
+def _ask_until(host: str, port: int, question: str, name: str, *, timeout: float, wait: float) -> HealthAnswer:
     """Repeat the question until the answer is yes or the time is up; return the last answer."""
     deadline = time.monotonic() + wait
-    while (found := ask(host, port, question, timeout=timeout)).state is HealthState.CRITICAL:
+    while (found := ask(host, port, question, name, timeout=timeout)).state is HealthState.CRITICAL:
         left = deadline - time.monotonic()
         if left <= 0:
             break
@@ -115,8 +118,8 @@ def _ask_until(host: str, port: int, question: str, *, timeout: float, wait: flo
     return found
 
 
-def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
-    """Ask one question; failures are answers too."""
+def ask(host: str, port: int, question: str, name: str = "", *, timeout: float) -> HealthAnswer:
+    """Ask the instance of this name, or any, one question; failures are answers too."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
     where = f"{host}:{port}"
     try:
@@ -133,6 +136,10 @@ def ask(host: str, port: int, question: str, *, timeout: float) -> HealthAnswer:
         )
     finally:
         connection.close()
+    answering = unquote(response.getheader(INSTANCE_HEADER, quote(name)))
+    if name and answering != name:
+        text = f"what answers at {where} is the instance {answering!a}, not {name!a}: it has the port"
+        return HealthAnswer(HealthState.UNKNOWN, f"{text}; ask for another one with --at")
     return judge(question, where, response.status, text)
 
 
@@ -149,22 +156,22 @@ def judge(question: str, where: str, status: int, text: str) -> HealthAnswer:
     return HealthAnswer(HealthState.UNKNOWN, f"what answers at {where} is not an instance of the broker: HTTP {status}")
 
 
-def observe_listen(config: Path | None) -> str:
+def observed(config: Path | None) -> tuple[str, str]:
     """
-    The address of observation in the settings.
+    The name of the instance, and its address of observation, in the settings.
 
     Raises:
         NothingToAskError: The settings are wrong, or the port is off.
     """
     try:
-        listen = read_settings(config).observe.listen
+        settings = read_settings(config)
     except SettingsError as error:
         raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
-    if listen is None:
+    if settings.observe.listen is None:
         raise NothingToAskError(
             'observe.listen is "", so no instance can be asked: set it to an address like 127.0.0.1:9423'
         )
-    return str(listen)
+    return settings.instance.name, str(settings.observe.listen)
 
 
 def _address(text: str) -> tuple[str, int]:

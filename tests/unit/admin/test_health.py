@@ -23,6 +23,7 @@ from broker.net.tls import Encryption, Identity, Security
 from broker.observe.instance import LoopLag
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
+from broker.store.sqlite.write_lock import LockHolder, LockWait, WriteWaits
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 Get: TypeAlias = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -69,6 +70,18 @@ async def test_parts_that_fail_are_told_and_stop_nothing_but_where_no_store_work
     bad = [*useless, "[!] store of orders: disk I/O error", "[!] role of orders: the storage is gone"]
     assert bad == [str(check) for check in checks if not check.is_good]
     assert is_forwarding == all(check.is_good for check in checks if check.is_vital)
+
+
+async def test_a_held_write_lock_is_a_warning_with_its_holder(
+    get: Get, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = WriteWaits(present=LockWait(0.0, 12.3, LockHolder(7, "python3")))
+    monkeypatch.setattr(instance.endpoints["orders"]._store, "write_waits", lambda: waits)
+
+    status, _, text = await get("/readyz?verbose")
+
+    line = "[!] store of orders: process 7 (python3) has kept a write transaction open for 12 s"
+    assert (200, True) == (status, line in text.splitlines())
 
 
 async def test_a_database_made_in_place_of_a_lost_one_is_told(instance: Instance) -> None:

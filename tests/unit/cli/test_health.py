@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -21,7 +22,7 @@ STOPPING = "[-] ready\n[-] not stopping\nfailed\n"
 
 
 @contextmanager
-def answering(status: int, text: str, *, behind: int = 0) -> Iterator[tuple[str, list[str]]]:
+def answering(status: int, text: str, *, behind: int = 0, name: str = "") -> Iterator[tuple[str, list[str]]]:
     """A port of observation that says this, `behind` so many times that it stops, and the paths it was asked for."""
     asked: list[str] = []
 
@@ -30,6 +31,8 @@ def answering(status: int, text: str, *, behind: int = 0) -> Iterator[tuple[str,
             asked.append(self.path)
             code, told = (status, text) if len(asked) > behind else (503, STOPPING)
             self.send_response(code)
+            if name:
+                self.send_header("Broker-Instance", quote(name))
             self.end_headers()
             self.wfile.write(told.encode())
 
@@ -89,6 +92,19 @@ def test_waiting_ends_with_the_first_yes_or_with_what_is_no_instance(
         result = run("health", "ready", "--at", where, "--wait", "30")
 
     assert (code, behind + 1) == (result.exit_code, len(asked))
+
+
+@pytest.mark.parametrize(("name", "code"), [("örders", 0), ("billing", 3)])
+def test_another_instance_that_has_the_port_is_not_taken_for_the_one_of_the_configuration(
+    name: str, code: int, tmp_path: Path
+) -> None:
+    config = tmp_path / "broker.toml"
+    with answering(200, READY, name=name) as (where, _):
+        config.write_text(f'[instance]\nname = "örders"\n[observe]\nlisten = "{where}"\n')
+        result, anybody = run("health", "-c", config), run("health", "--at", where)
+
+    assert (code, 0) == (result.exit_code, anybody.exit_code)
+    assert ("is the instance 'billing', not '\\xf6rders'" in result.stdout) == (code == 3)
 
 
 def test_the_configuration_says_where(tmp_path: Path) -> None:
