@@ -25,7 +25,7 @@ from msgspec import Meta
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
 from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
-from broker.errors import BrokerError, DaemonUnreachableError
+from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.message_catalogue import remedy_of
@@ -381,6 +381,7 @@ class _Chain:
             if station.hop is not None:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
                 of_way = [*station.loop, *hop_findings(station.hop, dropped)]
+                of_way = [self._as_of_now(station.hop.instance, one) for one in of_way]
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
             if station.answer is not None:
                 found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
@@ -390,7 +391,8 @@ class _Chain:
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
-        if REFUSED not in finding.why or not self._is_accepted.get(instance):
+        is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
+        if not is_refused or not self._is_accepted.get(instance):
             return finding
         return msgspec.structs.replace(
             finding,
@@ -402,10 +404,9 @@ class _Chain:
     def _follow(self, start: ExplainAnswer) -> None:
         way = follow(start, self._directory.explain)
         self.paths[way.sentence] = None
-        if len(way.hops) > 1:
-            is_accepted = way.hops[1].explanation.has_way
-            self._is_accepted[start.instance] = is_accepted and self._is_accepted.get(start.instance, True)
         for before, hop in zip(way.hops, way.hops[1:], strict=False):
+            is_accepted = hop.explanation.has_way and self._is_accepted.get(before.instance, True)
+            self._is_accepted[before.instance] = is_accepted
             address = parse_address(before.explanation.next_hop or "")
             assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
             self._stations.append(_Station(hop, self._why(hop, address)))

@@ -288,11 +288,13 @@ def test_trouble_on_the_way_outweighs_what_only_waits_behind_it() -> None:
     assert "held" == trace(first(), instances).cause
 
 
+CONNECT_DENIED = "FATAL from the peer: CN=b may not connect: no GRANT CONNECT ON ENDPOINT::[c] TO [CN=b]"
+
+
+@pytest.mark.parametrize("why", ["sent; attempt 5, at noon, refused by the next hop: no route (9798)", CONNECT_DENIED])
 @pytest.mark.parametrize("to", ["c", ""])
-def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str) -> None:
-    refused = msgspec.structs.replace(
-        finding("a", "no route", TROUBLE), why="sent; attempt 5, at noon, refused by the next hop: no route (9798)"
-    )
+def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str, why: str) -> None:
+    refused = msgspec.structs.replace(finding("a", "no route", TROUBLE), why=why)
     gateway = place("b", 2, to)
 
     found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
@@ -303,6 +305,15 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert "broker dialogs retry at a does that now" in found.remedy
     else:
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
+
+
+@pytest.mark.parametrize("is_permitted", [True, False])
+def test_a_connection_that_a_later_hop_refused_is_history_once_it_would_be_taken(*, is_permitted: bool) -> None:
+    gateway, last = place("b", 2, "c", problem=CONNECT_DENIED), C if is_permitted else place("c", 3, "")
+
+    found = trace(first(), Instances({"b": gateway, "c": last}, {"b": told(gateway), "c": told(last)}))
+
+    assert is_permitted == ("that is over" in next(one.why for one in found.findings if one.instance == "b"))
 
 
 def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
