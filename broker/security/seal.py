@@ -24,7 +24,7 @@ certificate (32), length of the signature (1) and the signature: Ed25519, or ECD
 
 No clock is read; random bytes are drawn by the library.
 
-Source: docs/protocol.md, section 5, SEALED; NIST SP 800-38D (GCM), RFC 5869 (HKDF), RFC 9180 (HPKE, mode base), RFC
+Source: docs/protocol.md, section 10; NIST SP 800-38D (GCM), RFC 5869 (HKDF), RFC 9180 (HPKE, mode base), RFC
 8032 (Ed25519), FIPS 186-5 (ECDSA).
 """
 

@@ -1,4 +1,4 @@
-"""Sealed frames for tests, and the test vectors of docs/security.md."""
+"""Sealed frames for tests, and the test vectors of docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_
 from broker.security.secured import Secured
 from broker.security.session import DialogCredentials, Sealer
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 HERE, THERE = b"o" * 16, b"b" * 16
 CONVERSATION = b"c" * 16

@@ -6,7 +6,7 @@ the process. All others are dropped and counted, whatever they claim: they neith
 dialog's security is set by its first frame and stays; one that began inside the instance is upgraded by its first
 sealed frame, as a database may move. For the writer thread.
 
-Source: docs/security.md; Service Broker documentation, "Service Broker Dialog Security".
+Source: docs/protocol.md, section 10; Service Broker documentation, "Service Broker Dialog Security".
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from tests.support.identities import own, signing
 from tests.support.sealed import VECTORS
 
 # --- key packet ---
-# Key packets: opened by whom they are for, for what they are for, and by nobody else; vectors of docs/security.md.
+# Key packets: opened by whom they are for, for what they are for, and by nobody else; vectors of docs/protocol.md.
 
 
 SECRET, KEY_ID, NOW = bytes(range(32)), bytes(range(16)), 1_800_000_000
