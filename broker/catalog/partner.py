@@ -75,7 +75,7 @@ SIZE_MAX = 64 * 1024  # bytes; a file with both certificates has some 3 KiB
 _NAME_MAX = 120  # characters; a number of an address may follow, and a route has 128
 _LABEL = b"broker partner file\0"
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
-_MAKE = "make one with broker certs; see docs/certificates.md"
+_MAKE = "make one with broker certs; see docs/how-to/certificates.md"
 
 # In statements `*` is a pattern, so a name with it would be granted more than it says.
 _Name = Annotated[str, Meta(pattern=r"^[^*\x00-\x1f\x7f]{1,256}\Z")]

@@ -1,5 +1,5 @@
 """
-`broker certs`: makes, shows and renews keys and certificates; `docs/certificates.md` says when to use which command.
+`broker certs`: makes, shows and renews keys and certificates; `docs/how-to/certificates.md` says when to use which.
 
 The commands work on files and ask no daemon. They refuse to replace a file, or to cut peers off, without an option for
 it.
