@@ -29,7 +29,7 @@ from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.message_catalogue import remedy_of
-from broker.observe.why import RECEIVED, Severity, WhyAnswer, WhyFinding
+from broker.observe.why import RECEIVED, Severity, Spot, WhyAnswer, WhyFinding, queue_off_finding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome
 
@@ -387,6 +387,8 @@ class _Chain:
                 found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
                 known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
+                ways = station.answer.ways if station.hop is None else [station.hop]
+                found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
@@ -465,6 +467,16 @@ def hop_findings(hop: ExplainAnswer, dropped: Mapping[str, int]) -> Iterator[Why
             yield msgspec.structs.replace(
                 _at(hop, reason.value, symptom, why, again, remedy), severity=Severity.WAITING
             )
+
+
+def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:
+    """Yield findings about services to which these ways deliver here, and whose queues are off."""
+    for way in ways:
+        decision = way.explanation
+        for one in answer.queues_off:
+            if (one.database, one.service_name) == (decision.database, decision.to_service):
+                spot = Spot(answer.instance, one.database, 0.0)
+                yield queue_off_finding(spot, one.queue_name, f"messages for {one.service_name} are not stored")
 
 
 def _at(hop: ExplainAnswer, cause: str, symptom: str, *chain: str) -> WhyFinding:

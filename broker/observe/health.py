@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from broker.observe.message_catalogue import queue_on
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
@@ -307,7 +308,7 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
         for queue in database.queues or ():
             if not queue.is_receive_enabled:
                 what = f"the queue {queue.name} of {name} is off: no application can receive from it"
-                yield HealthFinding(Level.NOTICE, "queue", what, f"ALTER QUEUE [{queue.name}] WITH STATUS = ON")
+                yield HealthFinding(Level.NOTICE, "queue", what, queue_on(name, queue.name))
             elif queue.oldest_s > UNREAD_SECONDS:
                 since = f"its first message has waited for {queue.oldest_s:,.0f} s"
                 what = f"no application receives from the queue {queue.name} of {name}: {since}"

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from broker.ddl.render import render_name
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, StatementError
 from broker.observe.snapshot import DropSnapshot
 
@@ -153,6 +154,11 @@ def remedy_of(disposition: str, *, instance: str, service: str, table: str = "ms
         return statement
     text = _advice().get(disposition, "see the page on dispositions: {instance} shows the reason in broker status")
     return _filled(text, instance=instance, service=service, table=table)
+
+
+def queue_on(database: str, queue: str) -> str:
+    """The script that turns a queue on."""
+    return f"USE {render_name(database)}; ALTER QUEUE {render_name(queue)} WITH STATUS = ON;"
 
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:

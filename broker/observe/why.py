@@ -30,7 +30,7 @@ from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
-from broker.observe.message_catalogue import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import queue_on, remedy_of, remedy_of_error, remedy_of_unreached
 from broker.observe.query import shown_value
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
@@ -39,6 +39,7 @@ from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.routing.explain import Outcome
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
+from broker.store.sqlite.metadata import queues_off
 from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
 
@@ -147,6 +148,14 @@ class HeldShown(msgspec.Struct, frozen=True):
     message_sequence_number: Annotated[int, Meta(description="The lowest of them.")]
 
 
+class QueueOff(msgspec.Struct, frozen=True):
+    """A service here whose queue is off, so that it stores nothing."""
+
+    database: str
+    service_name: str
+    queue_name: str
+
+
 class WhyAnswer(msgspec.Struct, frozen=True):
     """Knowledge of one instance about a conversation or message. An id that it does not know is not an error."""
 
@@ -166,6 +175,8 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     drops: Annotated[
         list[WhyFinding], Meta(description="Of each reason the last drop here, where it was recent and of this dialog.")
     ] = []
+
+    queues_off: list[QueueOff] = []
 
     @property
     def is_known(self) -> bool:
@@ -187,6 +198,7 @@ _USUAL = frozenset(
         Disposition.SHUTDOWN,
         Disposition.CONVERSATION_ENDED,
         Disposition.UNKNOWN_CONVERSATION,
+        Disposition.QUEUE_DISABLED,  # while it is, `queues_off` has it
     }
 )  # drops of a dialog that goes on
 RECEIVED = "received"
@@ -424,14 +436,7 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
     what = f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}"
     symptom = f"{what} of {spot.database}, since {when(side.ready_since)}"
     if not side.is_receive_enabled:
-        return spot.found(
-            "queue off",
-            Severity.TROUBLE,
-            symptom,
-            f"the queue {side.queue_name} is OFF: its messages are kept, and RECEIVE is refused",
-            "nothing until the queue is turned on",
-            f"ALTER QUEUE [{side.queue_name}] WITH STATUS = ON in {spot.database}, when its reader is corrected",
-        )
+        return queue_off_finding(spot, str(side.queue_name), symptom)
     if side.is_taken:
         return spot.found(
             "being read",
@@ -450,6 +455,18 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
         f"it has arrived, and no application has received it: {why}",
         "it stays in the queue until an application receives it, whatever its lifetime",
         f"start the application that receives from {side.queue_name}: broker run MODULE:APP, or broker.receive",
+    )
+
+
+def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
+    """The finding about messages for a queue that is off."""
+    return spot.found(
+        "queue off",
+        Severity.TROUBLE,
+        symptom,
+        f"the queue {queue} is OFF: its messages are kept, RECEIVE is refused, and nothing more is stored",
+        "nothing until the queue is turned on",
+        f"correct its reader, then at {spot.instance}: {queue_on(spot.database, queue)}",
     )
 
 
@@ -502,6 +519,7 @@ class WhyFacts:
     found: dict[str, tuple[bytes, ConversationFacts]] = field(default_factory=dict)
     held: list[Mapping[str, Any]] = field(default_factory=list)
     looked_in: list[str] = field(default_factory=list)
+    queues_off: list[QueueOff] = field(default_factory=list)
 
 
 def look(
@@ -553,6 +571,7 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
         with closing(open_watch(path)) as db:
             check_schema(db)  # the meaning of another release's tables is not known here
             instance, found = broker_instance(db), find_conversation(db, told.conversation_id or guid, now)
+            told.queues_off += [QueueOff(database, service, queue) for service, queue in queues_off(db)]
     except (sqlite3.Error, StoreUnavailableError) as error:
         problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
         told.looked_in.append(f"not in database {database}: its file cannot be read: {problem}")
@@ -626,6 +645,7 @@ def answer_why(
         ways=ways,
         findings=findings,
         looked_in=facts.looked_in,
+        queues_off=facts.queues_off,
         drops=list(_drop_findings(place.name, facts.conversation_id or guid.bytes, drops, now)),
     )
 

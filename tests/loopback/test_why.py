@@ -127,7 +127,9 @@ def test_queue_off_and_quarantine_and_an_end_of_its_time(shop: Shop) -> None:
     off = shop.until(dialog.conversation_handle, "queue off")
     assert "billing, database billing" == off["where"]
     assert "1 message for //Shut waits in the queue Shut of billing" in off["symptom"]
-    assert "ALTER QUEUE [Shut] WITH STATUS = ON in billing" in off["remedy"]
+    assert "at billing: USE [billing]; ALTER QUEUE [Shut] WITH STATUS = ON;" in off["remedy"]
+    waiting = shop.until(send(shop.orders, "y", to="//Shut").conversation_handle, "queue off")
+    assert (off["where"], off["remedy"]) == (waiting["where"], waiting["remedy"])
 
     failed = shop.until(poison.conversation_handle, "in quarantine", why="ValueError: no such customer")
     assert f"broker quarantine resume -d billing {str(UUID(bytes=handle)).upper()}" in failed["remedy"]

@@ -96,6 +96,12 @@ def services_on(db: sqlite3.Connection, names: Iterable[str]) -> list[str]:
     return [name for name in names if db.execute(query, (name,)).fetchone() != (0,)]
 
 
+def queues_off(db: sqlite3.Connection) -> list[tuple[str, str]]:
+    """(service, queue) of each service whose queue is off."""
+    query = "SELECT s.name, q.name FROM broker_service s JOIN broker_queue q USING (queue_id)"
+    return db.execute(f"{query} WHERE NOT q.is_receive_enabled ORDER BY s.name").fetchall()
+
+
 def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
     """The name of a service that uses this queue."""
     return _name(db, "SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", queue_id)

@@ -30,7 +30,7 @@ from broker.admin.trace import (
 )
 from broker.errors import DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
-from broker.observe.why import Severity, WhyAnswer
+from broker.observe.why import QueueOff, Severity, WhyAnswer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
@@ -314,6 +314,19 @@ def test_a_connection_that_a_later_hop_refused_is_history_once_it_would_be_taken
     found = trace(first(), Instances({"b": gateway, "c": last}, {"b": told(gateway), "c": told(last)}))
 
     assert is_permitted == ("that is over" in next(one.why for one in found.findings if one.instance == "b"))
+
+
+@pytest.mark.parametrize(("service", "cause"), [("S", "queue off"), ("T", "not acknowledged")])
+def test_the_queue_that_is_off_where_the_message_would_be_delivered_is_its_cause(service: str, cause: str) -> None:
+    """With the statement to run: the sender knows neither the queue nor its database."""
+    database = way(C).explanation.database
+    assert database is not None
+    last = told(C, queues_off=[QueueOff(database, service, "Q"), QueueOff("other", "S", "Q")])
+
+    found = trace(first(), Instances({"b": B, "c": C}, {"b": told(B), "c": last}))
+
+    assert cause == found.cause
+    assert (cause == "queue off") == (f"at c: USE [{database}]; ALTER QUEUE [Q] WITH STATUS = ON;" in found.remedy)
 
 
 def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
