@@ -36,6 +36,7 @@ from broker.store.sqlite.inspect import (
     QueueStock,
     WaitReason,
     backlog_of,
+    failed_dialogs,
     fullest_queues,
     oldest_ready_s,
     queue_count,
@@ -67,6 +68,7 @@ class QuickStats(msgspec.Struct, frozen=True):
     ledger: LedgerBalance = LedgerBalance()
     quarantined: int = 0
     queues: tuple[QueueStatus, ...] = ()
+    failed: int = 0
 
 
 class DatabaseStats(msgspec.Struct, frozen=True):
@@ -78,12 +80,13 @@ class DatabaseStats(msgspec.Struct, frozen=True):
     queue_count: int = 0
     quarantined: int = 0
     reasons: tuple[WaitReason, ...] = ()
+    failed: int = 0
 
     @property
     def quick(self) -> QuickStats:
         """The part of these statistics that a status shows."""
         queues = tuple(QueueStatus(one.name, one.is_receive_enabled, one.oldest_s) for one in self.queues)
-        return QuickStats(self.backlog, self.ledger, self.quarantined, queues)
+        return QuickStats(self.backlog, self.ledger, self.quarantined, queues, self.failed)
 
 
 def read_quick_stats(paths: Mapping[str, Path]) -> dict[str, QuickStats | None]:
@@ -122,7 +125,8 @@ def _quick_stats(db: sqlite3.Connection) -> QuickStats:
     ]
     still = [queue for queue in queues if queue.oldest_s or not queue.is_receive_enabled]
     still.sort(key=lambda queue: (queue.is_receive_enabled, -queue.oldest_s))
-    return QuickStats(backlog_of(db, now), read_balance(db), quarantined_dialogs(db), tuple(still[:QUEUES_MAX]))
+    still = still[:QUEUES_MAX]
+    return QuickStats(backlog_of(db, now), read_balance(db), quarantined_dialogs(db), tuple(still), failed_dialogs(db))
 
 
 def _database_stats(db: sqlite3.Connection) -> DatabaseStats:
@@ -135,6 +139,7 @@ def _database_stats(db: sqlite3.Connection) -> DatabaseStats:
         queue_count(db),
         quarantined_dialogs(db),
         tuple(reasons_of(db, now)) if backlog.messages else (),
+        failed_dialogs(db),
     )
 
 

@@ -305,6 +305,10 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
             messages = _count(database.waiting_messages or 0, "message")
             what = f"{messages} of {name} not acknowledged, the oldest for {oldest:,.0f} s"
             yield HealthFinding(Level.NOTICE, "database", what, "broker why shows for each conversation why it waits")
+        if failed := database.failed:
+            have = "has" if failed == 1 else "have"
+            what = f"{_count(failed, 'dialog')} of {name} {have} failed, and no application has received the error"
+            yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
         for queue in database.queues or ():
             if not queue.is_receive_enabled:
                 what = f"the queue {queue.name} of {name} is off: no application can receive from it"

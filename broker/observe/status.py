@@ -305,6 +305,7 @@ class DatabaseStatus(Struct, frozen=True, kw_only=True):
     oldest_waiting_s: float | None = None
     ledger: LedgerStatus | None = None
     quarantined: int | None = None
+    failed: int | None = None
     queues: list[QueueStatus] | None = None
 
 

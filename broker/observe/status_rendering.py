@@ -220,6 +220,7 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: f
         oldest_waiting_s=round(stats.backlog.oldest_s, 3),
         ledger=ledger_status(stats.ledger),
         quarantined=stats.quarantined,
+        failed=stats.failed,
         queues=list(stats.queues),
     )
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from broker.conversation.message_types import ERROR_PRIORITY
 from broker.store.sqlite.failure import IN_QUARANTINE, READY
 from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
 
@@ -339,6 +340,11 @@ _OLDEST = f"""
         ORDER BY first.queuing_order LIMIT 1)
 """  # noqa: S608
 
+_ERRORS = f"""
+    SELECT count(*) FROM broker_queue AS q JOIN broker_message AS m
+    ON m.queue_id = q.queue_id AND m.status = {READY} AND m.priority = {ERROR_PRIORITY}
+"""  # noqa: S608
+
 
 def queue_count(db: sqlite3.Connection) -> int:
     """How many queues there are."""
@@ -352,6 +358,12 @@ def fullest_queues(db: sqlite3.Connection, now: float) -> list[QueueStock]:
         QueueStock(name, ready, quarantined, oldest_ready_s(db, queue_id, now) if ready else 0.0, bool(is_enabled))
         for name, is_enabled, queue_id, ready, quarantined in db.execute(_COUNTS).fetchall()
     ]
+
+
+def failed_dialogs(db: sqlite3.Connection) -> int:
+    """How many dialogs have failed with an error that no application has received. Cost: a walk through those."""
+    count: int = db.execute(_ERRORS).fetchone()[0]
+    return count
 
 
 def oldest_ready_s(db: sqlite3.Connection, queue_id: int, now: float) -> float:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from broker.conversation.message_types import ERROR_PRIORITY
 from broker.errors import StoreUnavailableError
 from broker.observe import database_stats as side
 from broker.observe.database_stats import (
@@ -90,6 +91,7 @@ def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(tmp_
     """One in which nothing waits is left out, and what was received or is in quarantine does not wait."""
     path, now = tmp_path / "orders.db", time.time()
     rows = [(1, 5, now - 30, "New"), (1, 1, now - 400, "Old"), (1, 9, now - 9, "Old"), (4, 5, now - 999, "Q")]
+    rows += [(1, ERROR_PRIORITY, now, "New"), (4, ERROR_PRIORITY, now, "Q")]
     with closing(open_store(path)) as db:
         for name in ("Q", "Old", "New", *(f"Off{number:02}" for number in range(QUEUES_MAX + 5))):
             put_queue(db, name, is_receive_enabled=not name.startswith("Off"))
@@ -106,6 +108,9 @@ def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(tmp_
         (one.name, one.is_receive_enabled) for one in few.queues
     ]
     assert 400 <= few.queues[1].oldest_s < 500
+    counted = read_database_stats({"one": path})["one"]
+    assert counted is not None
+    assert [1, 1] == [few.failed, counted.failed]  # an error that was received, or is in quarantine, does not count
 
 
 def test_a_conversation_is_found_by_each_of_its_guids(tmp_path: Path) -> None:

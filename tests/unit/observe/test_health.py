@@ -114,6 +114,7 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
         (database(ledger=LEDGER), "bad", "1 message of the database orders unaccounted for"),
         (database(problem="disk full"), "bad", "disk full"),
         (database(quarantined=1), "bad", "1 dialog of orders in quarantine"),
+        (database(failed=1), "notice", "1 dialog of orders has failed, and no application has received the error"),
         (database(replaced="x was in it"), "bad", "the database orders is a new, empty one: x was in it"),
         (
             database(write_lock={"waiting_s": 12.3, "pid": 7, "process": "python3", "recent": 1}),
