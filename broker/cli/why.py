@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import click
 
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, Trace, ask_why, trace
+from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import admin_client, ask_daemon_or_files, credentials, read_settings
 from broker.cli.exit_codes import ExitCode
@@ -21,19 +23,28 @@ from broker.cli.options import Command, Where, config_option, output_option, soc
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
 from broker.config.units import plural
+from broker.ddl.render import render_name
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
 from broker.observe.why import WhyAnswer, answer_why, look
 
 _INDENT, _DEEP = 2, 6  # columns
-LISTED_MAX = 20  # conversations
-_OLDEST = (
+LISTED_MAX = 20  # conversations that are asked about, the oldest
+_SENT = (
     f"SELECT TOP {LISTED_MAX} MIN(enqueue_time), conversation_handle, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.transmission_queue GROUP BY conversation_handle, to_service_name ORDER BY 1"
 )
-
-
-ALL_ACKNOWLEDGED = "all messages sent are acknowledged; broker dialogs census counts those to be received"
+_ARRIVED = (
+    f"SELECT TOP {LISTED_MAX} MIN(message_enqueue_time), conversation_handle, service_name, COUNT(*)"  # noqa: S608
+    " FROM {} GROUP BY conversation_handle, service_name ORDER BY 1"
+)
+_HELD = (
+    f"SELECT TOP {LISTED_MAX} MAX(held_ms), conversation_id, to_service_name, COUNT(*)"  # noqa: S608
+    " FROM sys.dm_broker_forwarded_messages GROUP BY conversation_id, to_service_name ORDER BY 1 DESC"
+)
+NOTHING_WAITS = (
+    "nothing waits: not to be acknowledged, not for a next hop, not to be received; and no dialog has failed"
+)
 
 
 @click.command(cls=Command)
@@ -46,10 +57,11 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     """
     Show where a conversation or message is, why, and what to do.
 
-    Without ID, lists the conversations whose messages wait at a running instance, the oldest first, each with its
-    cause. ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first
-    instance or recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host
-    or where --admin says. When no daemon answers, reads the files of the configuration.
+    Without ID, lists why messages wait at a running instance to be acknowledged, for a next hop or to be received, and
+    why dialogs have failed: a row for each cause, with the oldest conversation. ID is a conversation_handle, a
+    conversation_id, or the message_id of a frame that is held at the first instance or recorded in the journal of the
+    configuration. Asks every instance on the path, on port 9422 of its host or where --admin says. When no daemon
+    answers, reads the files of the configuration.
 
     Exit codes: 0 shown, 3 the id is not known here, 4 no daemon answers and there is no configuration.
 
@@ -64,10 +76,7 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
-            click.echo(
-                "" if rows else ALL_ACKNOWLEDGED,
-                nl=not rows,
-            )
+            click.echo("" if rows else NOTHING_WAITS, nl=not rows)
         return
     first, note = _first(config, socket, guid)
     journalled = None
@@ -91,29 +100,49 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
 
 
 def _waiting(client: AdminClient, directory: Directory) -> Iterator[dict[str, object]]:
-    """A row for each of the first `LISTED_MAX` conversations of each database whose messages wait, oldest first."""
-    rows: list[tuple[str, str, str, str, int]] = []
-    for database in client.get("/v1/status")["databases"]:
-        rows += [(*row[:3], database, row[3]) for row in client.sql(_OLDEST, database)["rows"]]
-    for since, handle, service, database, messages in sorted(rows)[:LISTED_MAX]:
-        answer = ask_why(client, UUID(handle))
+    """A row for each cause that holds the `LISTED_MAX` oldest conversations, the oldest first."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    known: set[str | None] = set()
+    for since, guid, service, database, messages in sorted(_conversations(client))[:LISTED_MAX]:
+        answer = ask_why(client, UUID(guid))
         found = trace(answer, directory) if answer.is_known else None  # acknowledged by now
-        if found is not None:
-            yield {
-                "since": since,
-                "database": database,
-                "conversation_handle": handle,
-                "to_service_name": service,
-                "messages": messages,
-                "cause": found.why,
-                "remedy": found.remedy,
-            }
+        if found is None or found.conversation_id in known:
+            continue
+        known.add(found.conversation_id)
+        row: dict[str, Any] = {
+            "since": since,
+            "database": database,
+            "conversation_handle": guid,
+            "to_service_name": service,
+            "dialogs": 0,
+            "messages": 0,
+            "cause": found.why,
+            "remedy": found.remedy,
+        }
+        row = rows.setdefault((found.cause, found.remedy.replace(guid, "")), row)
+        row["dialogs"] += 1
+        row["messages"] += messages
+    yield from rows.values()
+
+
+def _conversations(client: AdminClient) -> Iterator[tuple[str, str, str, str, int]]:
+    """Since when, GUID, service, database and messages of the oldest conversations here that wait."""
+    for database, known in client.get("/v1/status")["databases"].items():
+        queues = [_ARRIVED.format(render_name(queue["name"])) for queue in known["queues"] or ()]
+        for query in (_SENT, *queues):
+            yield from ((*row[:3], database, row[3]) for row in client.sql(query, database)["rows"])
+    now = datetime.now(UTC)
+    for held_ms, *row, messages in client.sql(_HELD, MSDB)["rows"]:
+        since = (now - timedelta(milliseconds=held_ms)).replace(tzinfo=None)
+        yield (since.isoformat(" ", "milliseconds"), *row, MSDB, messages)
 
 
 def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
-    count = plural(int(str(row["messages"])), "message")
-    about = f"{count} to {row['to_service_name']} in {row['database']}, since {row['since']}"
-    yield TextLine(f"{row['conversation_handle']}: {about}", style="bold")
+    messages, others = int(str(row["messages"])), int(str(row["dialogs"])) - 1
+    place = "held here" if row["database"] == MSDB else f"in {row['database']}"
+    about = f"{plural(messages, 'message')} to {row['to_service_name']} {place}, since {row['since']}"
+    more = f", and {plural(others, 'other dialog')} for the same cause" if others else ""
+    yield TextLine(f"{row['conversation_handle']}: {about}{more}", style="bold")
     yield TextLine(f"cause:   {row['cause']}", _INDENT)
     yield TextLine(f"remedy:  {row['remedy']}", _INDENT)
 

@@ -28,7 +28,8 @@ class FakeAdmin:
     """
     An admin socket, or an admin port, with prepared answers.
 
-    Shape: `answers` (status, body) by path, the body as JSON unless it is bytes; `asked` (method, path, body) so far;
+    Shape: `answers` (status, body) by path, the body as JSON unless it is bytes, or made of
+    that of the question; `asked` (method, path, body) so far;
     `path` of the socket; `port` on 127.0.0.1, 0 for a socket.
     """
 
@@ -60,8 +61,10 @@ def _handler(fake: FakeAdmin) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fake.asked.append((self.command, self.path, json.loads(text) if text else None))
+            question = json.loads(text) if text else None
+            fake.asked.append((self.command, self.path, question))
             status, body = fake.answers[self.path]
+            body = body(question) if callable(body) else body
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
 
-from broker.cli.why import ALL_ACKNOWLEDGED
+from broker.cli.why import NOTHING_WAITS
 from broker.observe.why import Severity
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
@@ -54,27 +54,43 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
     assert (1, 1) == (trace["answers"][0]["sides"][0]["held"], trace["findings"][0]["severity"])
 
 
-def test_without_an_id_everything_that_waits_is_listed_with_its_cause(daemon: Any) -> None:
-    row = ["2026-03-01 12:00:00.000", str(CONVERSATION), "S", 3]
-    daemon.answers["/v1/status"] = (200, {"databases": {"orders": {}}})
-    daemon.answers["/v1/sql"] = (200, {"rows": [row]})
-    nobody = ("--socket", daemon.path, "--admin", f"tcp://b:4022={daemon.path}.none")
+def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon: Any) -> None:
+    guids = [str(UUID(int=number)).upper() for number in range(1, 5)]
+    rows = {
+        "sys.transmission_queue": [["2026-03-01 12:00:00.000", guids[0], "S", 3]],
+        "[Q]]]": [["2026-02-01 12:00:00.000", guids[1], "S", 1], ["2026-03-02 12:00:00.000", guids[2], "S", 2]],
+        "sys.dm_broker_forwarded_messages": [[1500, guids[3], "S", 5]],
+    }
+    causes = ("not acknowledged", "waiting for RECEIVE", "not acknowledged", "held")
+    for number, (guid, cause) in enumerate(zip(guids, causes, strict=True)):
+        known = told(A, finding("a", cause, Severity.WAITING), sides=[holding()])
+        known = msgspec.structs.replace(known, conversation_id=str(UUID(int=10 + number)))
+        daemon.answers[f"/v1/why/{UUID(guid)}"] = (200, msgspec.to_builtins(known))
+    daemon.answers["/v1/status"] = (200, {"databases": {"orders": {"queues": [{"name": "Q]"}]}}})
+    daemon.answers["/v1/sql"] = (
+        200,
+        lambda question: {
+            "rows": next(found for view, found in rows.items() if f"FROM {view} " in question["statement"])
+        },
+    )
 
-    done, listed = run("why", *nobody), json.loads(run("why", *nobody, "-o", "json").stdout)
-    daemon.answers["/v1/sql"] = (200, {"rows": []})
-    nothing = run("why", *nobody)
+    done = run("why", "--socket", daemon.path)
+    listed = json.loads(run("why", "--socket", daemon.path, "-o", "json").stdout)
+    for found in rows.values():
+        found.clear()
+    nothing = run("why", "--socket", daemon.path)
 
-    assert " ".join(done.stdout.split()) == (
-        f"{CONVERSATION}: 3 messages to S in orders, since 2026-03-01 12:00:00.000"
+    assert " ".join(done.stdout.split()).startswith(
+        f"{guids[1]}: 1 message to S in orders, since 2026-02-01 12:00:00.000 cause: a: why of waiting for RECEIVE"
+        " remedy: remedy of waiting for RECEIVE"
+        f" {guids[0]}: 5 messages to S in orders, since 2026-03-01 12:00:00.000, and 1 other dialog for the same cause"
         " cause: a: why of not acknowledged remedy: remedy of not acknowledged"
+        f" {guids[3]}: 5 messages to S held here, since "
     )
-    assert [("orders", 3, "a: why of not acknowledged")] == [
-        (one["database"], one["messages"], one["cause"]) for one in listed
+    assert [("orders", 1, 1), ("orders", 2, 5), ("msdb", 1, 5)] == [
+        (one["database"], one["dialogs"], one["messages"]) for one in listed
     ]
-    assert (0, f"{ALL_ACKNOWLEDGED}\n") == (
-        nothing.exit_code,
-        nothing.stdout,
-    )
+    assert (0, f"{NOTHING_WAITS}\n") == (nothing.exit_code, nothing.stdout)
 
 
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:
