@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import broker
+from broker.cli.health import HealthAnswer, HealthState, ask
 from broker.errors import StoreUnavailableError
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
@@ -198,6 +199,31 @@ def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk
     answer()
     assert ["x" * 1_000_000] == receive(orders, 1)
     wait_problem(billing, "")
+
+
+def test_an_instance_whose_only_disk_is_full_is_not_ready_until_there_is_room(net: Topology, disk: Path) -> None:
+    orders, billing = (net.add(name, databases=[name]) for name in ("orders", "billing"))
+    net.script("orders", "orders", service(ORDERS) + route("b", BILLING, billing.address))
+    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address))
+    billing.environ["BROKER_DATABASES__BILLING__PATH"] = str(disk / "billing.db")
+    net.start()
+
+    def wait_ready(state: HealthState) -> HealthAnswer:
+        def told() -> HealthAnswer:
+            return ask("127.0.0.1", billing.observe_port, "ready", timeout=PATIENCE)
+
+        wait_for(lambda: told().state is state, seconds=PATIENCE, what=state.name)
+        return told()
+
+    wait_ready(HealthState.OK)
+    filler = fill(disk)
+    send(orders, *numbered(50, "x" * 10_000))
+    full = wait_ready(HealthState.CRITICAL)
+    filler.unlink()
+
+    assert any(one.startswith("[-] a store works") and "the disk is full" in one for one in full.checks)
+    wait_ready(HealthState.OK)
+    assert numbered(50, "x" * 10_000) == receive(disk / "billing.db", 50)
 
 
 def test_a_file_that_is_moved_away_is_noticed_and_goes_on_when_it_is_back(net: Topology, tmp_path: Path) -> None:
