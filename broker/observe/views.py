@@ -10,7 +10,7 @@ Names, order and meaning of the columns are the original's; what does not exist 
 the end. GUIDs are shown as upper-case text that compares without case, instants as `YYYY-MM-DD HH:MM:SS.mmm` in UTC,
 bits as 0 and 1; bodies stay bytes and are shown as `0x...` with the result.
 
-Source: Service Broker documentation, pages of the views named here; docs/views.md has the meaning of every column.
+Source: Service Broker documentation, pages of the views named here; `views.toml` has the meaning of every column.
 """
 
 from __future__ import annotations

@@ -195,13 +195,18 @@ def _unnumbered() -> Iterator[tuple[str, str, str]]:
 
 def statements() -> str:
     """Return the table of the numbers that statements raise."""
+    return _raised(MessageChannel.STATEMENT)
+
+
+def selects() -> str:
+    """Return the table of the numbers that a SELECT raises."""
+    return _raised(MessageChannel.SELECT)
+
+
+def _raised(channel: MessageChannel) -> str:
+    entries = (entry for entry in catalogue().values() if channel in entry.when)
     return table(
-        ("Number", "Raised when"),
-        (
-            (str(entry.number), entry.when[MessageChannel.STATEMENT])
-            for entry in catalogue().values()
-            if MessageChannel.STATEMENT in entry.when
-        ),
+        ("Number", "Raised when"), ((f"[{one.number}](errors/{one.number}.md)", one.when[channel]) for one in entries)
     )
 
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools.pages import admin, commands, errors, figures, pipeline, settings
+from tools.pages import admin, commands, errors, figures, observe, pipeline, settings
 from tools.pages.example import Example
 from tools.pages.markers import renew
 
@@ -26,9 +26,12 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "setup": errors.setup,
     },
     "exit-codes.md": {"exit-codes": commands.exit_codes},
+    "logs.md": {"events": observe.log_events},
+    "metrics.md": {"metrics": observe.metrics},
     "performance.md": figures.PERFORMANCE,
     "pipeline-results.md": {"results": pipeline.results},
     "statements.md": {"numbers": errors.statements},
+    "views.md": {"views": observe.views, "numbers": errors.selects},
 }
 
 

@@ -10,7 +10,7 @@ numbers, so columns with numbers of principals are NULL, and the texts are in ou
 enters the SQL made here.
 
 Source: Service Broker documentation, pages of the views named here; SQL documentation, "sys.server_permissions",
-"sys.database_permissions". docs/views.md gives the meaning of every column.
+"sys.database_permissions". `broker/observe/views.toml` gives the meaning of every column.
 """
 
 from __future__ import annotations

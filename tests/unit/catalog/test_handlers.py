@@ -110,7 +110,7 @@ async def test_of_several_mistakes_the_first_one_is_told(routed: World) -> None:
 
 def test_every_number_has_a_case_and_is_on_the_page_of_statements() -> None:
     page = (Path(__file__).parents[3] / "docs" / "statements.md").read_text(encoding="utf-8")
-    on_page = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    on_page = {int(number) for number in re.findall(r"^\| \[(\d+)\]", page, re.MULTILINE)}
     cases = route_errors.CASES
 
     assert NUMBERS == {case.number for case in cases}

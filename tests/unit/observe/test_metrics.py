@@ -54,18 +54,8 @@ from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import Supervision
 from tests.support.scraped import Scraped, samples_of, text_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 DEAD_ROUTE = "CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'"
 LOCAL_ROUTE = "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'"
-
-
-def test_page_and_code_say_the_same() -> None:
-    """Each row of the page: the name with its labels, the type, the help."""
-    rows = re.findall(r"^\| `(\w+)(?:\{([\w,]+)\})?` \| (\w+) \| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
-
-    found = [(name, tuple(labels.split(",")) if labels else (), kind, text) for name, labels, kind, text in rows]
-
-    assert found == [(metric.name, metric.labels, metric.kind, metric.help) for metric in METRICS]
 
 
 async def test_new_instance_has_every_metric_and_form_is_negotiated(start: Any) -> None:

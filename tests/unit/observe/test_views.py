@@ -33,7 +33,6 @@ from broker.observe.views import (
     LEDGER,
     MEMORY_VIEWS,
     MIRRORS,
-    MSDB_ROUTES,
     QUEUE_MONITORS,
     VIEW_COLUMNS,
     audit_rows,
@@ -48,25 +47,6 @@ from broker.store.sqlite.views import FILE_VIEWS, QUEUE
 from tests.support.shop import Shop
 
 PAGE = Path(__file__).parents[3] / "docs" / "views.md"
-
-
-def page_columns() -> dict[str, list[str]]:
-    """The first column of the first table below each heading of the page."""
-    sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    found = {}
-    for section in sections:
-        table = re.search(r"^\| Column \|.*?(?=\n\n|\Z)", section, flags=re.MULTILINE | re.DOTALL)
-        if table:
-            found[section.splitlines()[0]] = re.findall(r"^\| \*?`(\w+)`\*? \|", table[0], flags=re.MULTILINE)
-    return found
-
-
-def test_page_tells_every_view_and_column_in_order() -> None:
-    expected = {name: list(view.columns) for name, view in FILE_VIEWS.items()}
-    expected |= {name: list(columns) for name, columns in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
-    expected["A queue itself"] = list(QUEUE.columns)
-
-    assert expected == page_columns()
 
 
 # The columns of the original, in the order in which its pages have them.

@@ -14,13 +14,13 @@ import broker
 
 SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
-_APART = {"bench"}  # of its own processes, which nobody operates
-# What is called with an event that stands elsewhere: it is a parameter, and those who call that have the text.
+_APART = {"bench"}  # processes of its own, without an operator
+# Calls with an event from elsewhere: it is a parameter, and the callers of that have the text.
 _PASSED_ON = {("reader_worker.py", "event"): "trouble", ("ratelimit.py", "event"): "limited_log.warning"}
 
 
-class Told(NamedTuple):
-    """One kind of line. Shape: `fields` by name; `levels` and `components` all that there are."""
+class LogEvent(NamedTuple):
+    """One kind of line, with every level, component and field that it may have."""
 
     event: str
     levels: frozenset[str]
@@ -29,8 +29,8 @@ class Told(NamedTuple):
 
 
 @cache
-def events() -> dict[str, Told]:
-    """By event, over all calls."""
+def events() -> dict[str, LogEvent]:
+    """Return every event, over all calls."""
     levels: defaultdict[str, set[str]] = defaultdict(set)
     components: defaultdict[str, set[str]] = defaultdict(set)
     fields: defaultdict[str, set[str]] = defaultdict(set)
@@ -42,13 +42,13 @@ def events() -> dict[str, Told]:
                 components[event].add(component)
                 fields[event] |= names
     return {
-        event: Told(event, frozenset(levels[event]), frozenset(components[event]), frozenset(fields[event]))
+        event: LogEvent(event, frozenset(levels[event]), frozenset(components[event]), frozenset(fields[event]))
         for event in levels
     }
 
 
 def unnamed() -> list[str]:
-    """Calls whose event is no text in the source, and is not told elsewhere either."""
+    """Return calls whose event is not a text in the source, and not passed on from one either."""
     found = []
     for module in sorted(SOURCE.rglob("*.py")):
         for call in _log_calls(parse(module)):
@@ -59,7 +59,7 @@ def unnamed() -> list[str]:
 
 
 def parse(module: Path) -> ast.Module:
-    """A module as a tree. Collecting garbage in the middle of it may parse something else, which CPython 3.11 minds."""
+    """Return a module as a tree, without garbage collection: CPython 3.11 fails if that parses something meanwhile."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -126,5 +126,5 @@ def _level(call: ast.Call) -> str:
 
 
 def _fields(call: ast.Call) -> set[str]:
-    """Fields by name, and `**` where more are passed on. The traceback has a column of its own in a line."""
+    """Fields by name, and `**` where more are passed on. The traceback has a separate column."""
     return {keyword.arg or "**" for keyword in call.keywords} - {"exc_info"}

@@ -1,0 +1,105 @@
+"""Views, metrics and events of the log: the sections and tables of docs/views.md, docs/metrics.md and docs/logs.md."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from broker.observe import views as memory_views
+from broker.observe.metrics import METRICS, MetricDefinition
+from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE
+from tools.pages.log_calls import LEVELS, events
+from tools.pages.markers import table
+
+_TEXTS = Path(memory_views.__file__).parent
+QUEUE_ITSELF = "A queue itself"
+
+
+class ViewText(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The text of one view.
+
+    Attributes:
+        is_instance: Whether its rows are the same for every database.
+        columns: Meaning by name, of columns that the original has.
+        own: The same of the others.
+        more: Markdown after the table.
+    """
+
+    about: str
+    is_instance: bool = False
+    columns: Mapping[str, str] = {}
+    own: Mapping[str, str] = {}
+    more: str = ""
+
+
+def views() -> str:
+    """
+    Return a section with a table of columns for each view.
+
+    Raises:
+        ValueError: The columns of a view are not those that have a text.
+    """
+    texts = {name: msgspec.convert(text, ViewText) for name, text in _read("views.toml").items()}
+    columns = {name: list(view.columns) for name, view in FILE_VIEWS.items()} | {QUEUE_ITSELF: list(QUEUE.columns)}
+    columns |= {name: list(names) for name, names in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
+    if texts.keys() != columns.keys():
+        raise ValueError(f"views without text, or texts without view: {sorted(texts.keys() ^ columns.keys())}")
+    return "\n\n".join("\n\n".join(_view(name, text, columns[name])) for name, text in texts.items())
+
+
+def _view(name: str, text: ViewText, columns: list[str]) -> Iterator[str]:
+    if sorted(columns) != sorted([*text.columns, *text.own]):
+        raise ValueError(f"{name}: the columns with a text are not {columns}")
+    yield f"## {name}"
+    yield f"*Instance.* {text.about}" if text.is_instance else text.about
+    rows = ((f"*`{one}`*", text.own[one]) if one in text.own else (f"`{one}`", text.columns[one]) for one in columns)
+    yield table(("Column", "Meaning"), rows)
+    if text.more:
+        yield text.more.strip()
+
+
+def metrics() -> str:
+    """Return the table of metrics, in the order of a scrape."""
+    return table(("Metric", "Type", "What it is"), ((f"`{_labelled(one)}`", one.kind, one.help) for one in METRICS))
+
+
+def _labelled(metric: MetricDefinition) -> str:
+    return f"{metric.name}{{{','.join(metric.labels)}}}" if metric.labels else metric.name
+
+
+def log_events() -> str:
+    """
+    Return the table of events, the most serious first.
+
+    Raises:
+        ValueError: The events of the source are not those that have a meaning.
+    """
+    texts, known = _read("log_events.toml"), events()
+    if texts["meanings"].keys() != known.keys():
+        raise ValueError(f"events without text, or texts without event: {texts['meanings'].keys() ^ known.keys()}")
+    rows = []
+    for event, one in known.items():
+        fields = one.fields - {"**"} | {*texts["passed_on"].get(event, ())}
+        levels = sorted(one.levels, key=LEVELS.index, reverse=True)
+        cells = (f"`{event}`", ", ".join(levels), _names(one.components), _names(fields), texts["meanings"][event])
+        rows.append((-LEVELS.index(levels[0]), cells))
+    return table(
+        ("Event", "Level", "Component", "Fields", "What it means, and what to do"), (cells for _, cells in sorted(rows))
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((_TEXTS / name).read_text(encoding="utf-8"))
