@@ -49,11 +49,11 @@ PIECE_BYTES = 256 * 1024  # of a large body, read in one call
 
 def connect(path: str | PathLike[str], **options: Any) -> Connecting:
     """
-    A connection to a database of the broker; `async with` it, or `await` it and close it yourself.
+    Connect to a database of the broker, with `async with`, or with `await` and `close`.
 
     Args:
-        path: The file.
-        options: Of `sqlite3.connect`: timeout, detect_types, factory, cached_statements, uri.
+        path: Path of the file.
+        options: Options of `sqlite3.connect`: timeout, detect_types, factory, cached_statements, uri.
 
     Raises:
         StoreUnavailableError: the file cannot be opened.
@@ -62,7 +62,7 @@ def connect(path: str | PathLike[str], **options: Any) -> Connecting:
 
 
 class Dialog:
-    """One side of a dialog; each call and property of `broker.Dialog`, to be awaited."""
+    """One side of a dialog: the calls and properties of `broker.Dialog`, to be awaited."""
 
     __slots__ = ("_db", "_dialog")
 
@@ -75,42 +75,42 @@ class Dialog:
 
     @property
     def conversation_handle(self) -> uuid.UUID:
-        """Names this side; known without looking."""
+        """GUID of this side, known without `await`."""
         return self._dialog.conversation_handle
 
     @property
     def conversation_id(self) -> uuid.UUID:
-        """Names both sides; known without looking."""
+        """GUID that both sides have in common, known without `await`."""
         return self._dialog.conversation_id
 
     @property
     def state(self) -> Awaitable[ConversationState]:
-        """See `broker.Dialog`, as for all that follows."""
+        """State of this side."""
         return self._db.run(lambda: self._dialog.state)
 
     @property
     def conversation_group_id(self) -> Awaitable[uuid.UUID]:
-        """The conversation group."""
+        """Conversation group."""
         return self._db.run(lambda: self._dialog.conversation_group_id)
 
     @property
     def priority(self) -> Awaitable[int]:
-        """1 .. 10."""
+        """Priority from 1 to 10."""
         return self._db.run(lambda: self._dialog.priority)
 
     @property
     def lifetime(self) -> Awaitable[datetime]:
-        """When the dialog fails at this side, UTC."""
+        """Time (UTC) when the dialog fails at this side."""
         return self._db.run(lambda: self._dialog.lifetime)
 
     @property
     def far_broker_instance(self) -> Awaitable[uuid.UUID | None]:
-        """The database of the far side."""
+        """GUID of the far database; None while any may answer."""
         return self._db.run(lambda: self._dialog.far_broker_instance)
 
     @property
     def transmission_status(self) -> Awaitable[str]:
-        """Why what was sent is not acknowledged yet."""
+        """Reason why sent messages are not acknowledged yet."""
         return self._db.run(lambda: self._dialog.transmission_status)
 
     async def send(
@@ -120,7 +120,7 @@ class Dialog:
         type: str = DEFAULT,  # noqa: A002 - the original's word
         headers: Headers | None = None,
     ) -> int:
-        """SEND ON CONVERSATION; a file or an iterable is read in the connection's thread."""
+        """SEND ON CONVERSATION, as `broker.Dialog.send`. A file or iterable is read in the connection's thread."""
         return await self._db.run(self._dialog.send, body, type=type, headers=joined(headers))
 
     async def send_many(
@@ -130,15 +130,15 @@ class Dialog:
         type: str = DEFAULT,  # noqa: A002 - the original's word
         headers: Headers | None = None,
     ) -> range:
-        """SEND for many messages in one pass."""
+        """SEND for many messages in one pass, as `broker.Dialog.send_many`."""
         return await self._db.run(self._dialog.send_many, bodies, type=type, headers=joined(headers))
 
     async def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
-        """END CONVERSATION."""
+        """END CONVERSATION, as `broker.Dialog.end`."""
         await self._db.run(self._dialog.end, error=error, description=description, cleanup=cleanup)
 
     async def set_timer(self, seconds: float | timedelta) -> None:
-        """BEGIN CONVERSATION TIMER."""
+        """BEGIN CONVERSATION TIMER, as `broker.Dialog.set_timer`."""
         await self._db.run(self._dialog.set_timer, seconds)
 
     async def cancel_timer(self) -> None:
@@ -147,9 +147,15 @@ class Dialog:
 
 
 class Message(Received):
-    """One received message, and the dialog on which to answer it."""
+    """
+    One received message.
+
+    Attributes:
+        dialog: The dialog on which to answer.
+    """
 
     __slots__ = ("_db", "dialog")
+    dialog: Dialog
 
     def __init__(self, db: Connection, row: tuple[Any, ...], large: LargeBody | None, dialog: Dialog) -> None:
         super().__init__(row, large)
@@ -158,18 +164,18 @@ class Message(Received):
 
     @property
     def body(self) -> bytes:
-        """The body of a message that is not large. Raises: ValueError, it is (`is_large`): `read` it."""
+        """The body. Raises ValueError if `is_large`: await `read` then."""
         if self._large is not None:
             raise ValueError("the body is a large one: await read() it, or go through its pieces()")
         body: bytes = self._row[4]
         return body
 
     async def read(self) -> bytes:
-        """All of the body. Raises: ValueError, it is a large one and the transaction is over."""
+        """Return the whole body. Raises ValueError if `is_large` and the transaction is over."""
         return b"".join([piece async for piece in self.pieces()])
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body in pieces, in bounded memory, until the transaction ends. Raises: as `read`."""
+        """Iterate over the body in pieces, in bounded memory, until the transaction ends. Raises as `read`."""
         if self._large is None:
             yield self.body
             return
@@ -194,7 +200,7 @@ async def begin_dialog(
     related_conversation_group: uuid.UUID | str | None = None,
     encryption: bool | None = None,
 ) -> Dialog:
-    """BEGIN DIALOG CONVERSATION; see `broker.begin_dialog`."""
+    """BEGIN DIALOG CONVERSATION, as `broker.begin_dialog`."""
     check_awaited(db)
     dialog = await db.run(
         application.begin_dialog,
@@ -212,7 +218,7 @@ async def begin_dialog(
 
 
 async def get_dialog(db: Connection, conversation_handle: uuid.UUID | str) -> Dialog:
-    """The dialog of a conversation handle kept from earlier; see `broker.get_dialog`."""
+    """Find the dialog of a conversation handle, as `broker.get_dialog`."""
     check_awaited(db)
     return Dialog(db, await db.run(application.get_dialog, db._db, conversation_handle))  # noqa: SLF001 - likewise
 
@@ -224,7 +230,7 @@ async def send(
     type: str = DEFAULT,  # noqa: A002 - the original's word
     headers: Headers | None = None,
 ) -> list[int]:
-    """SEND ON CONVERSATION (h1, h2, ...) for dialogs of one connection; see `broker.send`."""
+    """SEND ON CONVERSATION (h1, h2, ...) for dialogs of one connection, as `broker.send`."""
     chosen = list(dialogs)
     for dialog in chosen:
         check_dialog(dialog, Dialog)
@@ -246,11 +252,11 @@ async def receive(
     poison: int = ATTEMPTS,
 ) -> list[Message]:
     """
-    RECEIVE, inside `async with db:`; see `broker.receive`. While it waits, the file is free.
+    RECEIVE inside `async with db:`, with the arguments of `broker.receive`. While it waits, the file is not locked.
 
     Raises:
-        ConversationError: 628 there is no transaction; and those of `broker.receive`.
-        StoreUnavailableError: this file is not a database of the broker, or stayed locked.
+        ConversationError: 628 there is no transaction.
+        BrokerError: as `broker.receive`.
     """
     check_awaited(db)
     handle = _handle(conversation)
@@ -270,14 +276,14 @@ async def receive(
 
 
 async def get_conversation_group(db: Connection, *, queue: str, wait: float = 0.0) -> uuid.UUID | None:
-    """GET CONVERSATION GROUP, inside `async with db:`; see `broker.get_conversation_group`."""
+    """GET CONVERSATION GROUP inside `async with db:`, as `broker.get_conversation_group`."""
     check_awaited(db)
     found = await db.run_steps(lambda plain: getting_group(plain, queue, wait))
     return found[0] if found else None
 
 
 async def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
-    """MOVE CONVERSATION; see `broker.move_conversation`."""
+    """MOVE CONVERSATION, as `broker.move_conversation`."""
     check_dialog(dialog, Dialog)
     await dialog._db.run(application.move_conversation, dialog._dialog, group)  # noqa: SLF001 - likewise
 

@@ -19,13 +19,13 @@ SHOWN_MAX = 2000  # characters of a line before and after a mistake: a script ma
 @dataclass_transform(eq_default=False)
 class BrokerError(Exception):
     """
-    Base of everything this package raises on purpose. Two are equal when all their fields are.
+    Base of all errors that this package raises on purpose.
 
-    A subclass annotates its fields, which are its arguments, by position or by name, after those that it inherits. This
-    is a dataclass written once by hand: generating one for each error takes longer than the rest of what every command
-    imports.
+    A subclass annotates its fields, which are its arguments, by position or by name, after those that it inherits. Two
+    errors are equal if their fields are.
     """
 
+    # A dataclass by hand: generating one for each error takes longer than the other imports of a command.
     code: ClassVar[int] = 0
     _fields: ClassVar[tuple[str, ...]] = ()
 
@@ -173,10 +173,14 @@ def caret(text_line: str, span: Span) -> str:
 
 class StatementError(RequestError):
     """
-    A statement that is refused.
+    A refused statement.
 
-    `number` is the original's message number (9659 .. 9762, 8412, 8413, 102 for syntax ...), `severity` its
-    severity; `span` and `text_line` are None when the statement did not come from a text.
+    Attributes:
+        number: The original's message number.
+        problem: The sentence.
+        span: Position in the script; None if the statement did not come from a text.
+        text_line: The line of the script; None likewise.
+        severity: The original's severity.
     """
 
     number: int
@@ -208,7 +212,13 @@ class DuplicateNameError(StatementError):
 
 
 class ConversationError(RequestError):
-    """A conversation cannot do what was asked: ended, expired, unknown, or refused by the other side."""
+    """
+    A refused call of an application.
+
+    Attributes:
+        number: The original's message number.
+        problem: The sentence.
+    """
 
     number: int
     problem: str
@@ -219,9 +229,14 @@ class ConversationError(RequestError):
 
 class SettingError(RequestError):
     """
-    One error of the configuration, in one sentence; `span` is its position, `hint` what to do.
+    One error of the configuration.
 
-    `excerpt` is the line with a caret (`caret`), empty when no file was read; it is not compared.
+    Attributes:
+        key: The setting, like `endpoint.listen`.
+        problem: The sentence.
+        span: Position in the file; None without one.
+        hint: The remedy.
+        excerpt: The line of the file with a caret below; empty if no file was read. It is not compared.
     """
 
     key: str
@@ -245,7 +260,12 @@ class SettingError(RequestError):
 
 
 class SettingsError(RequestError):
-    """Everything wrong with the configuration, in one report."""
+    """
+    All errors of the configuration, in one report.
+
+    Attributes:
+        errors: A `SettingError` for each.
+    """
 
     def __init__(self, errors: list[SettingError]) -> None:
         super().__init__(errors)
@@ -302,7 +322,13 @@ class ResourceError(BrokerError):
 
 
 class StoreUnavailableError(ResourceError):
-    """A database file that cannot be opened, read or written."""
+    """
+    A database file cannot be opened, read or written.
+
+    Attributes:
+        path: The file.
+        problem: The sentence.
+    """
 
     path: str
     problem: str
@@ -313,9 +339,11 @@ class StoreUnavailableError(ResourceError):
 
 class StoreBusyError(StoreUnavailableError):
     """
-    A database that others were writing to for as long as a call waits; nothing was done, so it may be called again.
+    A database stayed locked for as long as a call waits. Nothing was changed, so the call may be repeated.
 
-    `waited_s` is in seconds; `holder` is the process that has the write lock, None where that cannot be seen.
+    Attributes:
+        waited_s: Seconds that the call waited.
+        holder: Process that has the write lock; None if unknown.
     """
 
     waited_s: float
@@ -327,7 +355,13 @@ class DemotedError(StoreUnavailableError):
 
 
 class ListenFailedError(ResourceError):
-    """A listening address that could not be taken."""
+    """
+    The instance cannot listen on an address.
+
+    Attributes:
+        address: The address.
+        problem: The sentence.
+    """
 
     address: str
     problem: str

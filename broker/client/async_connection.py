@@ -39,7 +39,7 @@ _inside: ContextVar[frozenset[object]] = ContextVar("broker_transactions", defau
 
 class Connection:
     """
-    One connection. Made by `connect`; belongs to one event loop.
+    A connection, made by `connect`, for one event loop.
 
     `async with connection:` is a transaction: committed at its end, rolled back by an exception.
     """
@@ -56,7 +56,7 @@ class Connection:
 
     @property
     def row_factory(self) -> Any:
-        """As of a connection of `sqlite3`: how the rows of `execute` are made."""
+        """Row factory of `execute`, as that of a connection of `sqlite3`."""
         return self._db.row_factory
 
     @row_factory.setter
@@ -69,16 +69,16 @@ class Connection:
         return self._transaction is not None and self._transaction in _inside.get()
 
     async def execute(self, statement: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        """Execute a statement on the application's own tables; returns all rows. Raises: sqlite3.Error."""
+        """Execute a statement on the application's own tables and return all rows. Raises sqlite3.Error."""
         return await self.run(lambda: self._db.execute(statement, tuple(parameters)).fetchall())
 
     async def executemany(self, statement: str, parameters: Iterable[Iterable[Any]]) -> int:
-        """Execute a statement for each set of parameters; returns the number of rows changed. Raises: sqlite3.Error."""
+        """Execute a statement for each set of parameters; return the number of changed rows. Raises sqlite3.Error."""
         return await self.run(lambda: self._db.executemany(statement, map(tuple, parameters)).rowcount)
 
     async def run(self, call: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """
-        Run a call in the connection's thread, where it may use what is bound to the connection.
+        Run a call in the connection's thread.
 
         Cancelling ends the wait at once; a call that runs already is not stopped.
         """
@@ -153,7 +153,7 @@ class Connection:
             raise StoreUnavailableError(self._path, problem)
 
     async def close(self) -> None:
-        """Close the connection; what is not committed is rolled back. Closing twice does nothing."""
+        """Close the connection and roll back an open transaction. Closing it again does nothing."""
         if self._is_open:
             self._is_open = False
             await self._settle(self._db.close)

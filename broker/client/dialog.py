@@ -72,15 +72,18 @@ _BEGIN = (
 
 class Dialog:
     """
-    One side of a dialog, on the connection it was got from. The properties look at the database each time.
+    One side of a dialog, on the connection that it was made or found on. Properties read the database each time.
 
     Attributes:
-        conversation_handle: Names this side.
-        conversation_id: Names both sides.
-        endpoint_id: The row of this side.
+        conversation_handle: GUID of this side.
+        conversation_id: GUID that both sides have in common.
+        endpoint_id: Key of this side in the database.
     """
 
     __slots__ = ("_db", "_is_durable", "conversation_handle", "conversation_id", "endpoint_id")
+    conversation_handle: uuid.UUID
+    conversation_id: uuid.UUID
+    endpoint_id: int
 
     def __init__(self, db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, conversation: uuid.UUID) -> None:
         self._db = db
@@ -94,37 +97,37 @@ class Dialog:
 
     @property
     def state(self) -> ConversationState:
-        """The documented state; CLOSED also when the store has no record of the dialog left."""
+        """State of this side; CLOSED also if the database has no record of the dialog left."""
         return ConversationState(self._find("state") or ConversationState.CLOSED)
 
     @property
     def conversation_group_id(self) -> uuid.UUID:
-        """The group, whose messages are handled by one reader at a time. Raises ConversationError 8426."""
+        """Conversation group; one reader at a time handles its messages. Raises ConversationError 8426."""
         return uuid.UUID(bytes=self._get("conversation_group_id"))
 
     @property
     def priority(self) -> int:
-        """1 .. 10, fixed when the conversation was made. Raises ConversationError 8426."""
+        """Priority from 1 to 10, fixed when the dialog began. Raises ConversationError 8426."""
         return int(self._get("priority"))
 
     @property
     def lifetime(self) -> datetime:
-        """When the dialog fails at this side unless it has ended, UTC. Raises ConversationError 8426."""
+        """Time (UTC) when the dialog fails at this side unless it has ended. Raises ConversationError 8426."""
         return datetime.fromtimestamp(self._get("lifetime"), UTC)
 
     @property
     def far_broker_instance(self) -> uuid.UUID | None:
-        """The database of the far side; None while any may answer, or when the store has no record of the dialog."""
+        """GUID of the far database; None while any may answer, or if the database has no record of the dialog."""
         far = self._find("far_broker_instance")
         return None if far is None else uuid.UUID(bytes=far)
 
     @property
     def transmission_status(self) -> str:
         """
-        GET TRANSMISSION STATUS: why what was sent is not acknowledged yet; blank while it is simply on its way.
+        GET TRANSMISSION STATUS: the reason why sent messages are not acknowledged yet; blank without a problem.
 
-        While messages wait it is that of `sys.transmission_queue`, unless no daemon has the file, or this transaction
-        has sent some of them. When none waits it says so.
+        While messages wait it is the status in `sys.transmission_queue`, unless no daemon serves the file, or this
+        transaction has sent some of them. If none waits, the text is about that.
         """
         return look(self._db, lambda: transmission_status(self._db, self.endpoint_id))
 
@@ -134,23 +137,24 @@ class Dialog:
 
         Args:
             body: Bytes, text (as UTF-8), a binary file, or an iterable of bytes; the last two are read piece by piece.
-                What an application makes while it is read is read before the database is touched, above 1 MiB into a
-                temporary file; a file on a disk above 1 MiB is read while the database is locked.
-            type: Message type name, 1 .. 512 bytes.
-            headers: Text by name that travels along with the body, at most HEADERS_MAX of HEADERS_MAX_BYTES. The
-                context of a span of OpenTelemetry at work here is added where they have no `traceparent`.
+                A generator, pipe or socket is read before the database is locked, above 1 MiB into a temporary file. A
+                file on disk above 1 MiB is read while the database is locked.
+            type: Name of the message type, 1 to 512 bytes.
+            headers: Names and texts that travel along with the body, at most 32 with 4096 bytes together. The current
+                span of OpenTelemetry is added unless they have a `traceparent`.
 
         Returns:
-            Its message_sequence_number.
+            The message_sequence_number.
 
         Raises:
-            ConversationError: 8429 the dialog can no longer send; 8489 its lifetime is over; 8426 unknown handle; 8412
-                a type name or headers that exceed their limits; 8433 no body, or text that is not UTF-8. Under a
-                contract that is declared here also: 8428 no such type; 8431 not part of the contract; 8432 and 8434 not
-                for this side; 8430 and 9616 a body that its type does not allow.
+            ConversationError: 8429 the dialog has ended or failed; 8489 its lifetime is over; 8426 unknown handle; 8412
+                the type name or the headers exceed their limits; 8433 no body, or text that is not UTF-8; 8428 the
+                contract is declared here, and the type does not exist; 8431 the contract does not have the type; 8432
+                the type is for the target only; 8434 the type is for the initiator only; 8430 the validation of the
+                type refuses the body; 9616 the body is not the XML that its type requires.
             StoreBusyError: the database stayed locked.
-            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL, which is checked once for each
-                dialog object; or the disk of temporary files is full.
+            StoreUnavailableError: the connection has `PRAGMA synchronous` below FULL (checked once for each dialog
+                object), or the disk of temporary files is full.
         """
         self._check_durable()
         handle = self.conversation_handle
@@ -161,16 +165,16 @@ class Dialog:
         SEND for many messages in one pass: all are queued, in order, or none is.
 
         Args:
-            bodies: Bodies, each of them as for `send`, or pairs of a type and a body; all of them are read before the
-                first is queued, above 1 MiB into a temporary file.
-            type: Of those without one.
-            headers: Of each of them, as for `send`.
+            bodies: Bodies as for `send`, or pairs of a type and a body. All are read before the first is queued, above
+                1 MiB into a temporary file.
+            type: Type of the bodies that are given without one.
+            headers: Headers of each message, as for `send`.
 
         Returns:
-            Their message_sequence_numbers.
+            The message_sequence_numbers.
 
         Raises:
-            As `send`.
+            BrokerError: as `send`.
         """
         self._check_durable()
         handle = self.conversation_handle
@@ -178,18 +182,18 @@ class Dialog:
 
     def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """
-        END CONVERSATION: end sending and receiving at this side; the far side is notified after everything sent.
+        END CONVERSATION: end this side; the far side is notified after it has received everything sent.
 
         Args:
-            error: A positive code: END .. WITH ERROR; the far side receives an Error message after everything sent.
-            description: The text that the far side receives with the code, at most 3000 characters.
-            cleanup: END .. WITH CLEANUP: this side forgets everything and sends nothing; for administrators.
+            error: Positive code (WITH ERROR): the far side receives an Error message instead of EndDialog.
+            description: Text that the far side receives with the code, at most 3000 characters.
+            cleanup: Forget the dialog at this side without notice to the far side (WITH CLEANUP); for administrators.
 
         Raises:
-            ConversationError: 8426 unknown handle; 8462 ended before; 8403 an error code that is not a positive
-                whole number; 8424 a description that is too long, is not UTF-8, or is given without `error`.
+            ConversationError: 8426 unknown handle; 8462 this side has ended already; 8403 the error code is not a
+                positive whole number; 8424 the description is too long, is not UTF-8, or is given without `error`.
             StoreBusyError: the database stayed locked.
-            StoreUnavailableError: as `send`; not with cleanup, which sends nothing.
+            StoreUnavailableError: as `send`; not with `cleanup`.
         """
         if cleanup:
             if error is not None or description:
@@ -201,13 +205,16 @@ class Dialog:
 
     def set_timer(self, seconds: float | timedelta) -> None:
         """
-        BEGIN CONVERSATION TIMER: after this time a DialogTimer message arrives in this side's own queue, once.
+        BEGIN CONVERSATION TIMER: put one DialogTimer message into the queue of this side after some time.
 
-        A timer set before is replaced; `cancel_timer` ends one.
+        It replaces a timer set before; `cancel_timer` ends one.
+
+        Args:
+            seconds: Seconds from now, or a timedelta.
 
         Raises:
-            ConversationError: 8410 not a number, not above 0, or beyond the lifetime; 8426 unknown handle; 8429 ended
-                here.
+            ConversationError: 8410 the time is not a number, is not above 0, or is after the end of the lifetime; 8426
+                unknown handle; 8429 this side has ended.
             StoreBusyError: the database stayed locked.
         """
         delay = check_seconds(seconds, "a conversation timer's seconds", 8410)
@@ -218,7 +225,7 @@ class Dialog:
         End a conversation timer that has not fired; a DialogTimer message that is queued already stays.
 
         Raises:
-            ConversationError: 8426 unknown handle; 8429 ended here.
+            ConversationError: 8426 unknown handle; 8429 this side has ended.
             StoreBusyError: the database stayed locked.
         """
         self._set_timer(None)
@@ -273,26 +280,28 @@ def begin_dialog(
     encryption: bool | None = None,
 ) -> Dialog:
     """
-    BEGIN DIALOG CONVERSATION: local state only; nothing crosses the network before the first send.
+    BEGIN DIALOG CONVERSATION: begin a dialog. It is local: nothing crosses the network before the first send.
 
     Args:
         db: The application's connection to a database of the broker.
-        from_service: A service of this database.
-        to_service: The target's name, 1 .. 512 bytes, wherever it lives.
-        contract: Told to the target with the first message; when it is declared here, it is enforced at each send.
-        broker_instance: The one database that shall answer, 'CURRENT DATABASE' for this one; None lets routing choose.
+        from_service: Name of the initiator, a service of this database.
+        to_service: Name of the target, 1 to 512 bytes, in this database or any other.
+        contract: Name of the contract. The target receives it with the first message; if it is declared in this
+            database, it is enforced at each send.
+        broker_instance: GUID of the database that must answer, or 'CURRENT DATABASE'; None lets routing choose.
         lifetime: Seconds, or a timedelta, after which the dialog fails at both sides.
-        related_conversation: One whose conversation group this one joins.
-        related_conversation_group: The group itself, which may be new. Without either the dialog has its own.
-        encryption: Whether it has to be sealed when it leaves the instance; None = when this database has a
-            certificate. A remote service binding for the target seals it in any case. Without one, a dialog that has to
+        related_conversation: Dialog whose conversation group the new one joins.
+        related_conversation_group: Conversation group to join, which may be new. Without either argument the dialog
+            gets a new group.
+        encryption: Whether the dialog must be sealed when it leaves the instance; None is yes if this database has a
+            certificate. A remote service binding for the target seals it in any case. Without one, a dialog that must
             be sealed ends with error 9727 when it would leave.
 
     Raises:
-        ConversationError: 15151 no such service here; 8412 a name that does not fit; 8413 not a GUID, or the zero GUID;
-            8489 a lifetime that is not a number, is over before it begins, or is longer than LIFETIME_MAX seconds; 8426
-            the related conversation is unknown; 8414 its group belongs to another queue, or is the zero GUID; 102 both
-            relations at once.
+        ConversationError: 15151 no such service here; 8412 a name is empty or too long; 8413 not a GUID, or the zero
+            GUID; 8489 the lifetime is not a number, is not above 0, or exceeds 2147483647 seconds; 8426 the related
+            conversation is unknown; 8414 its group belongs to another queue, or is the zero GUID; 102 both relations
+            are given.
         StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     check_connection(db)
@@ -328,7 +337,11 @@ def begin_dialog(
 
 def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> Dialog:
     """
-    The dialog of a conversation handle kept from earlier.
+    Find the dialog of a conversation handle that was kept.
+
+    Args:
+        db: The application's connection to the database of the dialog.
+        conversation_handle: Handle, a GUID or its text.
 
     Raises:
         ConversationError: 8426 unknown handle; 8413 not a GUID.
@@ -355,13 +368,20 @@ def send(
     headers: Headers | None = None,
 ) -> list[int]:
     """
-    SEND ON CONVERSATION (h1, h2, ...): queue one message on each of several dialogs of one connection, or on none.
+    SEND ON CONVERSATION (h1, h2, ...): queue one message on each of several dialogs, or on none.
+
+    Args:
+        dialogs: Dialogs of one connection.
+        body: As for `Dialog.send`.
+        type: Name of the message type.
+        headers: As for `Dialog.send`.
 
     Returns:
-        Its message_sequence_number on each.
+        The message_sequence_number on each dialog.
 
     Raises:
-        As `Dialog.send`; and ConversationError 8418, a dialog is given twice or on another connection.
+        ConversationError: 8418 a dialog is given twice, or belongs to another connection.
+        BrokerError: as `Dialog.send`.
     """
     chosen = list(dialogs)
     for dialog in chosen:
@@ -380,11 +400,15 @@ def send(
 
 def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
     """
-    MOVE CONVERSATION: put a conversation into another conversation group, which may be new.
+    MOVE CONVERSATION: put a dialog into another conversation group.
+
+    Args:
+        dialog: The dialog to move.
+        group: Conversation group, which may be new.
 
     Raises:
         ConversationError: 8426 unknown handle; 8413 not a GUID; 8439 the group belongs to another queue, or is the zero
-            GUID; 8438 the conversation has ended here.
+            GUID; 8438 this side has ended.
         StoreBusyError: the database stayed locked.
     """
     check_dialog(dialog, Dialog)

@@ -48,14 +48,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reader(Activation):
-    """A function that reads a queue. `reader` makes it, of its arguments; calling it calls the function."""
+    """A function that reads a queue, made by `reader`. Calling it calls the function, for tests."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """The function itself, for tests of it."""
         return self.function(*arguments, **keywords)
 
     def run(self, database: Any, *, grace: float | None = None) -> None:
-        """Run this reader alone, in this thread, until SIGTERM or SIGINT; see `run_readers`."""
+        """Run this reader alone in this thread until SIGTERM or SIGINT, as `run_readers` does in a loop."""
         run_until_signal([self], database, grace=grace)
 
 
@@ -73,24 +73,24 @@ def reader(
     """
     Make a function the reader of a queue: `@broker.reader("BillingQueue")` above `def handle(db, messages)`.
 
-    The function may be a coroutine function. It is passed a connection to the database and messages of one conversation
-    group, in order; what it writes there, sends and ends is committed together with the receipt of the messages when it
-    returns, and rolled back when it raises.
+    It may be a coroutine function. It is passed a connection to the database and messages of one conversation group, in
+    order. Its writes, sends and ends are committed together with the receipt of the messages when it returns, and
+    rolled back when it raises.
 
     Args:
         queue: Name of the queue.
-        concurrency: Conversation groups at a time in one process, 1 .. 1024.
-        top: At most so many messages at once, at least 1.
-        attempts: Failures of a message after which its dialog is put in quarantine, at least 1.
+        concurrency: Conversation groups handled at a time in one process, 1 to 1024.
+        top: Maximum number of messages in one call, at least 1.
+        attempts: Failures of a message until its dialog is put in quarantine, at least 1.
         retry_delay: Seconds until the second attempt, doubled for each further one; at least 0.
-        database: Name of the database; None is the one given that has a queue of that name.
-        single: One message at a time: `def handle(db, message)`; `top` is then 1.
-        end_dialogs: End this side of dialogs that the far side has ended, or that failed, once the function has
-            handled their last message, unless it ended them itself.
+        database: Name of the database; None finds the one that has a queue of this name.
+        single: Whether the function is called with one message: `def handle(db, message)`; `top` is then 1.
+        end_dialogs: Whether to end this side of dialogs that the far side has ended, or that failed, once the function
+            has handled their last message.
 
     Raises:
-        ValueError, TypeError: an argument that is not of its range or kind; and a function, where it is decorated, that
-            cannot be called with a connection and messages.
+        ValueError: an argument is out of range.
+        TypeError: an argument has the wrong type, or the function cannot be called with a connection and messages.
     """
     if not isinstance(queue, str):
         raise TypeError("a reader needs the name of its queue: @broker.reader('BillingQueue')")
@@ -131,12 +131,12 @@ def _check_function(function: object, *, single: bool) -> None:
 
 @dataclass(slots=True)
 class Readers:
-    """Readers of an application, collected: `app = broker.Readers()`, then `@app.reader("BillingQueue")`."""
+    """A collection of the readers of an application: `app = broker.Readers()`, then `@app.reader("BillingQueue")`."""
 
     readers: list[Reader] = field(default_factory=list)
 
     def reader(self, queue: str, **options: Any) -> Callable[[Function], Reader]:
-        """As `broker.reader`, and collect it."""
+        """Make a reader as `broker.reader` does, with the same arguments, and collect it."""
         make = reader(queue, **options)
 
         def collect(function: Function) -> Reader:
@@ -153,16 +153,16 @@ async def run_readers(
     readers: object, databases: Databases, *, grace: float | None = None, stop: asyncio.Event | None = None
 ) -> bool:
     """
-    Run readers in this loop until `stop` is set or the task is cancelled.
+    Run readers in this event loop until `stop` is set or the task is cancelled.
 
     Args:
-        readers: A reader, a list of them, a `Readers` or a module that has some.
-        databases: The file of each database by name, or the one file.
-        grace: Seconds for what is under way when it ends; None is 30.
-        stop: Set it to end.
+        readers: A reader, a list of readers, a `Readers`, or a module with readers.
+        databases: File of each database by name, or one file.
+        grace: Seconds that running functions get to finish at the end; None is 30.
+        stop: Event that ends the readers when it is set.
 
     Returns:
-        Whether everything under way was finished.
+        Whether all running functions finished in time.
 
     Raises:
         TypeError: there is no reader.

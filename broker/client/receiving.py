@@ -61,7 +61,7 @@ Waiting: TypeAlias = Generator[Doorbell, None, _T]
 
 class Received:
     """
-    What RECEIVE returns of a message; see the original's RECEIVE for the columns.
+    One received message, with the columns of the original's RECEIVE.
 
     Made from a row, whose columns are converted only when they are asked for: most readers want few of them.
     """
@@ -77,50 +77,50 @@ class Received:
 
     @property
     def type(self) -> str:
-        """Its message type name."""
+        """Name of the message type."""
         return str(self._row[3])
 
     @property
     def message_sequence_number(self) -> int:
-        """Its place in its conversation, from 0."""
+        """Position in the conversation, from 0."""
         return int(self._row[2])
 
     @property
     def message_enqueue_time(self) -> datetime:
-        """When it was stored here, UTC."""
+        """Time (UTC) when the message was stored here."""
         return datetime.fromtimestamp(self._row[5], UTC)
 
     @property
     def contract(self) -> str:
-        """The contract of its conversation."""
+        """Contract of the conversation."""
         return str(self._row[10])
 
     @property
     def service_name(self) -> str:
-        """The service here to which it was sent."""
+        """Service of this database that the message was sent to."""
         return str(self._row[9])
 
     @property
     def conversation_group_id(self) -> uuid.UUID:
-        """The conversation group in which it was received."""
+        """Conversation group in which the message was received."""
         return uuid.UUID(bytes=self._row[11])
 
     @property
     def priority(self) -> int:
-        """The priority of its conversation, 1 .. 10."""
+        """Priority of the conversation, from 1 to 10."""
         return int(self._row[12])
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that its sender sent along with the body; empty without any."""
+        """Headers that the sender sent along with the body; empty without any."""
         return headers_of(self._row[13])
 
     @property
     def trace_context(self) -> Any:
         """
-        The context of the span that sent it, for `context=` of a span of OpenTelemetry.
+        Context of the span that sent the message, for `context=` of a span of OpenTelemetry.
 
-        None when it carries none, or the API of OpenTelemetry is not installed.
+        None without one, or if the API of OpenTelemetry is not installed.
         """
         return context_of(self.headers)
 
@@ -141,17 +141,17 @@ class Received:
 
     @property
     def is_large(self) -> bool:
-        """Whether its body is above 1 MiB, so that it is better read as a file."""
+        """Whether the body is above 1 MiB, so that it is better read as a file."""
         return self._large is not None
 
     @property
     def error_code(self) -> int | None:
-        """The code of an Error message, positive from the far application, negative from the broker; None otherwise."""
+        """Code of an Error message: positive from the far application, negative from the broker. None otherwise."""
         return self._error()[0]
 
     @property
     def error_description(self) -> str:
-        """The text next to the code of an Error message; empty for all other messages."""
+        """Text of an Error message; empty for all other messages."""
         return self._error()[1]
 
     def _error(self) -> tuple[int | None, str]:
@@ -160,9 +160,15 @@ class Received:
 
 
 class Message(Received):
-    """One received message, and the dialog on which to answer it."""
+    """
+    One received message.
+
+    Attributes:
+        dialog: The dialog on which to answer.
+    """
 
     __slots__ = ("dialog",)
+    dialog: Dialog
 
     def __init__(self, row: tuple[Any, ...], large: LargeBody | None, dialog: Dialog) -> None:
         super().__init__(row, large)
@@ -170,7 +176,7 @@ class Message(Received):
 
     @property
     def body(self) -> bytes:
-        """All of its body. Raises: ValueError, it is a large one and the transaction is over."""
+        """The whole body. Raises ValueError if `is_large` and the transaction is over."""
         if self._large is not None:
             return self._large.open().read()
         body: bytes = self._row[4]
@@ -178,11 +184,11 @@ class Message(Received):
 
     @property
     def body_length(self) -> int:
-        """Bytes of its body, which is not read for that. Raises: as `body`."""
+        """Length of the body in bytes; the body is not read. Raises as `body`."""
         return len(self._row[4]) if self._large is None else self._large.length()
 
     def open(self) -> io.BufferedIOBase:
-        """Its body as a binary file, in bounded memory, until the transaction ends. Raises: as `body`."""
+        """Return the body as a binary file, read in bounded memory, until the transaction ends. Raises as `body`."""
         return io.BytesIO(self._row[4]) if self._large is None else self._large.open()
 
 
@@ -203,23 +209,23 @@ def receive(
     RECEIVE: remove messages from a queue, in order within each conversation.
 
     Args:
-        db: The application's connection; its transaction holds what is removed until it commits or rolls back.
-        queue: Its name.
-        top: At most so many messages, at least 1.
-        wait: Seconds to wait for the first one, `math.inf` for ever; 0 looks once, and so does a call inside a
-            transaction that is open already, where nothing new can be seen.
-        conversation: Only messages of this one, a dialog or its handle; none while a reader has its group.
-        conversation_group: Only messages of this group; none while a reader has it.
-        poison: After so many rollbacks a message that was received alone puts its dialog in quarantine, and after three
-            in a row fewer messages than `top` are returned; 0 for none of that (see `broker.client.poison`).
+        db: The application's connection. The messages are removed when its transaction commits.
+        queue: Name of the queue.
+        top: Maximum number of messages, at least 1.
+        wait: Seconds to wait for the first message, `math.inf` for ever. With 0, or inside a transaction that is open
+            already, the call checks once.
+        conversation: Dialog, or its handle: only its messages; none while a reader has its group.
+        conversation_group: GUID of a group: only its messages; none while a reader has it.
+        poison: Rollbacks of a message that was received alone until its dialog is put in quarantine. After three
+            rollbacks in a row fewer messages than `top` are returned. 0 turns both off.
 
     Returns:
-        The messages, none when the wait was over.
+        The messages; an empty list if none arrived in time.
 
     Raises:
-        ConversationError: 127 `top` or `poison` is not a whole number of its range; 148 `wait` is not a time; 208 no
-            such queue; 9617 the queue is disabled; 8426 no such conversation; 8413 not a GUID; 102 a conversation and a
-            group at once.
+        ConversationError: 127 `top` or `poison` is not a whole number, or is out of range; 148 `wait` is not a time;
+            208 no such queue; 9617 the queue is disabled; 8426 no such conversation; 8413 not a GUID; 102 a
+            conversation and a group are given.
         StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
     steps = receiving(
@@ -236,18 +242,17 @@ def receive(
 
 def get_conversation_group(db: sqlite3.Connection, *, queue: str, wait: float = 0.0) -> uuid.UUID | None:
     """
-    GET CONVERSATION GROUP: the group of the message that is next in a queue.
+    GET CONVERSATION GROUP: lock the conversation group of the next message of a queue.
 
-    It is locked until the transaction ends, and the whole database with it: see above. In autocommit mode that is at
-    once.
+    The whole database is locked with it, until the transaction ends; in autocommit mode that is at once.
 
     Args:
         db: The application's connection.
-        queue: Its name.
+        queue: Name of the queue.
         wait: As for `receive`.
 
     Returns:
-        The group, None when the wait was over.
+        The group; None if no message arrived in time.
 
     Raises:
         ConversationError: 148 `wait` is not a time; 208 no such queue; 9617 the queue is disabled.

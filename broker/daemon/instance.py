@@ -438,18 +438,18 @@ class InstanceLeaver:
 @asynccontextmanager
 async def serve(settings: Settings | str | Path) -> AsyncIterator[Instance]:
     """
-    Run an instance inside the application's own event loop; it is drained when the block is left.
+    Run an instance in the application's event loop; it is drained when the block is left.
 
     Args:
-        settings: As loaded, or the configuration file.
+        settings: Path of the configuration file, or loaded settings.
 
     Raises:
-        SettingsError: The configuration is wrong; everything about it in one report.
-        SettingError: `BROKER_KERNEL` forces a kernel that is not there, or a certificate cannot be used; or a database
-            file is a copy.
-        StoreUnavailableError: A database cannot be opened or used.
-        ListenFailedError: The instance cannot listen on an address.
-        StatementError: As `Instance.start`.
+        SettingsError: the configuration has errors; all of them are reported.
+        SettingError: a certificate cannot be used, a database file is a copy, or `BROKER_KERNEL` names a kernel that is
+            not installed.
+        StoreUnavailableError: a database cannot be opened or used.
+        ListenFailedError: the instance cannot listen on an address.
+        StatementError: a statement in a script of the configuration is refused.
     """
     if not isinstance(settings, Settings):
         settings = load_settings(Path(settings), environ=os.environ)

@@ -10,11 +10,12 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tools.pages import admin, commands, errors, figures, observe, pipeline, settings
+from tools.pages import admin, api, commands, errors, figures, observe, pipeline, settings
 from tools.pages.example import Example
 from tools.pages.markers import renew
 
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "api.md": {"api": api.names},
     "admin.md": {"operations": admin.operations},
     "configuration.md": {"settings": settings.settings},
     "contributors/results.md": figures.RESULTS,
