@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -71,6 +72,7 @@ async def _run(serving: Callable[[], AbstractAsyncContextManager[Instance]], not
     notify.start_watchdog()
     try:
         async with serving() as served:
+            gc.freeze()  # what the start has made stays: a collection that walked 100,000 routes would block the loop
             life.begin(served)
             await served.stopping.wait()
     except asyncio.CancelledError:

@@ -87,7 +87,7 @@ class ForwardingTable:
         self._choices: dict[str | None, set[Choice]] = {}  # next hops that frames had a choice of, by service of routes
         self._pairs_at: dict[NetworkAddress, dict[MirroredPair, None]] = {}  # by the address of their principal
         self._invented: set[NetworkAddress] = set()
-        self._databases: dict[bytes, DatabaseSink] = {}
+        self.databases: dict[bytes, DatabaseSink] = {}
         self._drop_sinks: dict[Disposition, DropSink] = {}
         self._pool = pool
         self._context = context
@@ -250,10 +250,10 @@ class ForwardingTable:
         return self.outbox(address)
 
     def _database(self, database: bytes) -> DatabaseSink:
-        sink = self._databases.get(database)
+        sink = self.databases.get(database)
         if sink is None:
             sink = DatabaseSink(database, self._deliver, self._context.drop, self._context.ring)
-            self._databases[database] = sink
+            self.databases[database] = sink
         return sink
 
     def _new_outbox(self, address: Destination, request_link: Callable[[], None]) -> Outbox:

@@ -332,12 +332,18 @@ class Outbox:
 
 
 class DatabaseSink:
-    """Frames for a database of this instance, by its broker instance."""
+    """
+    Frames for a database of this instance, by its broker instance.
 
-    __slots__ = ("_database", "_deliver", "_drop", "_ring", "runs")
+    Attributes:
+        delivered: Frames so far.
+    """
+
+    __slots__ = ("_database", "_deliver", "_drop", "_ring", "delivered", "runs")
 
     def __init__(self, database: bytes, deliver: Deliver, drop: Drop, ring: Ring | None = None) -> None:
         self.runs: list[Buffer] = []
+        self.delivered = 0
         self._database = database
         self._deliver = deliver
         self._drop = drop
@@ -347,6 +353,7 @@ class DatabaseSink:
         """Copy the frames out of the slab and deliver them."""
         frames = [bytes(run[start:stop]) for run in self.runs for start, stop in frame_bounds(run)]
         self._deliver(self._database, frames, origin)
+        self.delivered += len(frames)
         self.runs.clear()
 
     def recover(self, now: float, origin: FrameOrigin, entry_of: EntryOf) -> None:

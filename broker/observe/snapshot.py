@@ -258,7 +258,7 @@ class DropSnapshot(Struct, frozen=True):
         return frame_fields(frame) if len(frame) >= MIN_DIALOG_FRAME else FrameFields()
 
 
-class RouteFrames(Struct, frozen=True):
+class RouteFrames(Struct, frozen=True, gc=False):
     """Frames sent by a route; `next_hop` is None for all whose route is no longer remembered."""
 
     route: str
@@ -350,13 +350,13 @@ async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotS
     found: dict[SnapshotSection, tuple[Any, ...]] = {}
     deadline = time.monotonic() + STEP_SECONDS
     for section in sections:
-        values = _read(section, instance, loop.time())
-        found[section] = ()
-        while part := tuple(islice(values, STEP_VALUES)):
-            found[section] += part
+        values, read = _read(section, instance, loop.time()), list[Any]()
+        while part := list(islice(values, STEP_VALUES)):
+            read += part
             if time.monotonic() >= deadline:
                 await asyncio.sleep(0)
                 deadline = time.monotonic() + STEP_SECONDS
+        found[section] = tuple(read)
     return _snapshot(instance, loop.time(), found)
 
 
@@ -409,10 +409,13 @@ def _read_run(instance: Running) -> RunSnapshot:
 
 def _read_forwarding(instance: Running) -> ForwardingSnapshot:
     forwarder, pool = instance.forwarder, instance.forwarder.pool
+    forwarded = forwarder.forwarded
     return struct_from(
         ForwardingSnapshot,
         forwarder,
         pool,
+        forwarded=forwarded,
+        unaccounted=forwarder.passed_on - forwarded,
         received=dict(forwarder.received),
         dropped=dict(forwarder.dropped),
         held=pool.frames,
@@ -637,19 +640,23 @@ def _read_by_route(instance: Running, _: float) -> Iterator[RouteFrames]:
     """By route and next hop; of mirrored routes by the address that was principal then. As of the first value."""
     forwarder = instance.forwarder
     principals = forwarder.routing_context.principals
-    left = [(way.route, way.sink, way.frames) for way in forwarder.entries.values() if isinstance(way.sink, Outbox)]
-    earlier = [one for counts in forwarder.table.sent_earlier.values() for one in counts.items()]
+    entries = list(forwarder.entries.values())
+    counts = [entry.frames for entry in entries]
+    earlier = [one for former in forwarder.table.sent_earlier.values() for one in former.items()]
     if forwarder.retired_frames:
         yield RouteFrames("", None, forwarder.retired_frames)
     hops: dict[Outbox, str | None] = {}  # its text costs more than all else, and many routes lead to one address
-    for route, outbox, frames in left:
+    for entry, frames in zip(entries, counts, strict=True):
+        outbox = entry.sink
+        if not isinstance(outbox, Outbox):
+            continue
         if outbox not in hops:
             address = outbox.address
             hop = principals.get(address) if isinstance(address, MirroredPair) else address
             hops[outbox] = None if hop is None else str(hop)
         text = hops[outbox]
         if text is not None:
-            yield RouteFrames(route, text, frames)
+            yield RouteFrames(entry.route, text, frames)
     yield from (RouteFrames(route, text, frames) for (route, text), frames in earlier)
 
 

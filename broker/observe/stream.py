@@ -55,6 +55,7 @@ class Counters(Struct, frozen=True):
     They count dialog frames that passed the forwarder, messages of the databases here, and frames held now.
 
     Attributes:
+        forwarded: Frames that came in and are neither delivered nor dropped nor held.
         hops: Number of frames by how long they were here, by position in `BUCKETS`.
         trips: Number of acknowledgements by how long they were under way, by position in `BUCKETS`.
     """
@@ -79,6 +80,7 @@ def read_counters(instance: Running) -> Counters:
         Counters,
         forwarder,
         received=forwarder.received.total(),
+        forwarded=forwarder.passed_on,
         dropped=forwarder.dropped.total(),
         sent=sum(transmitter.sent.total() for transmitter in transmitters),
         acknowledged=sum(transmitter.acknowledged.total() for transmitter in transmitters),
@@ -466,7 +468,8 @@ def _ledger(sample: EventSample, unaccounted: int) -> Row:
     """The forwarder's in one sentence; the databases have their own."""
     counters = sample.counters
     sentence = (
-        f"{counters.received:,} frames in = {counters.forwarded:,} forwarded + {counters.delivered:,} delivered"
+        f"{counters.received:,} frames in = {counters.forwarded - unaccounted:,} forwarded"
+        f" + {counters.delivered:,} delivered"
         f" + {counters.dropped:,} dropped + {counters.held:,} held"
     )
     return {
