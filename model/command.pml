@@ -3,7 +3,7 @@
  *
  * Time passes in ticks. Between any two steps of a partner any number of them may pass, up to SLOW in all while it has
  * something to do: so long it stands still, or an answer is on its way. What decides about the roles (arbiter) stands
- * outside of the product, and so does the copying of the file; both do what docs/databases.md asks of them: nobody else
+ * outside of the product, and so does the copying of the file; both do what docs/mirroring.md asks of them: nobody else
  * is named before role_timeout has passed since the last `principal`, unless the former one has heard `mirror` and says so,
  * or is gone; and the file is copied behind that, and before another one is named. One partner at a time stands still.
  *

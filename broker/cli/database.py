@@ -2,7 +2,7 @@
 `broker database`: makes a database file that was copied, moved or restored usable again.
 
 The commands hold the lock of the file, so no daemon may have it open, and record their changes in the audit of the
-configuration; `docs/databases.md` says when to use which.
+configuration; `docs/how-to/back-up-and-restore.md` says when to use which.
 """
 
 from __future__ import annotations

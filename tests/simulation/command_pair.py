@@ -1,5 +1,5 @@
 """
-Whoever decides about the roles of a pair with a file for each partner, and copies the file: as docs/databases.md asks.
+Whoever decides about the roles of a pair with a file for each partner, and copies the file: as docs/mirroring.md asks.
 
 Nobody else is named before role_timeout has passed since the last `principal`, unless the former principal has heard
 `mirror` and says that it is none, or is gone; then its file is copied, and then its partner is named. The application

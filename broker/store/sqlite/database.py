@@ -316,7 +316,8 @@ class FileWatch:
         happened = "is gone" if number is None else "was replaced by another one"
         problem = (
             f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
-            f" {remedy} stop the daemon and all other programs that use the database, and see docs/databases.md"
+            f" {remedy} stop the daemon and all other programs that use the database, and see"
+            " docs/how-to/back-up-and-restore.md"
         )
         raise StoreUnavailableError(str(self._path), " ".join(problem.split()))
 

@@ -93,7 +93,7 @@ class Overtaken(Fault):
         """
         It stands still, and not within a COMMIT: nobody can say whether the copy of its file has that.
 
-        What becomes of one that does stands in docs/databases.md. Whoever has the lock of the file sees to it that the
+        What becomes of one that does stands in docs/mirroring.md. Whoever has the lock of the file sees to it that the
         daemon writes nothing at that moment.
         """
         with closing(sqlite3.connect(file, timeout=pair.SECONDS, isolation_level=None)) as db:
