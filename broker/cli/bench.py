@@ -43,8 +43,6 @@ def bench() -> None:
     """
     Measure running instances: messages a second, and latencies.
 
-    Exit codes: as each of its commands says.
-
     Examples:
         broker bench forwarding --address tcp://127.0.0.1:4022
         broker bench dialogs orders.db billing.db
@@ -68,7 +66,9 @@ size_option = click.option(
     show_default=True,
     help="Where this command listens, as the gateway reaches it.",
 )
-@click.option("--connections", type=click.IntRange(min=1), default=1, show_default=True, help="To the gateway.")
+@click.option(
+    "--connections", type=click.IntRange(min=1), default=1, show_default=True, help="Connections to the gateway."
+)
 @messages_option
 @size_option
 @click.option(

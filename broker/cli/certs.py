@@ -62,7 +62,7 @@ _host_option = click.option(
 )
 _spiffe_option = click.option("--spiffe", metavar="URI", default="", help="A SPIFFE id: spiffe://domain/path.")
 _days_option = click.option(
-    "--days", type=click.IntRange(1), help=f"How long it is valid; at most {LEAF_DAYS_MAX}, {LEAF_DAYS} when left out."
+    "--days", type=click.IntRange(1), help=f"Days of validity, at most {LEAF_DAYS_MAX}; {LEAF_DAYS} if left out."
 )
 _ca_option = click.option(
     "--ca",
@@ -90,7 +90,7 @@ def certs() -> None:
 @click.option("--name", help="The common name; by default broker CA, or the host name.")
 @_host_option
 @_spiffe_option
-@click.option("--days", type=click.IntRange(1), help=f"How long it is valid; {AUTHORITY_DAYS} for an authority.")
+@click.option("--days", type=click.IntRange(1), help=f"Days of validity; {AUTHORITY_DAYS} for an authority.")
 @_force_option
 @output_option
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))

@@ -52,11 +52,13 @@ from broker.store.sqlite.schema import LARGE_BYTES
 @config_option
 @database_option
 @click.option("--from", "from_service", required=True, help="A service of the database.")
-@click.option("--to", "to_service", required=True, help="The service to talk to.")
+@click.option("--to", "to_service", required=True, help="The service to send to.")
 @click.option("--contract", default="DEFAULT", show_default=True, help="Contract of the dialog.")
 @click.option("--type", "message_type", default="DEFAULT", show_default=True, help="Type of the messages.")
 @click.option("--broker-instance", help="GUID of the only database that may answer, or 'CURRENT DATABASE'.")
-@click.option("--lifetime", type=float, default=604_800.0, show_default=True, help="Of the dialog, in seconds.")
+@click.option(
+    "--lifetime", type=float, default=604_800.0, show_default=True, help="Lifetime of the dialog, in seconds."
+)
 @click.option(
     "--group", "related_conversation_group", metavar="GUID", help="Conversation group of the dialog; may be new."
 )
@@ -135,9 +137,9 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
 @config_option
 @database_option
 @click.option("--queue", required=True, help="A queue of the database.")
-@click.option("--top", type=click.IntRange(1), default=100, show_default=True, help="At most so many messages.")
+@click.option("--top", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages.")
 @click.option(
-    "--wait", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to wait for the first one."
+    "--wait", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to wait for the first message."
 )
 @click.option("--conversation", metavar="HANDLE", help="Only messages of this conversation.")
 @click.option("--group", "conversation_group", metavar="GUID", help="Only messages of this conversation group.")
@@ -284,7 +286,7 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
 @click.option("--service", metavar="NAME", help="Service of this side; any if left out.")
 @click.option("--older-than", type=Duration(), required=True, help="Minimum age.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
-@click.option("--description", default="", help="Of the error.")
+@click.option("--description", default="", help="Text of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

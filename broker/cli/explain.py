@@ -56,17 +56,17 @@ class BrokerInstance(click.types.UUIDParameterType):
     "--conversation",
     type=click.UUID,
     metavar="GUID",
-    help="Its id, or the handle of one of this instance; random if left out.",
+    help="Id of the conversation, or a handle of this instance; random if left out.",
 )
 @click.option(
     "-d",
     "--database",
     shell_complete=live_names("database"),
-    help="Where it begins; by default the only user database, or outside of the instance.",
+    help="Database in which it begins; by default the only user database, or none: it arrives from outside.",
 )
-@click.option("--incoming", is_flag=True, help="It arrives from another instance.")
+@click.option("--incoming", is_flag=True, help="The message arrives from another instance.")
 @click.option("--peer", metavar="PRINCIPAL", help="The peer that sends it, as in GRANT: also check its permissions.")
-@click.option("--from-target", is_flag=True, help="It is an answer of the target.")
+@click.option("--from-target", is_flag=True, help="The message is an answer of the target.")
 @click.option("--through", is_flag=True, help="Ask the next instance too, and go on to the last one.")
 @where_option
 @config_option
@@ -81,8 +81,8 @@ def explain(
 
     Prints every step of the routing decision and why each route was or was not chosen; sends nothing. Asks the running
     instance; when it does not answer, or with --offline, reads the configuration. Exit codes: 0 it would arrive, as far
-    as is known; 3 it would not (dropped, delayed, in a loop, or to a service that does not exist), or no such database
-    or conversation; 4 no daemon answers and there is no configuration.
+    as is known; 3 it would not arrive, or no such database, service or conversation; 4 no daemon answers and there is
+    no configuration.
 
     Examples:
         broker explain --to //shop/Billing --database orders --through

@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "database": ("broker.cli.database", "Keep, renew or clear a database file that was copied."),
     "bench": ("broker.cli.bench", "Measure running instances: messages a second, and latencies."),
     "run": ("broker.cli.run", "Run message readers (the daemon is `broker serve`)."),
-    "quarantine": ("broker.cli.quarantine", "List and settle dialogs whose message makes its reader fail."),
+    "quarantine": ("broker.cli.quarantine", "List, resume, skip and end dialogs that a failing message stopped."),
     "certs": ("broker.cli.certs", "Make, show and renew keys and certificates."),
     "partner": ("broker.cli.partner", "Exchange partner files, so that two instances trust each other."),
     "why": ("broker.cli.why", "Show where a conversation or message is, why, and what to do."),

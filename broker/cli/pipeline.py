@@ -90,7 +90,7 @@ _COMMON_OPTIONS = (
     click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the results."),
     click.option("--master", default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
-    click.option("--driver-memory", metavar="SIZE", help="Heap, as 4g; by default half of the memory, 1 to 8 GiB."),
+    click.option("--driver-memory", metavar="SIZE", help="Heap, like 4g; by default half of the memory, 1 to 8 GiB."),
     click.option("--from", "first", type=Instant(), help="Only visits from then on."),
     click.option("--to", "end", type=Instant(), help="Only visits before then."),
     output_option,

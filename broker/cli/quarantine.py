@@ -42,7 +42,7 @@ that die. See the log of that program, or let a reader handle the messages"""
 @click.group(cls=Group)
 def quarantine() -> None:
     """
-    List and settle dialogs whose message makes its reader fail.
+    List, resume, skip and end dialogs that a failing message stopped.
 
     Changes are recorded in the audit of the configuration that -c names; without -c, nowhere.
 
@@ -66,7 +66,7 @@ def _changing(command: _Command) -> _Command:
     "--database",
     help="A database of the configuration, or the path of its file; by default all of the configuration.",
 )
-@click.option("--dry-run", is_flag=True, expose_value=False, help="The same: a list changes nothing.")
+@click.option("--dry-run", is_flag=True, expose_value=False, help="No effect: a list changes nothing.")
 @output_option
 def list_(config: Path | None, database: str | None, output: str) -> None:
     """
@@ -166,7 +166,7 @@ def skip(**options: Any) -> None:
 
 @quarantine.command()
 @click.option("--error", type=click.IntRange(1, 2**31 - 1), metavar="CODE", help="End it WITH ERROR, above 0.")
-@click.option("--description", default="", help="Of the error, for the far side.")
+@click.option("--description", default="", help="Text of the error, for the far side.")
 @click.option("--cleanup", is_flag=True, help="End it WITH CLEANUP: forget it, without notice to the far side.")
 @_changing
 def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -> None:

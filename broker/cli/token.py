@@ -56,9 +56,9 @@ def token() -> None:
 
 @token.command()
 @config_option
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Its permissions.")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
 @click.option(
-    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="Its lifetime; never = for ever."
+    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="Lifetime of the token, or never."
 )
 @click.argument("name", callback=_check_name)
 def create(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:

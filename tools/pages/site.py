@@ -17,6 +17,7 @@ from tools.pages.markers import renew
 PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "api.md": {"api": api.names},
     "admin.md": {"operations": admin.operations},
+    "cli.md": {"commands": commands.reference},
     "configuration.md": {"settings": settings.settings},
     "contributors/results.md": figures.RESULTS,
     "dispositions.md": {"dispositions": errors.dispositions},

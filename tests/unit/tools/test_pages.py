@@ -82,6 +82,16 @@ def test_help_names_known_codes_only(name: str) -> None:
     assert set(codes) <= CODES
 
 
+def test_every_command_is_on_the_page_with_each_of_its_options() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    for name, command in commands():
+        section = re.search(rf"^#+ {re.escape(name)}\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+        assert section is not None, name
+        options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        assert [] == [one.opts[0] for one in options if one.opts[0] not in section[1]], name
+        assert "```sh\n" in section[1], name
+
+
 def test_every_exit_code_is_explained() -> None:
     page = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
