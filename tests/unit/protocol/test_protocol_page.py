@@ -113,9 +113,7 @@ def test_states_are_those_of_the_connection() -> None:
 def test_numbers_of_drops_are_those_of_the_dispositions() -> None:
     number_of = {disposition.value: str(disposition.number) for disposition in Disposition}
     listed = {
-        reason: number
-        for _, _, reason, number in rows("6. What an instance does with a dialog frame")[1:]
-        if reason in number_of
+        reason: number for _, _, reason, number in rows("6. Handling of a dialog frame")[1:] if reason in number_of
     }
 
     assert {reason: number_of[reason] for reason in listed} == listed
@@ -144,5 +142,5 @@ def test_bounds_are_those_of_the_layout() -> None:
             f"{layout.FRAME_SECONDS:g} s, and 1 s for each {layout.FRAME_BYTES_PER_SECOND >> 10} KiB of its length",
             "",
         ],
-        ["addresses of a HELLO that are looked at", f"the first {layout.ADDRESSES_MAX}", ""],
+        ["addresses of a HELLO that are read", f"the first {layout.ADDRESSES_MAX}", ""],
     ]
