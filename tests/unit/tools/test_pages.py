@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
+import broker
+import broker.aio
 from broker.admin.operations import OPERATIONS
 from broker.config.schema import settings_of
 from broker.config.settings import Settings
@@ -102,6 +104,24 @@ def test_every_exit_code_is_explained() -> None:
 def test_a_command_without_exit_codes_is_refused() -> None:
     with pytest.raises(ValueError, match="the help of x says nothing"):
         codes_of(click.Command("x", help="Do it."))
+
+
+def test_every_command_and_option_has_its_place() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    for name, command in commands():
+        section = page.partition(f"# {name}\n")[2].partition("\n##")[0]
+        options = [one.opts[-1] for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        assert [] == [one for one in options if one not in section], name
+
+
+# --- the Python API ---
+
+
+@pytest.mark.parametrize("name", [*broker.__all__, *(f"aio.{name}" for name in broker.aio.__all__)])
+def test_every_public_name_is_on_its_page(name: str) -> None:
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+
+    assert f"### broker.{name}\n" in page
 
 
 # --- operations of the admin API, figures ---
