@@ -11,6 +11,7 @@ walk without sockets, and a statement on a gateway that is idle otherwise.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 import time
@@ -217,8 +218,8 @@ def _frame(service: str) -> bytes:
 
 
 @contextmanager
-def _changing(site: Site, name: str, change: Change | None) -> Iterator[None]:
-    """Ten changes a second, until the end."""
+def _changing(site: Site, name: str, change: Change | None, *, rate: float = CHANGES_S) -> Iterator[None]:
+    """So many changes a second, until the end."""
     is_over = threading.Event()
     failed: list[BaseException] = []
 
@@ -227,7 +228,7 @@ def _changing(site: Site, name: str, change: Change | None) -> Iterator[None]:
         try:
             site.admin = socket.socket(socket.AF_UNIX)
             site.admin.connect(str(site.hop.daemon.directory / "admin.sock"))
-            while change is not None and not is_over.wait(1 / CHANGES_S):
+            while change is not None and not is_over.wait(1 / rate):
                 number = site.done[name] = site.done.get(name, -1) + 1
                 change(site, number)
         except BaseException as error:  # noqa: BLE001 - raised at the end
@@ -268,7 +269,7 @@ def measure(*, is_full: bool = False, tell: Callable[[str], None] = lambda _: No
             rows += [_misses(kernel, destinations) for kernel in KERNELS]
         tell("a statement")
         with _site(next(directories), DESTINATIONS[0]) as site:
-            rows.append(_statement(site))
+            rows += _statements(site)
     return rows
 
 
@@ -321,18 +322,22 @@ def _misses(kernel: str, destinations: int) -> Row:
     return _row(f"{destinations:,} destinations", "a miss", f"{kernel} kernel", "cpu_us", samples)
 
 
-def _statement(site: Site) -> Row:
+def _statements(site: Site) -> list[Row]:
     """A change on a gateway that forwards nothing: all its CPU time, less what it takes in the same time without."""
     pid = site.hop.pids[0]
-    spent = []
-    for change in (None, _lifetime):
-        before = cpu_seconds(pid)
-        with _changing(site, "a statement", change):
-            time.sleep(STATEMENTS / CHANGES_S)
-        spent.append(cpu_seconds(pid) - before)
-    idle, busy = spent
-    sample = {"cpu_ms": 1e3 * (busy - idle) / (site.done["a statement"] + 1)}
-    return _row("idle gateway", f"{CHANGES_S} statements a second", "the lifetime of one route", "cpu_ms", [sample])
+    rows = []
+    for mode, rate in ((f"{CHANGES_S} statements a second", CHANGES_S), ("statements one after another", math.inf)):
+        spent = []
+        for change in (None, _lifetime):
+            site.done.pop("a statement", None)
+            before = cpu_seconds(pid)
+            with _changing(site, "a statement", change, rate=rate):
+                time.sleep(STATEMENTS / CHANGES_S)
+            spent.append(cpu_seconds(pid) - before)
+        idle, busy = spent
+        sample = {"cpu_ms": 1e3 * (busy - idle) / (site.done["a statement"] + 1)}
+        rows.append(_row("idle gateway", mode, "the lifetime of one route", "cpu_ms", [sample]))
+    return rows
 
 
 def _row(case: str, mode: str, subject: str, headline: str, samples: Sequence[dict[str, float]]) -> Row:
