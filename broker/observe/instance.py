@@ -21,15 +21,15 @@ from broker.net.peers import Peers
 from broker.routing.mirrored import OwnRoleStatus
 from broker.supervision import Supervision
 
-TICK_SECONDS = 0.1
-WINDOW_TICKS = 150  # 15 s: the usual time between two scrapes, so that no late tick falls between them
+TICK_SECONDS = 0.2
+WINDOW_TICKS = 75  # 15 s: the usual time between two scrapes, so that no late tick falls between them
 
 
 class LoopLag:
     """
     How late the event loop runs what is due: the one figure that shows a blocking call or a starved machine.
 
-    A tick is asked for every 100 ms; by how much it is late is how long everything else in the loop had to wait.
+    A tick is asked for every TICK_SECONDS; by how much it is late is how long everything else in the loop had to wait.
     Loop-only. `run` keeps time until it is cancelled.
     """
 
