@@ -85,9 +85,9 @@ class InstanceSettings(Section, frozen=True):
         why="People know machines by their host names.", reload=Reload.RESTART, default="the host name",
     )] = field(default_factory=_host_name)
     state_dir: Annotated[ConfigPath, about(
-        "Directory for what the instance keeps: its identity, its databases, the admin socket. A relative path is "
+        "Directory for the files of the instance: its identity, its databases, the admin socket. A relative path is "
         "relative to the configuration file's directory.",
-        why="The place Linux distributions give to a service's state.", reload=Reload.RESTART,
+        why="Linux distributions keep the state of services there.", reload=Reload.RESTART,
     )] = Path("/var/lib/broker")
 
 
@@ -96,7 +96,7 @@ class EndpointSettings(Section, frozen=True):
 
     listen: Annotated[tuple[Listen, ...], about(
         "Addresses to accept other instances on; port 0 is any free port, an empty list accepts none.",
-        why="4022 is the port every example of the original uses.",
+        why="Every example of the original uses port 4022.",
     )] = (ListenAddress("0.0.0.0", 4022),)  # noqa: S104 - that is what it is for
     advertise: Annotated[tuple[PeerAddress, ...], about(
         "Addresses under which peers reach this instance, sent to each of them.",
@@ -115,8 +115,8 @@ class EndpointSettings(Section, frozen=True):
         why="TLS needs a certificate, which has to be made. `supported` is for the time in which a network changes "
         "over: an attacker on the path can have the traffic in plain text.", reload=Reload.RECONNECT)] = "disabled"
     authentication: Annotated[Literal["none", "certificate"], about(
-        "How a peer proves who it is: with `certificate` both sides show one, which has to be one in `trust` or "
-        "`peers`, or lead to a CA in `trust`.",
+        "How a peer proves its identity. With `certificate` both sides show a certificate, which must be in `trust` or "
+        "`peers`, or be issued by a CA in `trust`.",
         why="Certificates need TLS.")] = "none"
     certificate: Annotated[OptionalConfigPath, about(
         "PEM file with this instance's certificate, followed by those between it and its CA; needed for TLS. Relative "
@@ -136,43 +136,45 @@ class EndpointSettings(Section, frozen=True):
         "directory.",
         why="Off: one CA in `trust` is enough for most. `openssl req -x509` makes certificates that say CA:TRUE.")] = ()
     message_forwarding: Annotated[bool, about(
-        "Whether messages that are for services elsewhere are forwarded; if not, they are dropped.",
-        why="Off as in the original: an instance becomes a gateway only on purpose.")] = False
+        "Whether messages to services of other instances are forwarded; if not, they are dropped.",
+        why="Off as in the original: you decide which instance is a gateway.")] = False
     message_forward_size: Annotated[Size, Meta(ge=1 << 20, le=64 << 30), about(
         "Memory for messages that wait to be forwarded, headers included. A message that does not fit is dropped; its "
         "sender still has it.",
-        why="Half a second of a 1 Gbit/s link. The original's 10 MB is a sixth of that; less than 1 MiB would not "
-        "hold one frame of the default size.")] = 64 << 20
+        why="Holds half a second of a 1 Gbit/s link. The original's 10 MB is a sixth of that; less than 1 MiB would "
+        "not hold one frame of the default size.")] = 64 << 20
     message_forward_share: Annotated[int, Meta(ge=1, le=100), number_of("percent"), about(
-        "How much of `message_forward_size` the messages for one next hop may take, or for one mirrored pair whose "
-        "principal is not known. A message above it is dropped; its sender still has it.",
+        "Share of `message_forward_size` for the messages to one next hop, or to one mirrored pair whose principal is "
+        "not known. A message above it is dropped; its sender still has it.",
         why="A next hop that is down leaves half of the memory to all others.")] = 50
     message_lifetime_max: Annotated[Duration, Meta(ge=1, le=DAY), about(
-        "How long a message waits here for its next hop at most, even if its time to live is longer. Then it is "
+        "Longest time that a message waits here for its next hop, even if its time to live is longer. Then it is "
         "dropped as `expired here`; its sender still has it, and sends it again.",
         why="Senders send again at least every 64 s (`dialog.resend_cap`), so a longer wait only costs memory. Raise "
         "it where senders have a longer `resend_cap`.")] = 300.0
     backpressure: Annotated[Duration, Meta(ge=0, le=10), about(
-        "How long a connection is not read at most because the pool has no room for what it brings; after that its "
-        "messages are dropped. 0s: they are dropped at once.",
-        why="A next hop that is slow for a moment costs nothing; one that is down does not delay for longer what its "
-        "neighbours send to others.")] = 0.25
+        "Longest pause in reading a connection while the pool is full; after that its messages are dropped. 0s: they "
+        "are dropped at once.",
+        why="No message is lost while a next hop is slow for a moment. A next hop that is down does not delay messages "
+        "to others for longer.")] = 0.25
     max_hops: Annotated[int, Meta(ge=1, le=255), number_of("hops"), about(
         "Hops after which this instance drops a message, whatever its sender allows.",
-        why="Ends loops; no sensible network of gateways is sixteen deep. The wire has one byte for it.")] = HOP_LIMIT
+        why="Ends loops; no sensible network of gateways is sixteen deep. The frame has one byte for it.")] = HOP_LIMIT
     max_frame: Annotated[Size, Meta(ge=MAX_FRAME_RANGE[0], le=MAX_FRAME_RANGE[1]), about(
         "Largest frame this instance accepts, sent to each peer.",
         why="Sixteen fragments of the default size; every connection has a receive buffer of at least this.",
         reload=Reload.RECONNECT)] = 1 << 20
     heartbeat: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
-        "Silence after which a PING is sent, sent to each peer; after three of them a silent peer is disconnected.",
+        "Silence after which a PING is sent. A peer that is silent for three heartbeats is disconnected. Each peer is "
+        "sent the value.",
         why="A dead peer is noticed in 45 s; shorter than the idle time-out of common firewalls.",
         reload=Reload.RECONNECT)] = 15.0
     handshake_timeout: Annotated[Duration, Meta(ge=0.1, le=600), about(
-        "Time a new connection has to complete its handshake before it is closed.",
-        why="Several round trips around the globe; longer only keeps unknown peers.", reload=Reload.RECONNECT)] = 10.0
+        "Time in which a new connection must complete its handshake.",
+        why="Enough for several round trips around the globe; a longer time only helps unknown peers.",
+        reload=Reload.RECONNECT)] = 10.0
     connect_timeout: Annotated[Duration, Meta(ge=0.1, le=600), about(
-        "Time an attempt to reach a peer may take before the next address is tried.",
+        "Time for an attempt to reach a peer, before the next address is tried.",
         why="Three lost SYN packets are retried within it.", reload=Reload.RECONNECT)] = 10.0
 
 
@@ -180,8 +182,8 @@ class RoutesSettings(Section, frozen=True):
     """`[routes]`: the instance's own route table, msdb.sys.routes."""
 
     files: Annotated[tuple[Pattern, ...], about(
-        "Scripts of route statements for msdb, each a path or a pattern (`*`, `?`, `[...]`, `**`), read in the order "
-        "given and, within a pattern, of their names; relative to the configuration file's directory.",
+        "Scripts of route statements for msdb, each a path or a pattern (`*`, `?`, `[...]`, `**`). They are read in "
+        "the order given, those of one pattern by name. Relative to the configuration file's directory.",
         why="Without a script msdb holds AutoCreatedLocal only.")] = ()
 
 
@@ -198,8 +200,8 @@ class DatabaseSettings(Section, frozen=True):
         default="made once")] = None
     create: Annotated[bool, about(
         "Make a new, empty database where this instance had one whose file is gone.",
-        why="A file that is gone is more often a disk that is not mounted; `broker database create` makes a new one "
-        "once.", reload=Reload.RESTART)] = False
+        why="A missing file is more often a disk that is not mounted; `broker database create` makes a new file once.",
+        reload=Reload.RESTART)] = False
     scripts: Annotated[tuple[Pattern, ...], about(
         "Scripts that create the queues, services and routes of this database; paths or patterns as in `routes.files`.",
         why="An application may create everything itself.")] = ()
@@ -227,11 +229,11 @@ class DatabaseSettings(Section, frozen=True):
         "Pause between two runs of `role_command`.",
         why="A change of roles is noticed within a second or so, for a few milliseconds of the machine.")] = 1.0
     role_timeout: Annotated[Duration, Meta(ge=0.1, le=HOUR), about(
-        "How long an answer of `role_command` holds, from the start of its run: a run that takes longer is ended, and "
-        "a principal that nothing has confirmed for so long stores, sends and acknowledges nothing more and steps "
-        "down. Above `role_interval` and two runs together.",
-        why="Some failed runs are survived; a principal that is cut off from what decides the roles, or was "
-        "suspended, ends within it.")] = 10.0
+        "Time for which an answer of `role_command` holds, from the start of its run. A longer run is ended. A "
+        "principal that was not confirmed for this time stops storing, sending and acknowledging, and steps down. Set "
+        "it above `role_interval` and two runs together.",
+        why="The principal survives some failed runs. One that is suspended, or cut off from the program that decides, "
+        "steps down within this time.")] = 10.0
 
 
 class DialogSettings(Section, frozen=True):
@@ -244,23 +246,24 @@ class DialogSettings(Section, frozen=True):
         "Longest time between two sendings of the same message.",
         why="Six doublings of 1s: an outage of a minute is over within two.")] = 64.0
     time_to_live: Annotated[Duration, Meta(ge=0.1, le=DAY), about(
-        "How long one copy of a message may be on its way, all hops together.",
-        why="Just under `resend_cap`, so that in the steady state one copy is under way at a time.")] = 60.0
+        "Time to live of one copy of a message, all hops together.",
+        why="Just under `resend_cap`, so that later one copy travels at a time.")] = 60.0
     hop_limit: Annotated[int, Meta(ge=1, le=255), number_of("hops"), about(
-        "Hops a message sent here may take.",
+        "Maximum number of hops of a message sent here.",
         why="The same as `endpoint.max_hops`, which every gateway applies as well.")] = HOP_LIMIT
     fragment_size: Annotated[Size, Meta(ge=1 << 10, le=15 << 20), about(
         "Payload bytes of one fragment; a longer message is sent in several.",
         why="Small enough that a large message does not hold up others, large enough that headers cost under 1 %.",
         reload=Reload.RESTART)] = 64 << 10
     window: Annotated[int, Meta(ge=1, le=EARLY_WINDOW), number_of("frames"), about(
-        "Frames of one dialog that may be sent and not yet be acknowledged, at most; the actual window adapts to the "
-        "path.",
-        why="With messages of 1 KiB what a 1 Gbit/s link carries in 8 ms: several commits of the far side. A receiver "
-        "drops what is further ahead than the upper bound, as out of sequence.")] = 1024
+        "Maximum number of frames of one dialog that are sent and not yet acknowledged. The actual window adapts to "
+        "the path.",
+        why="With messages of 1 KiB it is 8 ms of a 1 Gbit/s link: several commits of the far side. A receiver drops "
+        "frames beyond the upper bound as out of sequence.")] = 1024
     window_size: Annotated[Size, Meta(ge=1 << 10, le=32 << 20), about(
-        "Bytes of one dialog that may be sent and not yet acknowledged, at most; a single fragment always may.",
-        why="What 1 Gbit/s carries in 64 ms; eight such dialogs fill the 64 MiB that a database has loaded at most.",
+        "Maximum number of bytes of one dialog that are sent and not yet acknowledged. A single fragment is always "
+        "sent.",
+        why="It is 64 ms of a 1 Gbit/s link; eight such dialogs fill the 64 MiB that a database has loaded at most.",
     )] = 8 << 20
 
 
@@ -340,16 +343,16 @@ class JournalSettings(Section, frozen=True):
     sample: Annotated[float, Meta(ge=0, le=1), about(
         "Fraction of the dialogs whose messages are recorded, the same dialogs on every instance. Messages that are "
         "dropped, or carry the TRACE flag, are always recorded.",
-        why="A whole journal answers every question, at some 25 bytes of disk for each visit. 0.01 is enough for the "
-        "times of routes that carry thousands of messages a second.")] = 1.0
+        why="A complete journal answers every question, at about 25 bytes of disk for each visit. 0.01 is enough for "
+        "the times of routes with thousands of messages a second.")] = 1.0
     buffer_size: Annotated[Size, Meta(ge=4 << 20, le=4 << 30), about(
         "Memory for records that are not in a file yet. A record that does not fit is dropped and counted; its "
         "message is not affected.",
-        why="150,000 records: what a busy gateway writes in the tenths of a second that a slow disk takes.",
+        why="Holds 150,000 records: a busy gateway writes as many in the tenths of a second that a slow disk takes.",
         reload=Reload.RESTART)] = 32 << 20
     file_size: Annotated[Size, Meta(ge=1 << 20, le=4 << 30), about(
         "Size at which a file is complete and gets its name.",
-        why="Small files cost their readers more than their rows do; larger ones are read by one core for long.",
+        why="Readers spend more time on small files than on their rows; a larger file keeps one core busy for long.",
     )] = 64 << 20
     file_age: Annotated[Duration, Meta(ge=1, le=DAY), about(
         "Time after which a file is complete and gets its name, however small it is. A crash loses what was recorded "
@@ -370,7 +373,7 @@ class LimitSettings(Section, frozen=True):
         "Connections to other instances at one time; never more than file descriptors allow, with some kept for the "
         "admin API, files and outgoing connections. At the limit, one that has not completed its handshake is closed "
         "for the next.",
-        why="Some 16 KiB each when idle.")] = 10_000
+        why="An idle connection takes about 16 KiB.")] = 10_000
     connections_per_peer: Annotated[int, Meta(ge=0, le=1_000_000), number_of("connections"), about(
         "Connections that one peer may open: one principal, or one IP address where peers show no certificate.",
         why="An instance opens one; many may share one NAT.")] = 1000
@@ -393,7 +396,7 @@ class LimitSettings(Section, frozen=True):
         "`bytes_per_second`.",
         why="Off, as above. Less than 100 is refused, for the same reason.")] = 0
     pool_share: Annotated[int, Meta(ge=0, le=100), number_of("percent"), about(
-        "How much of `endpoint.message_forward_size` the messages from one peer may take, whatever their next hops. "
+        "Share of `endpoint.message_forward_size` for the messages from one peer, to all next hops together. "
         "Near it the peer is not read for a while, as by `endpoint.backpressure`; above it its messages are dropped "
         "as for a full pool, and it still has them.",
         why="A peer that sends messages for next hops that are down leaves half of the pool to the others. Without "
@@ -405,12 +408,12 @@ class DrainSettings(Section, frozen=True):
     """`[drain]`: what SIGTERM and `broker drain` begin."""
 
     announce: Annotated[Duration, Meta(ge=0, le=600), about(
-        "How long a draining instance accepts new connections as before, while `/readyz` says that it is not ready. "
-        "There is no wait where `/readyz` was not requested within the last minute.",
-        why="Load balancers and orchestrators ask every few seconds, and then send no further clients.")] = 5.0
+        "Time for which a draining instance still accepts new connections, while `/readyz` answers that it is not "
+        "ready. It does not wait if `/readyz` was not requested within the last minute.",
+        why="Load balancers and orchestrators ask every few seconds, and then send no new clients.")] = 5.0
     timeout: Annotated[Duration, Meta(ge=0, le=HOUR), about(
-        "How long a drain takes at most, `announce` included. Messages that have not been sent by then are dropped; "
-        "their senders still have them.",
+        "Longest time of a drain, `announce` included. Messages that have not been sent by then are dropped; their "
+        "senders still have them.",
         why="Kubernetes kills after 30 s, and closing connections and files takes a second or two.")] = 25.0
 
 
