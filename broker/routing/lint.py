@@ -25,7 +25,7 @@ from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAU
 
 
 class Lint(StrEnum):
-    """The codes, each a row of `docs/lints.md`. They never change: people sort reports by them."""
+    """The codes. They never change: people sort reports by them. `lints.toml` has their meanings."""
 
     # of one table
     SHADOWED_ROUTE = "shadowed-route"

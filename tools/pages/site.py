@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from tools.pages import admin, api, commands, errors, figures, observe, pipeline, settings
+from tools.pages import admin, api, commands, errors, figures, lints, observe, pipeline, settings
 from tools.pages.example import Example
 from tools.pages.markers import renew
 
@@ -28,6 +29,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "setup": errors.setup,
     },
     "exit-codes.md": {"exit-codes": commands.exit_codes},
+    "lints.md": {group: partial(lints.warnings, group) for group in ("table", "instance", "several")},
     "logs.md": {"events": observe.log_events},
     "metrics.md": {"metrics": observe.metrics},
     "performance.md": figures.PERFORMANCE,
