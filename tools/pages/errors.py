@@ -7,6 +7,7 @@ instance gives.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator, Mapping
 from inspect import get_annotations, getdoc
@@ -31,7 +32,7 @@ PLACES = {
     MessageChannel.START: "Configuration and start",
 }
 _LANGUAGES = {MessageChannel.STATEMENT: "sql", MessageChannel.SELECT: "sql", MessageChannel.APPLICATION: "python"}
-_FATAL = "FATAL with this code; the connection ends, what came before counts, and it is dialled again after a pause"
+_FATAL = "FATAL with this code. The connection ends, frames before it count, and it is dialled again after a pause."
 _ANSWERED = frozenset({MessageChannel.STATEMENT, MessageChannel.SELECT})  # over HTTP, with the status of a problem
 _LINK = re.compile(r"\]\((?=[\w/-]+\.md)")  # to a page beside the page from which a text is taken
 
@@ -61,11 +62,9 @@ def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
         yield f"| {PLACES[place]} | {_cell(_beyond(_capital(text)))} |"
     yield ""
     yield f"What to do: {_beyond(_capital(entry.remedy))}"
-    for asked, remedy in _why(entry):
-        yield ""
-        yield f"`broker why` says of {asked}: {_plain(remedy)}."
     yield from _facts(entry, answers)
     yield from _examples(entry, answers)
+    yield from _templates(entry)
     if entry.original:
         yield ""
         yield "## In the original"
@@ -79,21 +78,32 @@ def _heading(entry: MessageEntry) -> str:
     return f"{', '.join(filter(None, [str(entry.number or ''), entry.reason]))}: {entry.title}"
 
 
+def _templates(entry: MessageEntry) -> Iterator[str]:
+    """Yield the remedies of `broker why` below a fold, with names for the parts that it fills in."""
+    remedies = list(_why(entry))
+    if remedies:
+        yield ""
+        yield "<details>"
+        yield "<summary>What <code>broker why</code> proposes</summary>"
+        yield from (f"<p>For {cause}: {html.escape(remedy, quote=False)}.</p>" for cause, remedy in remedies)
+        yield "</details>"
+
+
 def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:
-    """What `broker why` proposes, where it knows this cause, with names for what it fills in."""
+    """Yield the remedies of `broker why`, each with its cause, if it knows this one."""
     if entry.reason:
-        told = remedy_of(entry.reason, instance="INSTANCE", service="SERVICE", table="DATABASE")
-        if told != remedy_of("", instance="INSTANCE", service="SERVICE"):
-            yield "frames that end so", told
+        remedy = remedy_of(entry.reason, instance="INSTANCE", service="SERVICE", table="DATABASE")
+        if remedy != remedy_of("", instance="INSTANCE", service="SERVICE"):
+            yield "frames with this reason", remedy
     if MessageChannel.DIALOG in entry.when:
-        told = remedy_of_error(-entry.number, service="SERVICE")
-        is_said = told.casefold().startswith(entry.remedy.casefold().rstrip("."))
-        if told != remedy_of_error(None, service="SERVICE") and not is_said:
-            yield "a dialog that failed so", told
+        remedy = remedy_of_error(-entry.number, service="SERVICE")
+        is_known = remedy.casefold().startswith(entry.remedy.casefold().rstrip("."))
+        if remedy != remedy_of_error(None, service="SERVICE") and not is_known:
+            yield "a dialog with this error", remedy
 
 
 def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[str]:
-    """What machines get of it."""
+    """Yield the table of what programs see of it."""
     facts: list[tuple[str, str]] = []
     if _ANSWERED & entry.when.keys():
         facts.append(("Severity", str(StatementError.severity)))
@@ -109,7 +119,7 @@ def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -
     if MessageChannel.DIALOG in entry.when:
         facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
     if entry.notified:
-        facts.append(("Notified", entry.notified))
+        facts.append(("Notification", entry.notified))
     if entry.reason and entry.reason not in {Disposition.FORWARDED, Disposition.DELIVERED}:
         facts.append(("Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'))
     if facts:
@@ -232,11 +242,6 @@ def _cell(text: str) -> str:
 def _beyond(text: str) -> str:
     """A text of a page in `docs/` with its links as they are one directory further down."""
     return _LINK.sub("](../", text)
-
-
-def _plain(text: str) -> str:
-    """A text for a terminal, in which nothing is a link or emphasis."""
-    return re.sub(r"([\[\]*_<>])", r"\\\1", text)
 
 
 def _capital(text: str) -> str:

@@ -178,4 +178,5 @@ def test_a_page_has_what_people_and_machines_get(made: Mapping[Path, str]) -> No
         assert part in page
     dropped = made[DOCS / "errors" / "11285.md"]
     assert '| Metric | `broker_messages_dropped_total{reason="hops exhausted"}` |' in dropped
-    assert "| Notified | The peer that brought the frame is advised with REJECTED" in dropped
+    assert "<summary>What <code>broker why</code> proposes</summary>" in dropped
+    assert "| Notification | The peer that sent the frame gets REJECTED" in dropped
