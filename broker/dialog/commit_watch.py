@@ -3,9 +3,9 @@ When the writer of a database checks for commits of applications.
 
 Every commit writes to the write-ahead log first, which the kernel reports (`WriteHint`); a moment later, once it is on
 the disk, it is visible. A hint may be missing, as of a commit right before the watch is armed. So the writer checks
-again a millisecond after each batch, then after four times as long, and so on, up to CHECK_SECONDS. Where there are no
-hints, as on some file systems, up to POLL_SECONDS: a commit was found without one. While the writer itself writes,
-hints only say that, and are ignored. Loop-only.
+again a millisecond after each batch with work or a hint, then after four times as long, and so on, up to CHECK_SECONDS.
+Where there are no hints, as on some file systems, up to POLL_SECONDS: a commit was found without one. While the writer
+itself writes, hints only say that, and are ignored. Loop-only.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CommitWatch:
         if had_work or self._was_hinted:
             self._recent_until = now + RECENT_SECONDS
         most = self._longest if now > self._recent_until else POLL_SECONDS
-        self._pause = FIRST_SECONDS if had_work else min(most, 4 * self._pause)
+        self._pause = FIRST_SECONDS if had_work or self._was_hinted else min(most, 4 * self._pause)
         if self._is_writing:
             self._is_writing = False
             self._listen()

@@ -53,6 +53,25 @@ async def test_looks_get_rarer_until_there_is_work_again_or_something_is_due(tmp
     assert looks == []
 
 
+@virtual_time
+async def test_commit_that_is_hinted_and_not_visible_yet_is_looked_for_again_soon(tmp_path: Path) -> None:
+    loop, looks = asyncio.get_running_loop(), list[float]()
+    watch = CommitWatch(str(tmp_path / "shop.db"), lambda: looks.append(loop.time()))
+    for _ in range(8):
+        watch.begin(is_writing=False)
+        end(watch)
+
+    watch.hint()
+    watch.begin(is_writing=False)  # its fsync takes longer than this batch waits for it
+    end(watch)
+    looks.clear()
+    before = loop.time()
+    await asyncio.sleep(1.0)
+
+    assert [pytest.approx(FIRST_SECONDS)] == [one - before for one in looks]
+    watch.close()
+
+
 async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(log: Path) -> None:
     looked = asyncio.Event()
     watch = opened(log, looked.set)
