@@ -261,23 +261,21 @@ METRICS = (
     MetricDefinition("broker_ready", "1 while the instance serves, 0 while it starts or stops.", _one("is_ready")),
     MetricDefinition(
         "broker_task_failures_total",
-        "How often a task that lasts as long as the instance has died and was started again.",
+        "Restarts of permanent tasks after a fault of the program.",
         _by("run.task_failures"),
         ("task",),
     ),
     MetricDefinition(
         "broker_config_last_reload_successful",
-        "1 while the last reload of the configuration was successful, or there was none; 0 when it failed.",
+        "1 if the last reload of the configuration was successful, or there was none; 0 if it failed.",
         _one("run.reload.successful"),
     ),
     MetricDefinition(
         "broker_config_last_reload_success_timestamp_seconds",
-        "When the configuration in force was taken over, at the start or by a reload, as seconds since 1970.",
+        "When the configuration in force was loaded, in seconds since 1970.",
         _one("run.reloaded_at"),
     ),
-    MetricDefinition(
-        "broker_config_reloads_total", "Reloads of the configuration, by what became of them.", _reloads, ("result",)
-    ),
+    MetricDefinition("broker_config_reloads_total", "Reloads of the configuration, by result.", _reloads, ("result",)),
     MetricDefinition(
         "broker_config_keys_waiting",
         "Settings whose new values wait for a restart.",
@@ -285,12 +283,12 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_log_lines_dropped_total",
-        "Lines of the log that were lost because their reader did not accept them in time.",
+        "Lines of the log that were dropped because standard error blocked.",
         lambda _: [((), dropped_lines())],
     ),
     MetricDefinition(
         "broker_event_loop_lag_seconds",
-        "By how much the event loop was late at worst in the last 15 s.",
+        "The longest delay of the event loop in the last 15 s.",
         _one("run.lag_s"),
     ),
     MetricDefinition(
@@ -298,13 +296,13 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_connection_flows",
-        "The same connections by what has really moved: flowing, idle, blocked, stalled, opening, leaving or down.",
+        "The same connections by the traffic observed: flowing, idle, blocked, stalled, opening, leaving or down.",
         _links("activity"),
         ("peer", "direction", "flow"),
     ),
     MetricDefinition(
         "broker_messages_received_total",
-        "Dialog frames that came in: from an adjacent instance, or, with an empty peer, from a database here.",
+        "Dialog frames received from adjacent instances, and, with an empty peer, from databases here.",
         _received,
         ("peer", "kind"),
     ),
@@ -322,19 +320,19 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_messages_dropped_total",
-        "Dialog frames that ended here without arriving; their senders still have each message.",
+        "Dialog frames dropped here; their senders still have each message.",
         _dropped,
         ("reason",),
     ),
     MetricDefinition(
         "broker_peer_faults_total",
-        "Connections that ended because the peer broke a rule of the protocol.",
+        "Connections that ended because the peer violated the protocol.",
         _by("traffic.peer_errors"),
         ("error",),
     ),
     MetricDefinition(
         "broker_forward_pool_bytes",
-        "Memory taken by frames that wait for their next hop.",
+        "Memory of frames that wait for their next hop.",
         _one("forwarding.pool_bytes"),
     ),
     MetricDefinition(
@@ -347,44 +345,45 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_forward_share_exceeded_total",
-        "Dialog frames dropped because their next hop had its share of the pool; also counted as pool limit exceeded.",
+        "Dialog frames dropped because their next hop had used its share of the pool; also counted as "
+        "pool limit exceeded.",
         _one("forwarding.over_share"),
     ),
     MetricDefinition(
         "broker_hop_duration_seconds",
-        "How long dialog frames of adjacent instances were here: from the read that brought a frame until it was handed"
-        " to the connection to its next hop, or to a database here. One that had to wait counts with that time.",
+        "Time of dialog frames of adjacent instances here: from the read until the frame was handed to "
+        "the connection to its next hop, or to a database here. Waiting counts.",
         _hops,
         is_histogram=True,
     ),
     MetricDefinition(
         "broker_ack_roundtrip_seconds",
-        "From the sending of a message by a database here to the acknowledgement of the far side, by next hop; of"
-        " messages that were sent once.",
+        "Time from the sending of a message by a database here to its acknowledgement, by next hop; of "
+        "messages sent once.",
         _round_trips,
         ("peer",),
         is_histogram=True,
     ),
     MetricDefinition(
         "broker_retransmits_total",
-        "Messages sent again because no acknowledgement came in time, or their path broke.",
+        "Messages sent again because no acknowledgement arrived in time, or their path broke.",
         _by("traffic.resent"),
         ("peer",),
     ),
     MetricDefinition(
         "broker_duplicates_total",
-        "Dialog frames that had been stored before: acknowledged again, not delivered again.",
+        "Dialog frames that were stored before; they are acknowledged again, but not delivered again.",
         lambda scrape: [((), scrape.snapshot.traffic.duplicates)],
     ),
     MetricDefinition(
         ROUTE_UP,
-        "0 when the address of a live route did not answer or was lost, and nothing has reached it since, otherwise 1. "
-        "Of a table the first 10,000 routes are checked.",
+        "0 if the address of a live route has failed and was not reached since, otherwise 1. Covers the "
+        "first 10,000 routes of a table.",
         labels=("route", "address"),
     ),
     MetricDefinition(
         "broker_mirror_principal",
-        "1 for the address of a mirrored route in use to which its messages go, otherwise 0.",
+        "1 for the address of a mirrored route in use to which its messages are sent, otherwise 0.",
         _mirror_principals,
         ("route", "address"),
         merge=max,
@@ -414,56 +413,56 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_database_epoch",
-        "How often an instance has taken the database over, as far as this one knows.",
+        "Number of failovers of the database, as far as this instance knows.",
         lambda scrape: [((name,), role.epoch) for name, role in scrape.snapshot.roles],
         ("database",),
         merge=max,
     ),
     MetricDefinition(
         "broker_store_commit_seconds",
-        "How long transactions of the writer thread of a database took, the wait for applications and the commit to the"
-        " disk included.",
+        "Duration of transactions of the writer thread of a database, with the wait for applications and "
+        "the commit to disk.",
         _commits,
         ("database",),
         is_histogram=True,
     ),
     MetricDefinition(
         "broker_store_write_lock_wait_seconds_total",
-        "How long the writer of a database has waited for the write transactions of applications.",
+        "Time that the writer of a database has waited for write transactions of applications.",
         _of_database(lambda database: database.write_waits.seconds),
         ("database",),
     ),
     MetricDefinition(
         "broker_database_replaced",
-        "1 while a database is a new, empty one in place of a lost one, and broker database keep has not accepted it.",
+        "1 while a new, empty database replaces a lost one, until broker database keep accepts it.",
         _of_database(lambda database: int(bool(database.replaced))),
         ("database",),
     ),
     MetricDefinition(
         "broker_transmission_queue_messages",
-        "Messages of applications here that the far side has not acknowledged.",
+        "Messages sent by applications here that the far side has not acknowledged.",
         _backlog("messages"),
         ("database",),
     ),
     MetricDefinition(
         "broker_transmission_queue_oldest_seconds",
-        "Age of the first of them, 0 when there is none.",
+        "Age of the oldest of them, 0 if there is none.",
         _backlog("oldest_s"),
         ("database",),
         merge=max,
     ),
     MetricDefinition(
         "broker_ledger_messages",
-        "Messages that applications here have sent, and what became of them: acknowledged, held, or why they"
-        " failed; these add up to those sent.",
+        "Messages that applications here have sent, and their fate: acknowledged, held, or a reason of "
+        "failure. These add up to the number sent.",
         _ledgers,
         ("database", "entry"),
     ),
     MetricDefinition(
         "broker_ledger_unaccounted_messages",
-        "With a database, its messages sent that are neither acknowledged nor held nor failed for a reason. With an"
-        " empty one, dialog frames that came in and are neither forwarded nor delivered nor dropped nor held. 0 unless"
-        " there is a fault of the program.",
+        "With a database, messages sent that are neither acknowledged, held nor failed. With an empty "
+        "one, received dialog frames that are neither forwarded, delivered, dropped nor held. 0 unless the "
+        "program has a fault.",
         _unaccounted,
         ("database",),
     ),
@@ -482,74 +481,71 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_quarantined_dialogs",
-        "Dialogs whose next message has failed too often, so that it waits for an operator to decide.",
+        "Dialogs in quarantine: their next message has failed too often, and an operator has to decide.",
         lambda scrape: [((service,), count) for one in scrape.sides.values() for service, count in one.quarantined],
         ("service",),
     ),
     MetricDefinition(
         "broker_queue_messages",
-        "Messages in the queues of the databases here that an application may receive; of a database the 50 fullest"
-        " queues.",
+        "Messages that applications may receive, by queue; the 50 fullest queues of each database.",
         _queues("ready"),
         ("database", "queue"),
     ),
     MetricDefinition(
         "broker_queue_oldest_seconds",
-        "Age of the first of them, 0 when there is none.",
+        "Age of the oldest of them, 0 if there is none.",
         _queues("oldest_s"),
         ("database", "queue"),
     ),
     *(
         MetricDefinition(f"broker_{name}", text, partial(_journal, attribute))
         for attribute, name, text in (
-            ("records", "journal_records_total", "Visits of messages in the files of the journal that have appeared."),
-            ("pending", "journal_pending_records", "Visits that are recorded and in no file that has appeared yet."),
+            ("records", "journal_records_total", "Records in finished files of the journal."),
+            ("pending", "journal_pending_records", "Records that are in no finished file yet."),
             (
                 "shed",
                 "journal_shed_total",
-                "Visits that were to be recorded and are lost: there was no room, or they could not be written.",
+                "Records that are lost because the buffer was full or the disk failed.",
             ),
-            ("files", "journal_files_total", "Files of the journal that have appeared."),
-            ("bytes", "journal_bytes_total", "Size of the files of the journal that have appeared."),
-            ("errors", "journal_errors_total", "How often a file of the journal could not be written or removed."),
+            ("files", "journal_files_total", "Finished files of the journal."),
+            ("bytes", "journal_bytes_total", "Size of the finished files of the journal."),
+            ("errors", "journal_errors_total", "Failures to write or remove a file of the journal."),
             (
                 "removed_files",
                 "journal_removed_files_total",
-                "Files of the journal removed for their age or their total size.",
+                "Files of the journal removed because of their age or total size.",
             ),
-            ("spans", "tracing_spans_total", "Spans of traced messages that a collector has taken."),
-            ("spans_pending", "tracing_pending_spans", "Spans that wait for a collector to take them."),
+            ("spans", "tracing_spans_total", "Spans of traced messages that a collector has accepted."),
+            ("spans_pending", "tracing_pending_spans", "Spans that wait for a collector."),
             (
                 "spans_dropped",
                 "tracing_dropped_spans_total",
-                "Spans that no collector will have: it did not take them, or too many waited for it.",
+                "Spans that are lost: a collector rejected them, or too many waited.",
             ),
         )
     ),
     MetricDefinition(
         "broker_tls_certificate_expiry_timestamp_seconds",
-        "When a certificate ends, in seconds since 1970: what this instance shows (own, own_chain), whom it trusts"
-        " (trust), what connected peers have shown and by which CAs that was verified (peer, peer_chain).",
+        "When a certificate expires, in seconds since 1970: its own (own, own_chain), trusted ones "
+        "(trust), those of connected peers and their CAs (peer, peer_chain).",
         _expiries,
         ("role", "name"),
         merge=min,
     ),
     MetricDefinition(
-        "broker_tls_reloads_total", "How often changed certificate files were put to use.", _one("transport.reloads")
+        "broker_tls_reloads_total", "Reloads of changed certificate files that succeeded.", _one("transport.reloads")
     ),
     MetricDefinition(
         "broker_tls_reload_failures_total",
-        "How often changed certificate files could not be used; those before stay in use.",
+        "Reloads of changed certificate files that failed; the previous files stay in use.",
         _one("transport.reload_failures"),
     ),
     MetricDefinition(
         "broker_tls_last_reload_successful",
-        "1 while what the certificate files hold is in use, 0 while it cannot be used and what was there before is.",
+        "1 while the current certificate files are in use, 0 while they cannot be used and the previous ones are.",
         lambda scrape: [((), not scrape.snapshot.transport.problem)],
     ),
-    MetricDefinition(
-        "broker_tls_handshakes", "TLS handshakes under way with those who connect.", _one("transport.handshakes")
-    ),
+    MetricDefinition("broker_tls_handshakes", "TLS handshakes in progress with clients.", _one("transport.handshakes")),
     MetricDefinition(
         "broker_connections_refused_total",
         "Connections refused or ended because of a limit.",
@@ -558,14 +554,14 @@ METRICS = (
     ),
     MetricDefinition(
         "broker_connection_pauses_total",
-        "How often a connection was not read for a while, because its peer brought more than it may.",
+        "Pauses in reading a connection because its peer exceeded a limit.",
         _by("transport.pauses", "bytes_per_second", "messages_per_second"),
         ("limit",),
     ),
     MetricDefinition(
         "broker_forward_peer_share_exceeded_total",
-        "Dialog frames dropped because what one peer had brought took its part of the pool; also counted as pool limit"
-        " exceeded.",
+        "Dialog frames dropped because their sender had used its share of the pool; also counted as pool "
+        "limit exceeded.",
         _one("forwarding.over_peer_share"),
     ),
     *(
@@ -579,10 +575,10 @@ METRICS = (
             ("process_max_fds", "File descriptors that may be open."),
             ("process_threads", "Threads of the interpreter."),
             ("python_gc_collections_total", "Runs of the garbage collector."),
-            ("python_gc_objects_collected_total", "Objects that it has found and freed."),
+            ("python_gc_objects_collected_total", "Objects that the garbage collector has freed."),
         )
     ),
-    MetricDefinition(OVERFLOW, 'How often a value was exported as "other", because the label had 500 others.'),
+    MetricDefinition(OVERFLOW, 'Values exported as "other" because the label had 500 values.'),
 )
 
 

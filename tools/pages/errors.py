@@ -1,8 +1,7 @@
 """
 A page for every number and every reason, made of the code and of its catalogue of numbers.
 
-The texts are those of `broker/observe/messages`, and the answers to the examples are those that an
-instance gives.
+The texts are those of `broker/observe/messages`, and an instance gives the answers to the examples.
 """
 
 from __future__ import annotations
@@ -37,56 +36,33 @@ _ANSWERED = frozenset({MessageChannel.STATEMENT, MessageChannel.SELECT})  # over
 _LINK = re.compile(r"\]\((?=[\w/-]+\.md)")  # to a page beside the page from which a text is taken
 
 
-def slug(key: str) -> str:
-    """The name of the page of an entry."""
-    return f"{key}.md"
-
-
 def pages(example: Example) -> dict[str, str]:
     """
-    Every page but the index, by name.
+    Return every page but the index, by name.
 
     Raises:
-        ValueError: an example is not answered with the number that it is an example of.
+        ValueError: An example is not answered with the number that it is an example of.
     """
-    return {slug(key): "\n".join(_page(entry, example)) + "\n" for key, entry in catalogue().items()}
+    return {f"{key}.md": "\n\n".join(_page(entry, example)) + "\n" for key, entry in catalogue().items()}
 
 
 def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
     answers = {place: _answer(entry, place, text.strip("\n"), example) for place, text in entry.example.items()}
-    yield f"# {_heading(entry)}"
-    yield ""
-    yield "| Where | When |"
-    yield "|---|---|"
-    for place, text in entry.when.items():
-        yield f"| {PLACES[place]} | {_cell(_beyond(_capital(text)))} |"
-    yield ""
+    yield f"# {', '.join(filter(None, [str(entry.number or ''), entry.reason]))}: {entry.title}"
+    yield table(("Where", "When"), ((PLACES[place], _beyond(_capital(text))) for place, text in entry.when.items()))
     yield f"What to do: {_beyond(_capital(entry.remedy))}"
-    yield from _facts(entry, answers)
-    yield from _examples(entry, answers)
-    yield from _templates(entry)
+    if facts := list(_facts(entry, answers)):
+        yield table(("", ""), facts)
+    if answers:
+        yield "## Example\n\nAt the instance of the [index](index.md#examples):"
+    for place, error in answers.items():
+        yield f"```{_LANGUAGES[place]}\n{entry.example[place].strip()}\n```\n\n```text\n{shown(error)}\n```"
+    if remedies := [f"<p>For {cause}: {html.escape(remedy, quote=False)}.</p>" for cause, remedy in _why(entry)]:
+        summary = "<summary>What <code>broker why</code> proposes</summary>"
+        yield "\n".join(["<details>", summary, *remedies, "</details>"])
     if entry.original:
-        yield ""
-        yield "## In the original"
-        yield ""
-        yield entry.original
-    yield ""
+        yield f"## In the original\n\n{entry.original}"
     yield "[All numbers and reasons](index.md)"
-
-
-def _heading(entry: MessageEntry) -> str:
-    return f"{', '.join(filter(None, [str(entry.number or ''), entry.reason]))}: {entry.title}"
-
-
-def _templates(entry: MessageEntry) -> Iterator[str]:
-    """Yield the remedies of `broker why` below a fold, with names for the parts that it fills in."""
-    remedies = list(_why(entry))
-    if remedies:
-        yield ""
-        yield "<details>"
-        yield "<summary>What <code>broker why</code> proposes</summary>"
-        yield from (f"<p>For {cause}: {html.escape(remedy, quote=False)}.</p>" for cause, remedy in remedies)
-        yield "</details>"
 
 
 def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:
@@ -102,32 +78,24 @@ def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:
             yield "a dialog with this error", remedy
 
 
-def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[str]:
-    """Yield the table of what programs see of it."""
-    facts: list[tuple[str, str]] = []
+def _facts(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[tuple[str, str]]:
+    """Yield what programs see of it."""
     if _ANSWERED & entry.when.keys():
-        facts.append(("Severity", str(StatementError.severity)))
-        statuses = {kind_of(error).status for place, error in answers.items() if place in _ANSWERED}
-        if statuses:
-            facts.append(("HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in sorted(statuses))))
+        yield "Severity", str(StatementError.severity)
+        if statuses := {kind_of(error).status for place, error in answers.items() if place in _ANSWERED}:
+            yield "HTTP status", ", ".join(f"{one.value} {one.phrase}" for one in sorted(statuses))
     if (_ANSWERED | {MessageChannel.APPLICATION}) & entry.when.keys():
-        facts.append(("Exit code of a command", str(exit_code(ConversationError(entry.number, "")))))
+        yield "Exit code of a command", str(exit_code(ConversationError(entry.number, "")))
     if MessageChannel.START in entry.when:
-        facts.append(("Exit code of `broker serve`", str(ExitCode.CONFIGURATION)))
+        yield "Exit code of `broker serve`", str(ExitCode.CONFIGURATION)
     if MessageChannel.CONNECTION in entry.when:
-        facts.append(("The peer gets", _FATAL))
+        yield "The peer gets", _FATAL
     if MessageChannel.DIALOG in entry.when:
-        facts.append(("The dialog", f"fails: the application reads an Error message with the code -{entry.number}"))
+        yield "The dialog", f"fails: the application reads an Error message with the code -{entry.number}"
     if entry.notified:
-        facts.append(("Notification", entry.notified))
+        yield "Notification", entry.notified
     if entry.reason and entry.reason not in {Disposition.FORWARDED, Disposition.DELIVERED}:
-        facts.append(("Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'))
-    if facts:
-        yield ""
-        yield "| | |"
-        yield "|---|---|"
-        for name, value in facts:
-            yield f"| {name} | {_cell(value)} |"
+        yield "Metric", f'`broker_messages_dropped_total{{reason="{entry.reason}"}}`'
 
 
 def _answer(entry: MessageEntry, place: MessageChannel, text: str, example: Example) -> BrokerError:
@@ -137,49 +105,25 @@ def _answer(entry: MessageEntry, place: MessageChannel, text: str, example: Exam
     return error
 
 
-def _examples(entry: MessageEntry, answers: Mapping[MessageChannel, BrokerError]) -> Iterator[str]:
-    if answers:
-        yield ""
-        yield "## Example"
-        yield ""
-        yield "At the instance of the [index](index.md#examples):"
-    for place, error in answers.items():
-        yield ""
-        yield f"```{_LANGUAGES[place]}"
-        yield entry.example[place].strip("\n")
-        yield "```"
-        yield ""
-        yield "```text"
-        yield shown(error)
-        yield "```"
-
-
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
 def numbers() -> str:
     """Return the table of numbers that are not the number of a reason."""
-    return table(
-        ("Number", "Where", "What"),
-        (
-            (f"[{key}]({slug(key)})", ", ".join(PLACES[place] for place in entry.when), entry.title)
-            for key, entry in catalogue().items()
-            if not entry.reason
-        ),
-    )
+    entries = [(key, one) for key, one in catalogue().items() if not one.reason]
+    rows = ((f"[{key}]({key}.md)", ", ".join(PLACES[place] for place in one.when), one.title) for key, one in entries)
+    return table(("Number", "Where", "What"), rows)
 
 
 def reasons() -> str:
     """Return the table of reasons, those that are dispositions first."""
-    entries = {entry.reason: (key, entry) for key, entry in catalogue().items() if entry.reason}
+    entries = {one.reason: (key, one) for key, one in catalogue().items() if one.reason}
     order = [*map(str, Disposition), *sorted(entries.keys() - set(map(str, Disposition)))]
-    return table(
-        ("Reason", "Number", "What"),
-        (
-            (f"[{reason}]({slug(key)})", str(entry.number or ""), entry.title)
-            for reason, (key, entry) in ((one, entries[one]) for one in order)
-        ),
-    )
+    rows = []
+    for reason in order:
+        key, one = entries[reason]
+        rows.append((f"[{reason}]({key}.md)", str(one.number or ""), one.title))
+    return table(("Reason", "Number", "What"), rows)
 
 
 def setup() -> str:
@@ -214,33 +158,24 @@ def selects() -> str:
 
 
 def _raised(channel: MessageChannel) -> str:
-    entries = (entry for entry in catalogue().values() if channel in entry.when)
-    return table(
-        ("Number", "Raised when"), ((f"[{one.number}](errors/{one.number}.md)", one.when[channel]) for one in entries)
-    )
+    entries = [one for one in catalogue().values() if channel in one.when]
+    rows = ((f"[{one.number}](errors/{one.number}.md)", one.when[channel]) for one in entries)
+    return table(("Number", "Raised when"), rows)
 
 
 def dispositions() -> str:
     """Return the table of dispositions, in the order of the code."""
-    by_reason = {entry.reason: entry for entry in catalogue().values()}
-    return table(
-        ("Disposition", "Number", "What happened", "What to do"),
-        (
-            (one.reason, str(one.number or ""), one.when[MessageChannel.FRAME], one.remedy)
-            for one in (by_reason[str(disposition)] for disposition in Disposition)
-        ),
-    )
+    by_reason = {one.reason: one for one in catalogue().values()}
+    entries = [by_reason[str(disposition)] for disposition in Disposition]
+    rows = ((one.reason, str(one.number or ""), one.when[MessageChannel.FRAME], one.remedy) for one in entries)
+    return table(("Disposition", "Number", "What happened", "What to do"), rows)
 
 
 # --- texts -----------------------------------------------------------------------------------------------------
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "&#124;")
-
-
 def _beyond(text: str) -> str:
-    """A text of a page in `docs/` with its links as they are one directory further down."""
+    """Return a text of a page in `docs/` with its links for one directory further down."""
     return _LINK.sub("](../", text)
 
 
