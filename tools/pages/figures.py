@@ -132,7 +132,9 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
     "replies": partial(compared, "dialogs", "request and reply"),
     "backlog": partial(compared, "dialogs", "drain"),
     "large": partial(listed, "dialogs", "large"),
-    "durable": partial(listed, "durable", "1 KiB, durable at both ends", "p50_us", "p99_us", "exchanges_s", "messages_s"),
+    "durable": partial(
+        listed, "durable", "1 KiB, durable at both ends", "p50_us", "p99_us", "exchanges_s", "messages_s"
+    ),
     "change": partial(compared, "change", "flood, 10 changes a second"),
     "change-start": partial(compared, "change", "a start"),
     "change-miss": partial(compared, "change", "a miss"),
