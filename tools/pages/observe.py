@@ -75,6 +75,19 @@ def _labelled(metric: MetricDefinition) -> str:
     return f"{metric.name}{{{','.join(metric.labels)}}}" if metric.labels else metric.name
 
 
+def labels() -> str:
+    """
+    Return the table of labels.
+
+    Raises:
+        ValueError: The labels of the metrics are not those that have a text.
+    """
+    texts, used = _read("metric_labels.toml"), {label for one in METRICS for label in one.labels} | {"le"}
+    if texts.keys() != used:
+        raise ValueError(f"labels without text, or texts without label: {sorted(texts.keys() ^ used)}")
+    return table(("Label", "Values"), ((f"`{label}`", text) for label, text in texts.items()))
+
+
 def log_events() -> str:
     """
     Return the table of events, the most serious first.

@@ -31,7 +31,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "exit-codes.md": {"exit-codes": commands.exit_codes},
     "lints.md": {group: partial(lints.warnings, group) for group in ("table", "instance", "several")},
     "logs.md": {"events": observe.log_events},
-    "metrics.md": {"metrics": observe.metrics},
+    "metrics.md": {"metrics": observe.metrics, "labels": observe.labels},
     "performance.md": figures.PERFORMANCE,
     "pipeline-results.md": {"results": pipeline.results},
     "statements.md": {"numbers": errors.statements},
