@@ -30,7 +30,7 @@ LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --n
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz mutants licences sbom audit wheel shipping rehearsal manifests clean
+.PHONY: help setup demo test test-all style format types layers bench memory chaos soak simulate fleets model docs coverage lock sanitize fuzz mutants licences sbom audit wheel shipping rehearsal pictures clean
 
 help:  ## Show what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -107,8 +107,7 @@ fleets: setup  ## A thousand gateways and a hundred thousand endpoints, simulate
 model: setup  ## The formal models of dialogs and mirrored pairs, in every state they can reach; needs spin and gcc
 	@BROKER_TEST_COMPLETE=1 $(BIN)/pytest -q -s tests/model
 
-docs: setup  ## The documentation as a site, in site/
-	@$(BIN)/python -m broker.config.settings config/broker.schema.json
+docs: setup  ## Everything that is made of the code, and the documentation as a site, in site/
 	@$(BIN)/python -m tools.pages
 	@$(BIN)/mkdocs build --strict
 
@@ -159,8 +158,8 @@ $(SHIPPING)/.installed: requirements/shipping.txt requirements/helm.txt tools/he
 rehearsal: shipping  ## The Dockerfile's steps in a bare Debian tree, and the daemon in it; needs root and debootstrap
 	@$(SHIPPING)/bin/python -m tests.shipping.rehearsal Dockerfile build/rehearsal
 
-manifests: setup  ## The alerts of deploy/prometheus in deploy/kubernetes and in the Helm chart
-	@$(BIN)/python -m tools.manifests
+pictures: setup  ## The pictures of README and of the status page; four minutes, needs script and chromium
+	@$(BIN)/python -m tools.pictures
 
 lock: setup  ## Lock the requirements anew; needs uv
 	uv pip compile pyproject.toml --extra journal --extra otel $(LOCKING) -o requirements/runtime.txt

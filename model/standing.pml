@@ -1,4 +1,4 @@
-/* Made by python -m tools.model of broker.routing.mirrored: change it there. */
+/* Made by python -m tools.pages of broker.routing.mirrored: change it there. */
 
 #define NEVER_USED 0
 #define ASKING_BOTH 1

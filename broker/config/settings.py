@@ -8,16 +8,13 @@ need the machine are in `broker.catalog.check`. A key is here only if the progra
 Files that people write (scripts, certificates) are relative to the directory of the configuration file, files that the
 program writes (databases, admin socket) to `instance.state_dir`. `load_settings` makes all paths absolute.
 
-    python -m broker.config.settings config/broker.schema.json
-
-writes the JSON Schema that the samples name in their first line. A test fails when the committed one differs.
+`broker config schema` prints the JSON Schema that the samples name in their first line.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -501,13 +498,3 @@ def render_schema() -> str:
         "description": "One instance of broker: what broker serve -c FILE reads.",
     }
     return json.dumps(described | json_schema(Settings), indent=2, ensure_ascii=False) + "\n"
-
-
-def main(arguments: list[str]) -> None:
-    """Write the schema to the files named."""
-    for argument in arguments:
-        Path(argument).write_text(render_schema(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

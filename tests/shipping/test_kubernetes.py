@@ -24,7 +24,7 @@ from tests.support.shipping import (
     pod_of,
     violations,
 )
-from tools.manifests import RULES, written
+from tools.pages.files import files
 
 KUBERNETES = DEPLOY / "kubernetes"
 BUILT = ("gateway", "endpoint", "overlays/production", "overlays/trial", "spark")
@@ -195,8 +195,8 @@ def test_the_image_is_that_of_this_version() -> None:
 
 
 def test_the_rules_are_those_of_prometheus() -> None:
-    for path, text in written(RULES.read_text()).items():
-        assert text == path.read_text(), f"run make manifests: {path.relative_to(ROOT)} is behind"
+    for path, text in files().items():
+        assert text == path.read_text(encoding="utf-8"), f"run make docs: {path.relative_to(ROOT)} is old"
 
 
 def test_the_ports_are_the_defaults() -> None:

@@ -1,4 +1,4 @@
-"""`python -m tools.pages`: write every page that is made of the code, and remove pages of numbers that are gone."""
+"""`python -m tools.pages`: write every page and file that is made of the code, and remove pages of old numbers."""
 
 from pathlib import Path
 

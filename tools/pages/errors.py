@@ -57,7 +57,7 @@ def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
         yield "## Example\n\nAt the instance of the [index](index.md#examples):"
     for place, error in answers.items():
         yield f"```{_LANGUAGES[place]}\n{entry.example[place].strip()}\n```\n\n```text\n{shown(error)}\n```"
-    if remedies := [f"<p>For {cause}: {html.escape(remedy, quote=False)}.</p>" for cause, remedy in _why(entry)]:
+    if remedies := [f"<p>For {cause}:\n{html.escape(remedy, quote=False)}.</p>" for cause, remedy in _why(entry)]:
         summary = "<summary>What <code>broker why</code> proposes</summary>"
         yield "\n".join(["<details>", summary, *remedies, "</details>"])
     if entry.original:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tools.pages import admin, api, commands, errors, figures, lints, observe, pipeline, settings
+from tools.pages import admin, api, commands, errors, figures, files, lints, observe, pipeline, settings
 from tools.pages.example import Example
 from tools.pages.markers import renew
 
@@ -57,5 +57,5 @@ def error_pages(docs: Path) -> dict[Path, str]:
 
 
 def written(docs: Path) -> dict[Path, str]:
-    """Return every page with its text, by path."""
-    return error_pages(docs) | {docs / name: renewed(docs, name) for name in PARTS}
+    """Return every page and file with its text, by path."""
+    return files.files() | error_pages(docs) | {docs / name: renewed(docs, name) for name in PARTS}

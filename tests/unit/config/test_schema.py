@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from msgspec import Meta, field
 
 from broker.config.schema import Reload, Section, SectionError, about, json_schema, settings_of
-from broker.config.settings import Settings, main, render_schema
+from broker.config.settings import Settings, render_schema
 from broker.config.values import Duration
 
 HOPS = Annotated[int, Meta(ge=1, le=9)]
@@ -106,12 +106,10 @@ def takes(data: dict[str, Any]) -> bool:
     return True
 
 
-def test_committed_file_is_what_the_settings_say(tmp_path: Path) -> None:
-    main([str(tmp_path / "a.json")])
-
+def test_committed_file_is_what_the_settings_say() -> None:
     Draft202012Validator.check_schema(json_schema(Settings))
     committed = (CONFIG / "broker.schema.json").read_text(encoding="utf-8")
-    assert render_schema() == committed == (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert render_schema() == committed, "make docs, and commit it"
 
 
 @pytest.mark.parametrize("name", ["gateway.toml", "endpoint.toml"])

@@ -1,0 +1,136 @@
+"""
+The pictures of README and docs/status-page.md: real commands in a terminal, and the status page of the demo.
+
+    python -m tools.pictures
+
+It needs the free ports of the tutorial, `script` and Chromium. A command that fails ends it. On the status page one
+next hop is killed, one service has no route and one queue is off, so that there is something to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+import broker
+from examples.demo.cast import BILLING, ORDERS, QUEUE, SHIPPING, demo_topology
+from tests.support.chromium import Browser, Tab, chromium
+from tests.support.steady import steady
+
+DOCS = Path(__file__).parents[1] / "docs"
+FILES = re.compile(r"```(?:toml|sql)\n(?:#|--) (\S+\.(?:toml|sql))\n(.*?)```", re.DOTALL)
+FONTS = re.compile(r"@font-face \{\{.*?\}\}\n *", re.DOTALL)  # the picture fetches nothing
+COLUMNS, ROWS = 108, 50
+SESSION = (
+    "# Two services run, each with its database. The gateway between them does not.",
+    """broker send -d orders/orders.db --from //shop/Orders --to //shop/Billing '{"order": 7}' > dialog""",
+    "broker why $(cat dialog) -c orders.toml",
+    "broker serve -c gateway.toml 2> gateway.log &",
+    "broker receive -d billing/billing.db --queue BillingQueue --wait 30",
+    """broker sql -c orders.toml 'SELECT entry, messages FROM sys.dm_broker_ledger'""",
+    "broker explain --to //shop/Billing --incoming --socket gateway/admin.sock",
+)
+PER_SECOND = 60
+WARM_SECONDS, TROUBLE_SECONDS = 150.0, 25.0  # of traffic, so that the plots have a past
+WIDE, PHONE = (1280, 860), (390, 844)
+LANES = """
+new Promise(resolve => setInterval(() => { if (document.querySelector("#map svg .lane")) resolve(true); }, 100))
+"""
+ASK = """
+document.getElementById('explain-to').value = '//demo/Shipping';
+document.querySelector('#explain-form button').click();
+"""
+
+
+def terminal(target: Path) -> None:
+    """Run the session with the files of the tutorial, and write it as a picture."""
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TERM": "xterm-256color"}
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack, Path(os.devnull).open("w") as nowhere:
+        at: Any = {"cwd": home, "env": environ, "stdin": subprocess.DEVNULL}
+
+        def run(line: str) -> str:
+            words = ["script", "-qec", f"stty cols {COLUMNS} rows {ROWS}; {line}", os.devnull]
+            done = subprocess.run(words, check=False, capture_output=True, text=True, **at)  # noqa: S603
+            if done.returncode:
+                raise SystemExit(f"{line} ended with {done.returncode}:\n{done.stdout}")
+            return str(done.stdout)
+
+        def serve(instance: str) -> None:
+            words = ["broker", "serve", "-c", f"{instance}.toml"]
+            stack.enter_context(daemon := subprocess.Popen(words, stderr=nowhere, **at))  # noqa: S603
+            stack.callback(daemon.terminate)
+            run(f"broker health ready -c {instance}.toml --wait 60")
+
+        console = Console(record=True, width=COLUMNS, file=nowhere)
+        for path, text in FILES.findall((DOCS / "tutorial.md").read_text(encoding="utf-8")):
+            Path(home, path).write_text(text, encoding="utf-8")
+        serve("billing")
+        serve("orders")
+        for line in SESSION:
+            if line.startswith("#"):
+                console.print(Text(line, "dim"))
+                continue
+            console.print(Text.assemble(("$ ", "green"), (line, "bold")))
+            if line.endswith("&"):
+                serve("gateway")
+            else:
+                console.print(Text.from_ansi(run(line).replace("\r\n", "\n")), end="")
+        form = FONTS.sub("", CONSOLE_SVG_FORMAT)
+        console.save_svg(str(target), title="broker", theme=MONOKAI, code_format=form, unique_id="tour")
+
+
+async def status_page(directory: Path) -> None:
+    """Run the demo with traffic, and write pictures of its status pages."""
+    with tempfile.TemporaryDirectory(prefix="broker-page-") as temporary, demo_topology(Path(temporary)) as net:
+        for daemon in net.daemons.values():
+            daemon.start()  # one by one: a machine may be busy
+        targets = {BILLING[0].service: [home.path(net) for home in BILLING], SHIPPING.service: [SHIPPING.path(net)]}
+        with steady(ORDERS.path(net), ORDERS.service, targets, queue=QUEUE, per_second=PER_SECOND) as failures:
+            await asyncio.sleep(WARM_SECONDS)
+            async with chromium(Path(temporary)) as browser:
+                gateway = net.daemons["gateway-a"].page
+                await _save(directory, "light", await _open(browser, gateway, WIDE))
+                await _save(directory, "endpoint", await _open(browser, net.daemons["orders"].page, WIDE))
+                net.daemons["billing-west"].kill()
+                with closing(sqlite3.connect(ORDERS.path(net), timeout=60)) as db, db:
+                    lost = broker.begin_dialog(db, from_service=ORDERS.service, to_service="//demo/Absent")
+                    lost.send(b"{}")
+                await asyncio.sleep(TROUBLE_SECONDS)
+                dark = await _open(browser, gateway, WIDE, dark=True)
+                await _save(directory, "dark", dark)
+                await _save(directory, "phone", await _open(browser, gateway, PHONE))
+                await dark.evaluate(ASK)
+                await asyncio.sleep(1)
+                await dark.evaluate("document.getElementById('explain').scrollIntoView()")
+                await _save(directory, "explain", dark)
+        if failures:
+            raise failures[0]
+
+
+async def _open(browser: Browser, page: str, size: tuple[int, int], *, dark: bool = False) -> Tab:
+    tab = await browser.open(page, width=size[0], height=size[1], dark=dark)
+    await tab.evaluate(LANES)
+    await asyncio.sleep(3)  # two snapshots
+    return tab
+
+
+async def _save(directory: Path, name: str, tab: Tab) -> None:
+    (directory / f"{name}.png").write_bytes(await tab.screenshot())
+
+
+if __name__ == "__main__":
+    terminal(DOCS / "tour.svg")
+    asyncio.run(status_page(DOCS / "status-page"))
