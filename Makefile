@@ -128,11 +128,11 @@ $(MUTATION): requirements/mutation.txt
 	@touch $(MUTATION)
 
 licences: setup  ## The licences of everything locked, in LICENSES.md; fails when one is unknown or not allowed
-	@$(BIN)/python -m tools.licences LICENSES.md
+	@$(BIN)/python -m tools.licences
 
 sbom: licences $(SUPPLY)  ## The software bill of materials (CycloneDX 1.6) of what runs, and of the pipeline, in deploy/
-	@$(SUPPLY)/bin/python -m tools.sbom requirements/runtime.txt deploy/sbom.cdx.json --site $(SITE)
-	@$(SUPPLY)/bin/python -m tools.sbom requirements/pipeline.txt deploy/spark/sbom.cdx.json --site $(SITE)
+	@$(SUPPLY)/bin/python -m tools.sbom requirements/runtime.txt deploy/sbom.cdx.json $(SITE)
+	@$(SUPPLY)/bin/python -m tools.sbom requirements/pipeline.txt deploy/spark/sbom.cdx.json $(SITE)
 
 audit: $(SUPPLY)  ## Known vulnerabilities of everything locked, by pip-audit; needs the package index or OSV
 	@$(SUPPLY)/bin/pip-audit --strict --disable-pip --require-hashes \

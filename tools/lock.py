@@ -1,9 +1,7 @@
 """
-The locked packages, and what their installed metadata say about them.
+The locked packages (`requirements/*.txt`, by `make lock`), and the metadata of those that are installed.
 
-The lock (`requirements/*.txt`, made by `make lock`) says which packages and files may be installed at all. Licences and
-dependencies are not in it: they are read from an installation of it. A package that is locked for another platform and
-so is not installed here is still listed.
+A lock has no licences and dependencies; they are read from an installation. Packages of other platforms are listed too.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _REQUIRED = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Locked:
-    """One entry of a lock. Shape: `marker` of the platforms it is for, empty for all; `hashes` SHA-256 of its files."""
+    """One entry of a lock: `marker` names its platforms, empty for all; `hashes` are SHA-256 of its files."""
 
     name: str
     version: str
@@ -32,7 +30,7 @@ class Locked:
 
 
 class LockError(Exception):
-    """A line that is no entry of a lock, or an entry whose files nobody can check."""
+    """A malformed line of a lock, or an entry without hashes."""
 
 
 def read_lock(path: Path) -> list[Locked]:
@@ -59,7 +57,7 @@ def read_lock(path: Path) -> list[Locked]:
 
 
 def installed(names: Iterable[str], site: Path | None = None) -> dict[str, Distribution]:
-    """The installations of these packages, by normalised name; here, or in another folder of packages."""
+    """Return the installations of these packages, by normalised name; here, or in another folder of packages."""
     wanted = {normalise(name) for name in names}
     there = distributions() if site is None else distributions(path=[str(site)])
     found: dict[str, Distribution] = {}

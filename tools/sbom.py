@@ -1,24 +1,22 @@
 """
-The software bill of materials of a lock, as CycloneDX JSON: every package with its version, the hashes of its files,
-its licence and what it needs.
+`python -m tools.sbom LOCK TARGET SITE`: the software bill of materials of a lock, as CycloneDX JSON.
 
-    python -m tools.sbom requirements/runtime.txt deploy/sbom.cdx.json --site .venv/lib/python3.11/site-packages
-
-Two runs over one lock give the same bytes: there is no time and no random number in it. It is checked against the
-schema of CycloneDX 1.6 before it is written. Needs `requirements/supply.txt` (`make sbom` installs it beside `.venv`).
+It has every package with its version, the hashes of its files, its licence and its dependencies, read from the
+installation in SITE. It has no time and no random number, and is checked against the schema of CycloneDX 1.6. Needs
+`requirements/supply.txt` (`make sbom`).
 
 Source: CycloneDX 1.6; PyPA and package-url specifications for the names.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tomllib
 from collections.abc import Mapping
 from importlib.metadata import Distribution
 from pathlib import Path
+from typing import Any
 
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
@@ -33,16 +31,20 @@ from tools.licences import licence_of
 from tools.lock import ROOT, Locked, installed, normalise, read_lock, required_by
 
 
-def component(locked: Locked, licence: str) -> Component:
-    """One package; its hashes are those of every file of it that the lock lets in."""
-    purl = PackageURL(type="pypi", name=normalise(locked.name), version=locked.version)
-    return Component(
-        name=locked.name,
-        version=locked.version,
-        type=ComponentType.LIBRARY,
-        purl=purl,
-        bom_ref=str(purl),
-        licenses=[LicenseFactory().make_from_string(licence)] if licence else [],
+def component(name: str, version: str, licence: str, **more: Any) -> Component:
+    """Return one package, a library unless `more` has another type."""
+    purl = PackageURL(type="pypi", name=normalise(name), version=version)
+    licences = [LicenseFactory().make_from_string(licence)] if licence else []
+    form = {"type": ComponentType.LIBRARY} | more
+    return Component(name=name, version=version, purl=purl, bom_ref=str(purl), licenses=licences, **form)
+
+
+def locked_component(locked: Locked, there: Mapping[str, Distribution]) -> Component:
+    """Return a package of a lock, with the hashes of every file that the lock allows."""
+    return component(
+        locked.name,
+        locked.version,
+        licence_of(locked.name, there.get(normalise(locked.name))),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in locked.hashes],
         description=f"only where {locked.marker}" if locked.marker else None,
     )
@@ -50,24 +52,16 @@ def component(locked: Locked, licence: str) -> Component:
 
 def bill(lock: list[Locked], there: Mapping[str, Distribution]) -> Bom:
     """
-    The bill of a lock.
+    Return the bill of a lock.
 
     Args:
         lock: Its entries.
-        there: What is installed of it, by normalised name; it tells licences and dependencies.
+        there: Installed packages by normalised name, for licences and dependencies.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    purl = PackageURL(type="pypi", name=project["name"], version=project["version"])
-    root = Component(
-        name=project["name"],
-        version=project["version"],
-        type=ComponentType.APPLICATION,
-        purl=purl,
-        bom_ref=str(purl),
-        licenses=[LicenseFactory().make_from_string(project["license"])],
-        description=project["description"],
-    )
-    bom = Bom(components=[component(one, licence_of(one.name, there.get(normalise(one.name)))) for one in lock])
+    about = {"type": ComponentType.APPLICATION, "description": project["description"]}
+    root = component(project["name"], project["version"], project["license"], **about)
+    bom = Bom(components=[locked_component(one, there) for one in lock])
     bom.metadata.component = root
     by_name: dict[str, list[Component]] = {}
     for made in bom.components:
@@ -83,33 +77,21 @@ def bill(lock: list[Locked], there: Mapping[str, Distribution]) -> Bom:
 
 
 def render(bom: Bom) -> str:
-    """
-    JSON in a fixed order, without time and serial number.
-
-    Raises:
-        ValueError: the schema does not allow it.
-    """
+    """Return JSON in a fixed order, without time and serial number. Raises ValueError: it breaks the schema."""
     made = json.loads(JsonV1Dot6(bom).output_as_string())
     del made["serialNumber"], made["metadata"]["timestamp"]
     text = json.dumps(made, indent=1, sort_keys=True) + "\n"
     problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if problem is not None:
-        raise ValueError(f"the bill is no CycloneDX 1.6: {problem}")
+        raise ValueError(f"the bill is not valid CycloneDX 1.6: {problem}")
     return text
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lock", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--site", type=Path, required=True, help="where the lock is installed")
-    arguments = parser.parse_args()
-    lock = read_lock(arguments.lock)
-    text = render(bill(lock, installed((one.name for one in lock), arguments.site)))
-    arguments.target.write_text(text, encoding="utf-8")
-    return 0
+def main(lock_path: str, target: str, site: str) -> None:
+    """Write the bill of a lock that is installed in `site`."""
+    lock = read_lock(Path(lock_path))
+    Path(target).write_text(render(bill(lock, installed((one.name for one in lock), Path(site)))), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

@@ -1,20 +1,14 @@
 """
-What is handed on: the source distribution, the wheel with the compiled kernel, the one without, and the bill of
-materials of an instance.
+`python -m tools.wheel dist`: the source distribution, the wheels with and without the compiled kernel, and their bill.
 
-    python -m tools.wheel dist [--pure-only]
-
-The files of the checkout (`git ls-files`, what is ignored left out) are copied with their times and modes set, the
-source distribution is made of the copy, and both wheels of the source distribution, so a file that it lacks is missed
-here. The same files give the same bytes, wherever the checkout lies: times are those of SOURCE_DATE_EPOCH, else of the
-last commit. The compiled wheel gets the manylinux tag that auditwheel finds it good for (`make shipping`).
-
-Needs Cython and setuptools beside the Python that runs it, gcc, and nothing from an index. `SHA256SUMS` has the hashes.
+The files of the checkout (`git ls-files`) are copied with fixed times and modes, the source distribution is made of the
+copy, and both wheels of the source distribution, so a file that it lacks is missed here. The same files give the same
+bytes: times are those of SOURCE_DATE_EPOCH, or of the last commit. auditwheel chooses the manylinux tag (`make
+shipping`). It needs Cython, setuptools and gcc, and no index.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import io
@@ -31,7 +25,6 @@ from tools.lock import ROOT
 
 EPOCH_VARIABLE, BUILD_VARIABLE = "SOURCE_DATE_EPOCH", "BROKER_BUILD"
 AUDITWHEEL = ROOT / "build" / "shipping" / "bin" / "auditwheel"
-_SUMS = "SHA256SUMS"
 _BILL = Path("deploy", "sbom.cdx.json")
 _SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
@@ -56,14 +49,8 @@ def _run(*words: str | Path, cwd: Path, environ: dict[str, str]) -> str:
 
 
 def epoch() -> int:
-    """
-    The instant that every file of a distribution has, UTC seconds.
-
-    Raises:
-        WheelError: no variable, and no commit either.
-    """
-    told = os.environ.get(EPOCH_VARIABLE)
-    return int(told or _run("git", "log", "-1", "--format=%ct", cwd=ROOT, environ={}).strip())
+    """Return the time of every file of a distribution, UTC seconds. Raises WheelError: no variable, and no commit."""
+    return int(os.environ.get(EPOCH_VARIABLE) or _run("git", "log", "-1", "--format=%ct", cwd=ROOT, environ={}).strip())
 
 
 def copy_checkout(source: Path, target: Path, instant: int) -> None:
@@ -133,45 +120,30 @@ def _tag(wheel: Path, folder: Path, instant: int) -> Path:
     return tagged
 
 
-def write_sums(files: Iterable[Path], target: Path) -> Path:
-    """Write the hashes as sha256sum does, and checks them."""
-    lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files)]
-    sums = target / _SUMS
-    sums.write_text("".join(lines), encoding="utf-8")
-    return sums
-
-
 def build_all(tree: Path, target: Path, instant: int, *, builds: Iterable[str] = ("compiled", "pure")) -> list[Path]:
-    """Make them all of a copied checkout, in a folder that is emptied of earlier ones first."""
+    """Make all of a copied checkout, with hashes as sha256sum writes them, in a folder that is emptied first."""
     target.mkdir(parents=True, exist_ok=True)
     for old in (*target.glob("*.whl"), *target.glob("*.tar.gz"), *target.glob("*.cdx.json")):
         old.unlink()
     sdist = source_distribution(tree, target, instant)
     made = [sdist, *(wheel_of(sdist, target, instant, build=build) for build in builds)]
     made.append(Path(shutil.copyfile(tree / _BILL, target / f"{sdist.name.removesuffix('.tar.gz')}.cdx.json")))
-    write_sums(made, target)
+    sums = (f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(made))
+    (target / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
     return made
 
 
-def main(arguments: list[str]) -> int:
-    """Make them, and tell their names and sizes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--pure-only", action="store_true", help="no compiler needed")
-    told = parser.parse_args(arguments)
-    builds = ("pure",) if told.pure_only else ("compiled", "pure")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            instant = epoch()
-            copy_checkout(ROOT, Path(folder), instant)
-            made = build_all(Path(folder), told.target.resolve(), instant, builds=builds)
-    except WheelError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    for file in made:
-        sys.stdout.write(f"{file.stat().st_size:>10,}  {file}\n")
-    return 0
+def main(target: str) -> None:
+    """Make all of this checkout, and print names and sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        instant = epoch()
+        copy_checkout(ROOT, Path(folder), instant)
+        for file in build_all(Path(folder), Path(target).resolve(), instant):
+            sys.stdout.write(f"{file.stat().st_size:>10,}  {file}\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        main(sys.argv[1])
+    except WheelError as error:
+        sys.exit(str(error))

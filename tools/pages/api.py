@@ -58,10 +58,12 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     members = [(word, one) for word, one in _members(value) if word not in _INTERNAL]
     kinds = {word: form for kind in value.__mro__ for word, form in inspect.get_annotations(kind).items()}
     rows = [(word, kinds.get(word, ""), about) for word, about in _entries(parts.get("Attributes", ""))]
-    rows += [(word, one.fget.__annotations__["return"], _property(one)) for word, one in members if _is_property(one)]
+    for word, one in members:
+        if isinstance(one, property):
+            rows.append((word, one.fget.__annotations__["return"], " ".join(_docstring(one)[0].split())))
     yield from _table(("Attribute", "Type", ""), ((f"`{word}`", _type(form), about) for word, form, about in rows))
     for word, one in members:
-        if not _is_property(one):
+        if not isinstance(one, property):
             yield f"#### {name.removeprefix('broker.')}.{word}"
             yield from _call(word, one)
 
@@ -73,15 +75,7 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
         if base.__module__.startswith("broker."):
             found |= vars(base)
     public = ((name, one) for name, one in found.items() if not name.startswith("_"))
-    return ((name, one) for name, one in public if inspect.isfunction(one) or _is_property(one))
-
-
-def _is_property(value: object) -> bool:
-    return isinstance(value, property)
-
-
-def _property(one: property) -> str:
-    return " ".join(_docstring(one)[0].split())
+    return ((name, one) for name, one in public if inspect.isfunction(one) or isinstance(one, property))
 
 
 def _call(name: str, call: Callable[..., Any]) -> Iterator[str]:

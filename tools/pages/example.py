@@ -1,7 +1,7 @@
 """
-A small instance on which the examples of the catalogue of numbers are carried out: pages show what it really tells.
+A small instance that runs the examples of the catalogue of numbers: pages show its answers.
 
-It has the database `shop` and `msdb`, as files in a directory of their own, and no network.
+It has the databases `shop` and `msdb`, as files in a directory, and no network.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import sqlite3
 import textwrap
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import broker
 from broker.catalog.catalog import MSDB, Borrow, Catalog, Database
@@ -47,32 +45,23 @@ _GUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _lent(db: sqlite3.Connection) -> Borrow:
-    """The way to a connection that nobody else uses."""
     return lambda: nullcontext(db)
 
 
-class Example:
-    """The instance, made in a directory; nothing that an example does to it stays."""
+class Example(ExitStack):
+    """The instance, made in a directory until it is closed. Nothing that an example does to it is kept."""
 
     def __init__(self, directory: Path) -> None:
-        self._paths = {MSDB: directory / "msdb.db", "shop": directory / "shop.db"}
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        stores = {name: self._open.enter_context(closing(open_store(path))) for name, path in self._paths.items()}
+        super().__init__()
+        paths = {MSDB: directory / "msdb.db", "shop": directory / "shop.db"}
+        stores = {name: self.enter_context(closing(open_store(path))) for name, path in paths.items()}
         databases = {name: Database(name, broker_instance(db), None, _lent(db)) for name, db in stores.items()}
         self._catalog = Catalog(databases, lambda: None)
         asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
         snapshots.pop("msdb.sys.routes", None)
-        self._views = SystemViews(databases=self._paths, snapshots=snapshots, mirrors=[MIRROR])
-        self._shop = self._open.enter_context(closing(sqlite3.connect(self._paths["shop"], isolation_level=None)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+        self._views = SystemViews(databases=paths, snapshots=snapshots, mirrors=[MIRROR])
+        self._shop = self.enter_context(closing(sqlite3.connect(paths["shop"], isolation_level=None)))
 
     def told(self, place: MessageChannel, text: str) -> BrokerError:
         """

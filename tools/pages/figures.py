@@ -42,31 +42,24 @@ def compared(name: str, mode: str, *, only: str = "", without: str = "") -> str:
     return _table(name, [_column(rows[0].headline), *subjects], table)
 
 
-def listed(name: str, mode: str, *values: str) -> str:
+def listed(name: str, mode: str, values: str = "") -> str:
     """
     Return a table with a line for each case and subject, and a column for each value.
 
     Args:
         name: File of results without its suffix.
         mode: Of the rows.
-        values: Names of the values to show; without any, all of them.
+        values: Names of the values to show, all of them if empty.
     """
     rows = [row for row in load(DIRECTORY / f"{name}.json").rows if row.mode == mode]
-    names = list(values) or list(dict.fromkeys(value for row in rows for value in row.values))
+    names = values.split() or list(dict.fromkeys(value for row in rows for value in row.values))
     has_cases = len({row.case for row in rows}) > 1
-    table = [
-        [
-            *([row.case] if has_cases else []),
-            row.subject,
-            *(readable(row.values[value]) if value in row.values else "" for value in names),
-        ]
-        for row in rows
-    ]
-    columns = [
-        *(["case"] if has_cases else []),
-        "" if has_cases else rows[0].case,
-        *(_column(value) for value in names),
-    ]
+    table = []
+    for row in rows:
+        cells = (readable(row.values[value]) if value in row.values else "" for value in names)
+        table.append([*([row.case] if has_cases else []), row.subject, *cells])
+    columns = ["case", ""] if has_cases else [rows[0].case]
+    columns += map(_column, names)
     return _table(name, columns, table)
 
 
@@ -97,9 +90,8 @@ def _figure(row: Row, stick: Row | None) -> str:
 
 def _table(name: str, columns: list[str], rows: list[list[str]]) -> str:
     result = load(DIRECTORY / f"{name}.json")
-    machine = f"{result.machine['cores']} cores of an {result.machine['cpu'].replace('(R)', '')}".replace(
-        " Processor", ""
-    )
+    cpu = result.machine["cpu"].replace("(R)", "").replace(" Processor", "")
+    machine = f"{result.machine['cores']} cores of an {cpu}"
     load_average = f"load {result.load['before'].split()[0]} before, {result.load['after'].split()[0]} after"
     texts = sum(all(not _is_number(row[at]) for row in rows) for at in range(len(columns)))
     lines = [
@@ -132,9 +124,7 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
     "replies": partial(compared, "dialogs", "request and reply"),
     "backlog": partial(compared, "dialogs", "drain"),
     "large": partial(listed, "dialogs", "large"),
-    "durable": partial(
-        listed, "durable", "1 KiB, durable at both ends", "p50_us", "p99_us", "exchanges_s", "messages_s"
-    ),
+    "durable": partial(listed, "durable", "1 KiB, durable at both ends", "p50_us p99_us exchanges_s messages_s"),
     "change": partial(compared, "change", "flood, 10 changes a second"),
     "change-start": partial(compared, "change", "a start"),
     "change-miss": partial(compared, "change", "a miss"),
@@ -146,23 +136,14 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
 RESULTS: dict[str, Callable[[], str]] = {
     "fleets": partial(fleet, "fleets"),
     "stored-fleet": partial(fleet, "stored-fleet"),
-    "knee": partial(listed, "saturation", "knee", "messages_s", "p50_us", "p99_us"),
+    "knee": partial(listed, "saturation", "knee", "messages_s p50_us p99_us"),
     "overload-fates": partial(listed, "overload", "what became of it"),
     "overload-windows": partial(
-        listed,
-        "overload",
-        "windows",
-        "messages_s",
-        "refused_pct",
-        "p50_us",
-        "p99_us",
-        "peak_mib",
-        "limit_mib",
-        "admin_ms",
+        listed, "overload", "windows", "messages_s refused_pct p50_us p99_us peak_mib limit_mib admin_ms"
     ),
     "overload-recovery": partial(listed, "overload", "recovery"),
     "connections": partial(listed, "connections", "states"),
     "open-dialogs": partial(listed, "open-dialogs", "phases"),
     "day": partial(listed, "day", "the whole day"),
-    "day-hours": partial(listed, "day", "hours", "messages_s", "p50_ms", "p99_ms"),
+    "day-hours": partial(listed, "day", "hours", "messages_s p50_ms p99_ms"),
 }

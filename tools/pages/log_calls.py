@@ -15,8 +15,6 @@ import broker
 SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
 _APART = {"bench"}  # processes of its own, without an operator
-# Calls with an event from elsewhere: it is a parameter, and the callers of that have the text.
-_PASSED_ON = {("reader_worker.py", "event"): "trouble", ("ratelimit.py", "event"): "limited_log.warning"}
 
 
 class LogEvent(NamedTuple):
@@ -47,17 +45,6 @@ def events() -> dict[str, LogEvent]:
     }
 
 
-def unnamed() -> list[str]:
-    """Return calls whose event is not a text in the source, and not passed on from one either."""
-    found = []
-    for module in sorted(SOURCE.rglob("*.py")):
-        for call in _log_calls(parse(module)):
-            text = ast.unparse(call.args[0]) if call.args else ""
-            if not _texts(call) and (module.name, text) not in _PASSED_ON:
-                found.append(f"{module.relative_to(SOURCE)}:{call.lineno}: {text}")
-    return found
-
-
 def parse(module: Path) -> ast.Module:
     """Return a module as a tree, without garbage collection: CPython 3.11 fails if that parses something meanwhile."""
     was_on = gc.isenabled()
@@ -71,8 +58,8 @@ def parse(module: Path) -> ast.Module:
 
 def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
     tree = parse(module)
-    for call in _log_calls(tree):
-        for event in _texts(call):
+    for call in log_calls(tree):
+        for event in texts_of(call):
             yield event, _level(call), _fields(call)
     chosen = _chosen(tree)
     for node in ast.walk(tree):  # calls that pass an event on, or whose level was chosen before
@@ -103,7 +90,8 @@ def _chosen(tree: ast.AST) -> dict[str, set[str]]:
     }
 
 
-def _log_calls(tree: ast.AST) -> Iterator[ast.Call]:
+def log_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that write to the log."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
@@ -114,7 +102,8 @@ def _log_calls(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def _texts(call: ast.Call) -> list[str]:
+def texts_of(call: ast.Call) -> list[str]:
+    """Return the events that a call may have."""
     first = call.args[0]
     parts = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
     return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from tools.pages import admin, api, commands, errors, figures, files, lints, observe, pipeline, settings
+from tools.pages import admin, api, commands, errors, figures, files, observe, tables
 from tools.pages.example import Example
 from tools.pages.markers import renew
 
@@ -19,7 +19,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "api.md": {"api": api.names},
     "admin.md": {"operations": admin.operations},
     "cli.md": {"commands": commands.reference},
-    "configuration.md": {"settings": settings.settings},
+    "configuration.md": {"settings": tables.settings},
     "contributors/results.md": figures.RESULTS,
     "dispositions.md": {"dispositions": errors.dispositions},
     "errors/index.md": {
@@ -29,11 +29,11 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "setup": errors.setup,
     },
     "exit-codes.md": {"exit-codes": commands.exit_codes},
-    "lints.md": {group: partial(lints.warnings, group) for group in ("table", "instance", "several")},
+    "lints.md": {group: partial(tables.warnings, group) for group in ("table", "instance", "several")},
     "logs.md": {"events": observe.log_events},
     "metrics.md": {"metrics": observe.metrics, "labels": observe.labels},
     "performance.md": figures.PERFORMANCE,
-    "pipeline-results.md": {"results": pipeline.results},
+    "pipeline-results.md": {"results": tables.results},
     "statements.md": {"numbers": errors.statements},
     "views.md": {"views": observe.views, "numbers": errors.selects},
 }

@@ -17,8 +17,8 @@ from broker.config.settings import Settings
 from broker.observe.message_catalogue import catalogue
 from tools.pages.commands import codes_of, commands
 from tools.pages.figures import DIRECTORY
-from tools.pages.settings import settings
 from tools.pages.site import PARTS, error_pages, renewed
+from tools.pages.tables import settings
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
