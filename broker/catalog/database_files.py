@@ -17,6 +17,7 @@ instance starts and logs a warning.
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import time
 import uuid
@@ -168,7 +169,13 @@ def _check_not_lost(settings: Settings, name: str, path: Path) -> None:
     with suppress(sqlite3.Error, OSError):  # opening it reports these
         problem = lost_problem(settings, name)
     if problem:
-        raise StoreUnavailableError(str(path), f"{problem}: {LOST_HINT.format(name)}")
+        raise StoreUnavailableError(str(path), f"{problem}: {_lost_hint(settings, name)}")
+
+
+def _lost_hint(settings: Settings, name: str) -> str:
+    source = settings.places.source
+    where = f" -c {shlex.quote(str(source.path))}" if source is not None and source.path is not None else ""
+    return LOST_HINT.format(name) + where
 
 
 def may_create(settings: Settings, name: str) -> bool:
@@ -297,7 +304,7 @@ def file_errors(
             is_moved = name != MSDB and settings.databases[name].mirroring == "command"
             problem = "" if is_moved or may_create(settings, name) else lost_problem(settings, name)
             if problem:
-                errors.append(settings.error(key_of(name), f"{path}: {problem}", LOST_HINT.format(name)))
+                errors.append(settings.error(key_of(name), f"{path}: {problem}", _lost_hint(settings, name)))
             if not path.is_file() or not path.stat().st_size:
                 continue
             check_links(path)

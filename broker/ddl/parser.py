@@ -145,7 +145,7 @@ GUARDED_VIEWS = tuple(_VIEWS.values())
 _CHANGING_ROWS = frozenset({"DELETE", "INSERT", "MERGE", "TRUNCATE", "UPDATE"})
 _READ_ONLY = "is not supported: the views are read only; ALTER, CREATE and DROP change what they show"
 _SELECT = "SELECT"
-_ALONE = "a SELECT is asked by itself, not in a script"
+_ALONE = "SELECT cannot be part of a script: run it alone, without USE and GO; broker sql -d NAME chooses the database"
 
 
 def parse_script(text: str, *, source: str = "-") -> list[ddl.Statement]:
@@ -744,7 +744,7 @@ class _StatementParser:
             if near.upper() in _CHANGING_ROWS:
                 return f"{near.upper()} {_READ_ONLY}"
             if near.upper() == _SELECT:
-                return f"{problem}; {_ALONE}"
+                return _ALONE
             words.append(_SELECT)
         similar = get_close_matches(near.upper(), sorted(words), n=1, cutoff=0.7)
         return f"{problem}; did you mean {similar[0]}?" if similar else problem

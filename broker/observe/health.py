@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
-from broker.observe.message_catalogue import queue_on
+from broker.observe.message_catalogue import queue_on, remedy_of_refused_link
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
@@ -237,7 +237,9 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         wait = f", and {_waiting(held, 'frame')} for it" if held else ""
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         what = f"{address} is not reached: {known.problem}{wait}"
-        do = "check that it runs and can be reached; broker explain shows which routes lead there"
+        do = remedy_of_refused_link(address, known.problem) or (
+            "check that it runs and can be reached; broker explain shows which routes lead there"
+        )
         do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():

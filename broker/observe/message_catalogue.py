@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from broker.ddl.render import render_name
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, StatementError
+from broker.flow import Disposition
 from broker.observe.snapshot import DropSnapshot
 
 _TEXTS = Path(__file__).parent / "messages"
@@ -163,11 +164,16 @@ def queue_on(database: str, queue: str) -> str:
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason."""
-    return remedy_of(drop.disposition, instance=instance, service=drop.fields.to_service_name or "SERVICE")
+    fields = drop.fields
+    service = fields.to_service_name or "SERVICE"
+    if drop.disposition is Disposition.NOT_PERMITTED and drop.database is not None:
+        statement = f"USE {render_name(drop.database)}; GRANT SEND ON SERVICE::{render_name(service)}"
+        return f"at {instance}: {statement} TO the principal of the certificate of {fields.from_service_name}"
+    return remedy_of(drop.disposition, instance=instance, service=service, reason=drop.reason)
 
 
-def remedy_of_unreached(address: str, problem: str) -> str:
-    """Return the remedy for a next hop that is not reached, for a reason that the instance here or there reports."""
+def remedy_of_refused_link(address: str, problem: str) -> str:
+    """Return the remedy for a next hop when the instance here or there refuses the other; empty when none does."""
     if MAY_NOT_CONNECT in problem:
         where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
         general = f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
@@ -176,7 +182,14 @@ def remedy_of_unreached(address: str, problem: str) -> str:
         return (
             f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
         )
-    return f"start the instance at {address}, open the way to it, or correct the route to it"
+    return ""
+
+
+def remedy_of_unreached(address: str, problem: str) -> str:
+    """Return the remedy for a next hop that is not reached, for a reason that the instance here or there reports."""
+    return remedy_of_refused_link(address, problem) or (
+        f"start the instance at {address}, open the way to it, or correct the route to it"
+    )
 
 
 def remedy_of_error(code: int | None, *, service: str, text: str = "") -> str:

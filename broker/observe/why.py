@@ -25,12 +25,11 @@ from msgspec import Meta, structs
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
-from broker.ddl.render import render_name
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
-from broker.observe.message_catalogue import queue_on, remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import queue_on, remedy_of, remedy_of_drop, remedy_of_error, remedy_of_unreached
 from broker.observe.query import shown_value
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
@@ -662,10 +661,7 @@ def _drop_findings(
         why = f"a copy was dropped here at {at}: {reason} ({reason.number})" + (
             f": {drop.reason}" if drop.reason else ""
         )
-        remedy = remedy_of(reason, instance=instance, service=service, reason=drop.reason)
-        if reason is Disposition.NOT_PERMITTED and drop.database is not None:
-            statement = f"USE {render_name(drop.database)}; GRANT SEND ON SERVICE::{render_name(service)}"
-            remedy = f"at {instance}: {statement} TO the principal of the certificate of {fields.from_service_name}"
+        remedy = remedy_of_drop(drop, instance)
         symptom = f"{fields.from_service_name} does not get through to {service}"
         then = "it is sent again: when the cause is removed, the next copy arrives"
         yield WhyFinding(instance, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)

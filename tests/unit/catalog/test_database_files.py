@@ -319,7 +319,8 @@ def test_a_database_that_is_lost_is_not_replaced_in_silence(settings: Settings, 
     (error,) = file_errors(settings)
 
     assert f"the file is {what}: {problem}: put the file or a backup back" in caught.value.problem
-    assert caught.value.problem.endswith("broker database create orders")
+    assert settings.places.source is not None
+    assert caught.value.problem.endswith(f"broker database create orders -c {settings.places.source.path}")
     assert ("databases.orders.path", f"{path}: the file is {what}: {problem}") == (error.key, error.problem)
     assert [] == file_warnings(settings)
     assert before == (path.exists() and path.read_bytes())

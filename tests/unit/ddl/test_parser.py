@@ -235,7 +235,6 @@ EXPECTED = [
     ("CREATE ROUTE r WITH «PRIORITY» = 'x'", f"expected {PROPERTIES}"),
     ("«CRAETE» ROUTE r", f"expected {OPENING}; did you mean CREATE?"),
     ("«SELEC» 1", f"expected {OPENING}; did you mean SELECT?"),
-    ("«SELECT» 1", f"expected {OPENING}; a SELECT is asked by itself, not in a script"),
     ("CREATE «THING» v", f"expected {KINDS}"),
     ("CREATE ROUTE r WITH«»", f"expected {PROPERTIES}"),
     ("DROP«»", f"expected {KINDS}"),
@@ -394,6 +393,13 @@ def told(number: int, marked: str, problem: str) -> str:
     blamed, _, after = rest.partition("»")
     text, caret = before + blamed + after, " " * len(before) + "^" * max(1, len(blamed))
     return f"Msg {number}, Level {mistake(text).severity}, -:1:{len(before) + 1}\n{problem}\n{text}\n{caret}"
+
+
+def test_a_select_in_a_script_says_how_to_run_it() -> None:
+    error = mistake("USE orders\nGO\nSELECT * FROM sys.transmission_queue")
+
+    assert "incorrect syntax" not in str(error)
+    assert "run it alone, without USE and GO; broker sql -d NAME chooses the database" in str(error)
 
 
 @pytest.mark.parametrize(("marked", "expected"), EXPECTED)

@@ -96,6 +96,16 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
     assert "worth knowing: 2 dialogs wait, the first for 23 s: no route" in judged(blocked).sentence
 
 
+def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_it() -> None:
+    refused = "CN=a may not connect: no GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a] or public"
+
+    (here,) = judged(address(refused)).findings
+    (there,) = judged(address(f"FATAL from the peer: {refused}")).findings
+
+    statement = "USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
+    assert (here.do, there.do) == (f"at this instance: {statement}", f"at the instance at {HOP}: {statement}")
+
+
 @pytest.mark.parametrize(
     ("parts", "level", "what"),
     [

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from broker.flow import Disposition
-from broker.observe.message_catalogue import remedy_of, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import remedy_of, remedy_of_drop, remedy_of_error, remedy_of_unreached
+from broker.observe.snapshot import DropSnapshot
 
 # What heals by itself, or is no end of a message.
 NOTHING_TO_DO = {
@@ -84,3 +85,17 @@ def test_other_errors(code: int | None, text: str) -> None:
 )
 def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:
     assert remedy_of_unreached("tcp://a:1", problem).startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("database", "statement"),
+    [
+        (None, "at gw: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
+        ("db", "at gw: USE [db]; GRANT SEND ON SERVICE::[SERVICE] TO the principal of the certificate of "),
+    ],
+)
+def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(database: str | None, statement: str) -> None:
+    reason = "CN=a may not send: no GRANT SEND ON SERVICE::[//S] TO [CN=a] or public"
+    drop = DropSnapshot(Disposition.NOT_PERMITTED, database, 1, 0.0, None, reason)
+
+    assert remedy_of_drop(drop, "gw").startswith(statement)
