@@ -7,7 +7,8 @@ it is only reported, and dropped on demand. Services and queues are only reporte
 lost with them.
 
 Left out are: databases without scripts, where all is made by hand; AutoCreatedLocal; what `broker partner import` has
-made; routes with a LIFETIME, which end by themselves; message types, contracts and priorities.
+made; routes with a LIFETIME, which end by themselves; the service and queue of requests for routes, which the daemon
+makes; message types, contracts and priorities.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from broker.ddl.statements import (
     RevokePermission,
     Statement,
 )
+from broker.dialog.route_requests import QUEUE as ROUTE_ANSWERS
 from broker.errors import CertificateUnusableError
 from broker.net.certificates import trusted_files
-from broker.routing.route import AUTO_CREATED_LOCAL
+from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER
 from broker.security.certificate_files import read_certificates
 from broker.security.grants import Permission, PermissionRule, render_rule
 from broker.security.identity import who_of
@@ -73,10 +75,10 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
             if ("binding", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
                 yield Unscripted(database, f"the binding {render_name(name)}", DropRemoteServiceBinding(name))
         for name in database.services:
-            if ("service", name) not in database.mentioned:
+            if ("service", name) not in database.mentioned and name != SERVICE_BROKER:
                 yield Unscripted(database, f"the service {render_name(name)}", DropService(name), is_prunable=False)
         for name in database.rows.queues:
-            if ("queue", name) not in database.mentioned:
+            if ("queue", name) not in database.mentioned and name != ROUTE_ANSWERS:
                 drop = DropQueue(QueueName(name))
                 yield Unscripted(database, f"the queue {render_name(name)}", drop, is_prunable=False)
         for rule in database.rows.permissions:

@@ -13,9 +13,11 @@ from broker.catalog.check import check_running
 from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
+from broker.dialog.route_requests import QUEUE
 from broker.errors import SettingsError
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
+from broker.routing.route import SERVICE_BROKER
 from tests.support.certificates import make
 from tests.support.loopback import raw, until
 from tests.support.reloaded import File, Sections, plain
@@ -210,7 +212,8 @@ async def test_services_and_queues_that_no_script_names_are_named_and_kept(tmp_p
     orders: dict[str, object] = {"path": "orders.db", "scripts": ["orders.sql"]}
     async with running(tmp_path, **{"databases.orders": orders}) as (instance, file):
         script.write_text("CREATE QUEUE Kept; ALTER QUEUE Altered WITH STATUS = ON;")
-        await execute(instance.catalog, parse_script("CREATE QUEUE Altered;"), database="orders")
+        own = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{SERVICE_BROKER}] ON QUEUE {QUEUE};"  # as for requests of routes
+        await execute(instance.catalog, parse_script(f"CREATE QUEUE Altered; {own}"), database="orders")
 
         told = await file.reload(instance)
         pruned = await instance.reloads.reload(is_pruning=True)
