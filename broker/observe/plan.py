@@ -1,5 +1,5 @@
 """
-Dry run of a script against a running instance: `broker plan` and `POST /v1/plan`.
+Dry run of a script against a running instance: `broker routes plan` and `POST /v1/plan`.
 
 The script is executed on copies, and the result becomes a second `InstanceView`. Every conversation under way is then
 routed in both views, and again in both as they will be when the LIFETIMEs that the script sets have ended. An endpoint
