@@ -130,8 +130,14 @@ def _advice() -> Mapping[str, str]:
 
 # As `broker.security.grants` words them in reasons; a ] in a name is doubled.
 _NAME = r"\[(?:[^\]]|\]\])*\]"
-_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
+_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO (?P<who>{_NAME}))")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
+
+
+def refused_principal(reason: str) -> str:
+    """The principal that lacks the permission that a reason names; empty when it names none."""
+    missing = _MISSING.search(reason)
+    return "" if missing is None else missing["who"][1:-1].replace("]]", "]")
 
 
 def statement_of(reason: str, where: str) -> str:

@@ -29,13 +29,21 @@ from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
-from broker.observe.message_catalogue import queue_on, remedy_of, remedy_of_drop, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import (
+    queue_on,
+    refused_principal,
+    remedy_of,
+    remedy_of_drop,
+    remedy_of_error,
+    remedy_of_unreached,
+)
 from broker.observe.query import shown_value
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.routing.explain import Outcome
+from broker.security.principal import PrincipalError, who_is
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.metadata import queues_off
@@ -645,12 +653,12 @@ def answer_why(
         findings=findings,
         looked_in=facts.looked_in,
         queues_off=facts.queues_off,
-        drops=list(_drop_findings(place.name, facts.conversation_id or guid.bytes, drops, now)),
+        drops=list(_drop_findings(place, facts.conversation_id or guid.bytes, drops, now)),
     )
 
 
 def _drop_findings(
-    instance: str, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
+    place: InstanceView, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
 ) -> Iterator[WhyFinding]:
     """Yield recent drops of this conversation, which the routing decision about its messages does not show."""
     for drop, age in drops:
@@ -661,10 +669,23 @@ def _drop_findings(
         why = f"a copy was dropped here at {at}: {reason} ({reason.number})" + (
             f": {drop.reason}" if drop.reason else ""
         )
-        remedy = remedy_of_drop(drop, instance)
+        remedy = remedy_of_drop(drop, place.name)
+        if _is_permitted_now(place, drop, service):
+            why = f"{why}; that is over, it would be accepted now"
+            remedy = "nothing, it is sent again; broker dialogs retry at the sender does that now"
         symptom = f"{fields.from_service_name} does not get through to {service}"
         then = "it is sent again: when the cause is removed, the next copy arrives"
-        yield WhyFinding(instance, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
+        yield WhyFinding(place.name, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
+
+
+def _is_permitted_now(place: InstanceView, drop: DropSnapshot, service: str) -> bool:
+    """True if the permission whose absence dropped the frame has been granted since."""
+    peer = refused_principal(drop.reason) if drop.database is None else ""
+    try:
+        who = who_is(peer)
+    except PrincipalError:
+        return False
+    return place.grants.connect(who).is_permitted and place.grants.send(who, service).is_permitted
 
 
 # --- ways -----------------------------------------------------------------------------------------------------------
