@@ -175,14 +175,14 @@ class CommandBlows(Blows):
     def _principal(self) -> Iterator[Instance | None]:
         """The principal, which nothing else befalls meanwhile; None when that cannot be."""
         principal = self.maybe_principal()
-        if principal is None or principal.part.name in self._busy or principal.process.is_frozen:
+        if principal is None or self._busy[principal.part.name] or principal.process.is_frozen:
             yield None
             return
         name = principal.part.name
-        self._busy.add(name)
+        self._busy[name] += 1
         with self.watch.befall(PARTNERS):
             yield principal
-        self._busy.discard(name)
+        self._busy[name] -= 1
 
     async def _stand(self, blow: Blow, *, is_overtaken: bool) -> None:
         """It stands still; when it is overtaken, until its partner has been named and for a while longer."""

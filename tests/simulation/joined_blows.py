@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -47,22 +48,22 @@ class Blows:
         self._loop: MachineLoop = net.loop
         self._instances = instances
         self._note = note
-        self._busy: set[str] = set()
+        self._busy: Counter[str] = Counter()  # how many blows last, by whom they hit
         self.watch = Watch(instances, net.loop.time)
 
     async def strike(self, blow: Blow) -> None:
         """One of them, when it is time."""
         await asyncio.sleep(blow.at)
-        if blow.name in self._busy and blow.what in TO_ONE:
+        if self._busy[blow.name] and blow.what in TO_ONE:
             return
         self._note(f"{blow.what} {blow.name} {blow.other} for {blow.seconds} s")
-        self._busy.add(blow.name)
+        self._busy[blow.name] += 1
         if blow.what in ON_PAIR:
             await getattr(self, f"_{blow.what}")(blow)
         else:
             with self.watch.befall({blow.name, blow.other} & set(self._instances)) as since:
                 await getattr(self, f"_{blow.what}")(blow, since)
-        self._busy.discard(blow.name)
+        self._busy[blow.name] -= 1
 
     def maybe_principal(self) -> Instance | None:
         """The partner that serves the database, when exactly one does."""
@@ -163,7 +164,7 @@ class Blows:
     async def _heir(self, blow: Blow) -> None:
         """The mirror forgets who asked, and is the principal soon after; nobody but those who asked can know."""
         principal = self.maybe_principal()
-        if principal is None or self._busy & set(self._story.banks):
+        if principal is None or any(self._busy[one] for one in self._story.banks):
             return
         name = principal.part.name
         partner = self._partner(name)
@@ -176,7 +177,7 @@ class Blows:
         elif self.maybe_principal() is principal:
             with self.watch.befall([name]) as since:
                 await self._kill(replace(blow, name=name), since)
-        self._busy.difference_update((name, partner))
+        self._busy.subtract((name, partner))
 
     async def _stale(self, blow: Blow) -> None:
         """Whoever knows the principal of today goes on believing in it."""

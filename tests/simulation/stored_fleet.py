@@ -107,7 +107,7 @@ class FleetBlows(Blows):
     async def strike(self, blow: Blow) -> None:
         """When it is time, unless something befalls its victim already."""
         await asyncio.sleep(blow.at)
-        if blow.name not in self._busy:
+        if not self._busy[blow.name]:
             self._struck[blow.what] += 1
             await super().strike(replace(blow, at=0.0))
 
@@ -169,7 +169,7 @@ class Fleet:
         self.instances: dict[str, Instance] = {}
         self.clerks: dict[str, Clerk] = {}
         self.talks: list[Talk] = []
-        self.busy: set[str] = set()
+        self.busy: Counter[str] = Counter()
         self.watch = FleetWatch(self.instances, loop.time)
         self.is_settling = False
         self.ids: dict[str, uuid.UUID] = {}
