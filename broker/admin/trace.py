@@ -394,7 +394,9 @@ class _Chain:
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        if not is_refused or not self._is_accepted.get(instance):
+        # Whether the next hop permits it is not asked: only its own drops say so.
+        is_forbidden = Disposition.NOT_PERMITTED.value in finding.why
+        if not is_refused or is_forbidden or not self._is_accepted.get(instance):
             return finding
         return msgspec.structs.replace(
             finding,

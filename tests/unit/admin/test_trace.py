@@ -307,6 +307,16 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
 
 
+def test_a_permission_that_the_next_hop_misses_is_not_over_because_it_has_a_route() -> None:
+    why = "sent; attempt 5, at noon, refused by the next hop: not permitted (11215)"
+    refused = msgspec.structs.replace(finding("a", "not permitted", TROUBLE), why=why)
+    gateway = place("b", 2, "c")
+
+    found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
+
+    assert (TROUBLE, why) == (found.findings[0].severity, found.findings[0].why)
+
+
 @pytest.mark.parametrize("is_permitted", [True, False])
 def test_a_connection_that_a_later_hop_refused_is_history_once_it_would_be_taken(*, is_permitted: bool) -> None:
     gateway, last = place("b", 2, "c", problem=CONNECT_DENIED), C if is_permitted else place("c", 3, "")
