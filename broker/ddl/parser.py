@@ -620,7 +620,12 @@ class _StatementParser:
     def change_permission(self, make: type[ddl.ChangePermission]) -> ddl.Statement:
         """GRANT, DENY or REVOKE: SEND ON SERVICE::name or CONNECT ON ENDPOINT::name, TO principals [CASCADE]."""
         permission = Permission(self.expect("SEND", "CONNECT").kind)
-        self.words("ON", "SERVICE" if permission is Permission.SEND else "ENDPOINT", "::")
+        what = "SERVICE" if permission is Permission.SEND else "ENDPOINT"
+        whole = self._tokens[self._next]
+        if whole.kind in {"TO", "FROM"}:
+            problem = f"{permission} on a whole database is not a permission here: say {permission} ON {what}::name"
+            self._refuse(whole, 102, problem)
+        self.words("ON", what, "::")
         securable = self.accept("*") or self.name_token(NAME_MAX_BYTES)
         if len(securable.value.encode()) > NAME_MAX_BYTES:
             self._refuse(securable, 103, f"the name of a service has at most {NAME_MAX_BYTES} bytes")

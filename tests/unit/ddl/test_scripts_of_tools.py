@@ -75,6 +75,8 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("CREATE ENDPOINT e STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ()", "[endpoint]"),
         ("ALTER ENDPOINT e STATE = STOPPED", "[endpoint]"),
         ("GRANT RECEIVE ON q TO [CN=a]", "chown and chmod"),
+        ("GRANT CONNECT TO [CN=a]", "say CONNECT ON ENDPOINT::name"),
+        ("REVOKE SEND FROM [CN=a]", "say SEND ON SERVICE::name"),
         ("GRANT CONTROL ON SERVICE::s TO [CN=a]", "chown and chmod"),
         ("DENY REFERENCES ON CONTRACT::c TO [CN=a]", "may use every message type"),
         ("ALTER DATABASE d SET HONOR_BROKER_PRIORITY ON", "priorities are always honored"),
