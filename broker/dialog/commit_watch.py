@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from broker.store.sqlite.hints import WriteHint
 
-FIRST_SECONDS = 0.001  # until the check after a batch that had something to do
+FIRST_SECONDS = 0.001  # until the check after a batch that had something to do, or was hinted
 CHECK_SECONDS = 1.0  # between two checks of an idle writer, where there are hints
 POLL_SECONDS = 0.03  # likewise, where there are none, and within RECENT_SECONDS of a hint or of work
 RECENT_SECONDS = 1.0  # in which a commit that was hinted may still be waiting for the disk

@@ -95,5 +95,6 @@ def test_other_programs_and_ours_take_turns(path: Path, db: sqlite3.Connection) 
             while db.execute("SELECT number FROM turn").fetchone()[0] < before + TURNS:  # of the other's, next to ours
                 take_write_lock(db)
                 db.execute("COMMIT")
+            assert other.poll() is None  # an error about the lock would have ended it
         finally:
             other.kill()
