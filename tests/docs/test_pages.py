@@ -8,8 +8,7 @@ import pytest
 
 from broker.cli.journal import journal
 from tests.docs.page import DOCS, Reading, section_of
-from tests.support.histories.history import generate
-from tests.support.histories.world import Scenario
+from tests.support.histories import generate
 
 PAGES = [
     DOCS / "tutorial.md",
@@ -36,7 +35,7 @@ def test_the_commands_about_a_journal_print_what_their_section_shows(
     """The rest of that page is no session: only the section is executed."""
     monkeypatch.chdir(tmp_path)
     section = section_of(DOCS / "journal.md", "Looking at one", tmp_path)
-    generate(tmp_path / "history", Scenario(messages=200, instances=3, hours=1, seed=1))
+    generate(tmp_path / "history", messages=200)
 
     with Reading(section) as reading:
         executed = reading.read()

@@ -23,8 +23,7 @@ from broker.pipeline import inventory
 from broker.pipeline.jobs import JOBS, Options
 from broker.pipeline.report import file as stored
 from tests.docs.page import DOCS, Reading, section_of
-from tests.support.histories import history as synthetic
-from tests.support.histories.world import Scenario
+from tests.support.histories import generate
 from tests.support.spark_cluster import HOME, Cluster, cluster
 
 SECONDS = 240.0
@@ -60,7 +59,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("history") / "flows"
-    synthetic.generate(directory, Scenario(messages=20_000, instances=8, seed=3, hours=2))
+    generate(directory, messages=20_000, instances=9)
     return directory
 
 
@@ -104,7 +103,7 @@ def test_the_section_about_clusters_does_what_it_shows(
     monkeypatch.chdir(tmp_path)
     environ = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
     page = section_of(DOCS / "pipeline.md", "On a cluster", tmp_path)
-    synthetic.generate(tmp_path / "journals", Scenario(messages=1000, instances=3, seed=0, hours=1))
+    generate(tmp_path / "journals", messages=1000)
 
     with Reading(page, ports={"7077": running.url.rpartition(":")[2]}, environ=environ) as reading:
         executed = reading.read()

@@ -51,7 +51,6 @@ LONG = (
     "spark/test_cluster",
     "spark/test_jobs",
     "spark/test_routes",
-    "spark/test_truth",
 )
 # Tests that break the product to see that the simulation notices, and tests of its own tools.
 LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story")
