@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 import broker
 from broker import aio
 from broker.client.arguments import INT_MAX, check_count, check_name, check_seconds, guid_of
-from broker.client.dialog import Dialog
 from broker.client.receiving import receive
 from broker.errors import ConversationError
 from tests.support.shop import Shop
@@ -41,15 +39,10 @@ def test_whole_number_of_the_range_is_taken(value: object, count: int) -> None:
     ("value", "shown"),
     [
         (0, "0"),
-        (-1, "-1"),
         (2**31, "2147483648"),
         pytest.param(HUGE, "a number of thousands of digits", id="huge"),
-        (1.5, "1.5"),
         (1.0, "1.0"),
-        (math.nan, "nan"),
         (True, "True"),
-        ("7", "'7'"),
-        (None, "None"),
         ("x" * 100, "'" + "x" * 79 + "..."),
     ],
 )
@@ -61,15 +54,7 @@ def test_what_is_no_whole_number_of_the_range_is_told(value: object, shown: str)
 
 
 @pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        (1, 1.0),
-        (0.5, 0.5),
-        (timedelta(minutes=1), 60.0),
-        (Decimal("2.5"), 2.5),
-        (Fraction(1, 2), 0.5),
-        (math.inf, math.inf),
-    ],
+    ("value", "seconds"), [(1, 1.0), (timedelta(minutes=1), 60.0), (Decimal("2.5"), 2.5), (math.inf, math.inf)]
 )
 def test_time_is_taken_however_it_is_given(value: object, seconds: float) -> None:
     assert seconds == check_seconds(value, "wait", 148)
@@ -80,17 +65,12 @@ def test_time_is_taken_however_it_is_given(value: object, seconds: float) -> Non
     ("value", "shown"),
     [
         (0, "0"),
-        (-0.1, "-0.1"),
-        (-math.inf, "-inf"),
         (11, "11"),
-        (math.inf, "inf"),
         (math.nan, "nan"),
         (True, "True"),
         ("5", "'5'"),
-        (None, "None"),
         (timedelta(-1), "datetime.timedelta(days=-1)"),
         pytest.param(HUGE, "a number of thousands of digits", id="huge"),
-        ([], "[]"),
     ],
 )
 def test_what_is_no_time_of_the_range_is_told(value: object, shown: str) -> None:
@@ -124,27 +104,20 @@ ON_DIALOG: list[tuple[Callable[[Any], Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "sentence"), RECEIVED)
 async def test_receive_says_which_argument_is_wrong(shop: Shop, wrong: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConversationError) as plain:
+    with pytest.raises(ConversationError) as caught:
         receive(shop.connect(), queue="OrdersQueue", **wrong)
-    async with aio.connect(shop.path) as db, db:
-        with pytest.raises(ConversationError) as awaited:
-            await aio.receive(db, queue="OrdersQueue", **wrong)
 
-    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
+    assert sentence == str(caught.value)
 
 
 @pytest.mark.parametrize(("call", "sentence"), ON_DIALOG)
-async def test_dialog_says_which_argument_is_wrong(shop: Shop, call: Callable[[Any], Any], sentence: str) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog: Dialog = shop.begin(db)
-    with pytest.raises(ConversationError) as plain:
-        call(dialog)
-    async with aio.connect(shop.path) as connection:
-        with pytest.raises(ConversationError) as awaited:
-            await call(await aio.get_dialog(connection, dialog.conversation_handle))
+def test_dialog_says_which_argument_is_wrong(shop: Shop, call: Callable[[Any], Any], sentence: str) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
 
-    assert [sentence, sentence] == [str(plain.value), str(awaited.value)]
-    assert ["SO"] == shop.seen()["conversations"]
+    with pytest.raises(ConversationError) as caught:
+        call(dialog)
+
+    assert sentence == str(caught.value)
 
 
 async def test_wait_may_be_for_ever(shop: Shop) -> None:
@@ -159,10 +132,6 @@ async def test_wait_may_be_for_ever(shop: Shop) -> None:
 # --- connection ---
 
 
-EXPECTED = r"the connection has to be one of sqlite3, as sqlite3\.connect\(PATH\) gives it, not "
-EXPECTED_AWAITED = (
-    r"the connection has to be one of broker\.aio, as `async with broker\.aio\.connect\(PATH\)` gives it, not "
-)
 BEGINNING = {"from_service": "Orders", "to_service": "//far/Billing"}
 CALLS: list[Callable[[Any, Any], Any]] = [
     lambda calls, db: calls.begin_dialog(db, **BEGINNING),
@@ -197,48 +166,27 @@ def test_a_wrapped_connection_is_one(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=NAMES)
-@pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ("shop.db", "str"),
-        (None, "NoneType"),
-        (PoolConnection(), r"tests\.unit\.client\.test_arguments\.PoolConnection"),
-    ],
-)
-def test_what_is_no_connection_is_refused(call: Callable[[Any, Any], Any], given: object, what: str) -> None:
-    with pytest.raises(TypeError, match=f"^{EXPECTED}{what}$"):
-        call(broker, given)
-
-
-@pytest.mark.parametrize("call", CALLS, ids=NAMES)
-async def test_a_connection_that_is_awaited_is_told_where_its_calls_are(
+async def test_what_is_no_connection_is_refused_with_where_its_calls_are(
     shop: Shop, call: Callable[[Any, Any], Any]
 ) -> None:
-    there = (
-        r"broker\.client\.async_connection\.{}, whose calls are awaited: those of broker\.aio take one of broker\.aio"
-    )
-
     async with aio.connect(shop.path) as db:
-        with pytest.raises(TypeError, match=EXPECTED + there.format("Connection")):
-            call(broker, db)
-    with pytest.raises(TypeError, match=EXPECTED + there.format("Connecting")):
-        call(broker, aio.connect(shop.path))
-
-
-@pytest.mark.parametrize("call", CALLS, ids=NAMES)
-async def test_a_connection_that_is_not_awaited_is_told_where_its_calls_are(
-    shop: Shop, call: Callable[[Any, Any], Any]
-) -> None:
-    there = r"sqlite3\.Connection: for that one the same calls are in `broker`, without await"
-
-    with pytest.raises(TypeError, match=EXPECTED_AWAITED + there):
-        await call(aio, shop.connect())
-    with pytest.raises(TypeError, match=f"{EXPECTED_AWAITED}str$"):
-        await call(aio, "shop.db")
-    with pytest.raises(
-        TypeError, match=rf"{EXPECTED_AWAITED}broker\.client\.async_connection\.Connecting: await it first"
-    ):
-        await call(aio, aio.connect(shop.path))
+        wrong: list[tuple[Any, str]] = [
+            ("shop.db", "str$"),
+            (PoolConnection(), r"test_arguments\.PoolConnection$"),
+            (db, r"Connection, whose calls are awaited: those of broker\.aio take"),
+            (aio.connect(shop.path), r"Connecting, whose calls are awaited: those of broker\.aio take"),
+        ]
+        for given, what in wrong:
+            with pytest.raises(TypeError, match=rf"one of sqlite3, as sqlite3\.connect\(PATH\) gives it, not .*{what}"):
+                call(broker, given)
+    wrong = [
+        ("shop.db", "str$"),
+        (shop.connect(), r"sqlite3\.Connection: for that one the same calls are in `broker`, without await"),
+        (aio.connect(shop.path), "Connecting: await it first"),
+    ]
+    for given, what in wrong:
+        with pytest.raises(TypeError, match=rf"one of broker\.aio, as `async with .*` gives it, not .*{what}"):
+            await call(aio, given)
 
 
 @pytest.mark.parametrize(
@@ -270,12 +218,12 @@ async def test_what_is_no_dialog_is_refused(shop: Shop, call: Callable[[Any, Any
 GUID = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 
 
-@pytest.mark.parametrize("text", [GUID, str(GUID), str(GUID).upper(), f"{{{GUID}}}", GUID.hex])
+@pytest.mark.parametrize("text", [GUID, str(GUID).upper(), f"{{{GUID}}}", GUID.hex])
 def test_guid_is_read_however_it_is_written(text: uuid.UUID | str) -> None:
     assert GUID == guid_of(text)
 
 
-@pytest.mark.parametrize("text", ["", "x", "5b0f3c1e", None, 5, b"5b0f3c1e"])
+@pytest.mark.parametrize("text", ["", "5b0f3c1e", None, b"5b0f3c1e"])
 def test_what_is_no_guid_is_refused(text: Any) -> None:
     with pytest.raises(ConversationError, match="is not a GUID") as caught:
         guid_of(text)

@@ -15,8 +15,7 @@ from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
 from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
-
-Shop = Any  # its class is in conftest.py, which nothing imports
+from tests.support.shop import Shop
 
 INSERT = "INSERT INTO orders (id) VALUES (?)"
 SECONDS = 20.0
@@ -63,17 +62,6 @@ async def test_calls_inside_a_transaction_are_committed_together(shop: Shop) -> 
         assert not db.is_in_transaction
 
     assert ([], [1, 2]) == (seen, ids(shop))
-
-
-async def test_exception_rolls_back(shop: Shop) -> None:
-    async with connect(shop) as db:
-        with pytest.raises(ValueError, match="no"):  # noqa: PT012
-            async with db:
-                await db.execute(INSERT, [1])
-                raise ValueError("no")
-        await db.execute(INSERT, [2])
-
-    assert [2] == ids(shop)
 
 
 class FullDisk(sqlite3.Connection):
@@ -262,14 +250,6 @@ def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
         yield Doorbell("", 0).within(0.001 * number)
     db.execute(INSERT, (1,))
     return "there"
-
-
-async def test_waiting_needs_a_transaction(shop: Shop) -> None:
-    async with connect(shop) as db:
-        with pytest.raises(ConversationError, match="to receive needs a transaction") as caught:
-            await db.run_steps(lambda plain: counting(plain, 1))
-
-    assert 628 == caught.value.number
 
 
 async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:

@@ -15,8 +15,7 @@ from broker.store.port import Find, WriteBatch
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_target
-
-Shop = Any  # its class is in conftest.py, which nothing imports
+from tests.support.shop import Shop
 
 BODY = bytes(1024)
 FRAME_BYTES = 24 + 4096  # of the log, for one page

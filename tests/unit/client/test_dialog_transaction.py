@@ -15,13 +15,9 @@ from broker.client.dialog import get_dialog, send
 from broker.client.receiving import receive
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite.schema import PART_BYTES
-
-Shop = Any  # its class is in conftest.py, which nothing imports
+from tests.support.shop import Shop
 
 LEVELS = ("", "IMMEDIATE", "EXCLUSIVE", None)
-EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
-
-
 # --- the application's transaction --------------------------------------------------------------------------
 
 
@@ -34,7 +30,7 @@ def test_commit_makes_everything_appear_at_once(shop: Shop) -> None:
         dialog.send(b"two")
         before = shop.seen()
 
-    assert before == EMPTY
+    assert before == {"conversations": [], "sent": []}
     assert shop.seen() == {"conversations": ["CO"], "sent": [b"one", b"two"]}
     assert shop.connect().execute("SELECT * FROM orders").fetchall() == [(7, "billing")]
 
