@@ -16,26 +16,7 @@ from broker.conversation.body_check import (
     validator,
     violation,
 )
-from broker.conversation.message_types import (
-    CONTRACT_NAMES,
-    DEFAULT,
-    DIALOG_TIMER,
-    END_DIALOG,
-    ERROR,
-    MESSAGE_TYPE_NAMES,
-    Rule,
-    SentBy,
-    Validation,
-    error_body,
-    error_parts,
-)
-from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE
-
-
-def test_types_and_contracts_of_the_broker_itself_are_there() -> None:
-    assert {DEFAULT, END_DIALOG, ERROR, DIALOG_TIMER, MISSING_ROUTE, MISSING_BINDING} == MESSAGE_TYPE_NAMES
-    assert {DEFAULT, CONTRACT} == CONTRACT_NAMES
-
+from broker.conversation.message_types import Rule, SentBy, Validation, error_body, error_parts
 
 # --- validation ---
 
@@ -51,14 +32,12 @@ GOOD = {
     "xml utf-16": ("WELL_FORMED_XML", "<a>é</a>".encode("utf-16")),
     "xml latin-1": ("WELL_FORMED_XML", '<?xml version="1.0" encoding="iso-8859-1"?><a>é</a>'.encode("latin-1")),
     "xml namespaces": ("WELL_FORMED_XML", b'<n:a xmlns:n="urn:n"><n:b/></n:a>'),
-    "xml character references": ("WELL_FORMED_XML", b"<a>&lt;&#65;&#x41;</a>"),
     "xml as deep as can be": ("WELL_FORMED_XML", b"<a>" * DEPTH_MAX + b"</a>" * DEPTH_MAX),
     "xml siblings": ("WELL_FORMED_XML", b"<a>" + b"<b/>" * 1000 + b"</a>"),
     "xml long text": ("WELL_FORMED_XML", b"<a>" + TEXT + b"</a>"),
     "xml long section": ("WELL_FORMED_XML", b"<a><![CDATA[" + TEXT + b"]]></a>"),
     "xml long end": ("WELL_FORMED_XML", b"<a/>" + SPACE),
     "json": ("JSON", ' {"a": [1, -2.5e3, true, null, "é\\u00e9\\n"]} '.encode()),
-    "json text": ("JSON", b'"x"'),
     "json number": ("JSON", b"0"),
     "json as deep as can be": ("JSON", b"[" * DEPTH_MAX + b"]" * DEPTH_MAX),
     "json brackets in texts": ("JSON", b'["\\"[[", ' * 100 + b"1" + b"]" * 100),
@@ -70,12 +49,8 @@ BAD = {
     "xml nothing": ("WELL_FORMED_XML", b"", "no element"),
     "xml text": ("WELL_FORMED_XML", b"text", "syntax error, line 1"),
     "xml not closed": ("WELL_FORMED_XML", b"<a>\n<b>", "line 2"),
-    "xml closed wrongly": ("WELL_FORMED_XML", b"<a></b>", "mismatched tag"),
     "xml two roots": ("WELL_FORMED_XML", b"<a/><b/>", "junk after"),
-    "xml attribute twice": ("WELL_FORMED_XML", b'<a b="1" b="2"/>', "duplicate"),
     "xml prefix": ("WELL_FORMED_XML", b"<n:a/>", "unbound prefix"),
-    "xml bytes": ("WELL_FORMED_XML", b"<a>\xff</a>", "not well-formed"),
-    "xml entity": ("WELL_FORMED_XML", b"<a>&x;</a>", "undefined entity"),
     "xml document type": ("WELL_FORMED_XML", BOMB, "document type"),
     "xml encoding unknown": ("WELL_FORMED_XML", b'<?xml version="1.0" encoding="nope"?><a/>', "unknown encoding"),
     "xml encoding of several bytes": ("WELL_FORMED_XML", b'<?xml version="1.0" encoding="big5"?><a/>', "multi-byte"),
@@ -83,13 +58,10 @@ BAD = {
     "xml long attribute": ("WELL_FORMED_XML", b'<a b="' + TEXT + b'"/>', "more than 2097152 bytes"),
     "xml long comment": ("WELL_FORMED_XML", b"<a><!--" + TEXT + b"--></a>", "more than 2097152 bytes"),
     "json nothing": ("JSON", b"", "not JSON"),
-    "json two": ("JSON", b"1 2", "not JSON"),
     "json comma": ("JSON", b"[1,]", "not JSON"),
-    "json quotes": ("JSON", b"{'a': 1}", "not JSON"),
     "json not a number": ("JSON", b"NaN", "not JSON"),
     "json bytes": ("JSON", b'"\xff"', "not JSON"),
     "json mark": ("JSON", b"\xef\xbb\xbf1", "not JSON"),
-    "json control character": ("JSON", b'"\x01"', "not JSON"),
     "json too deep": ("JSON", b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1), "nested more than 128"),
     "json much too deep": ("JSON", b"[" * 100_000, "nested more than 128"),
     "json too long": ("JSON", b'"' + b"x" * (JSON_MAX_BYTES - 1) + b'"', "1048576 bytes"),
@@ -132,7 +104,6 @@ def test_any_body_is_judged_without_an_exception(body: bytes, validation: Valida
 
 INITIATOR, TARGET = True, False
 RULES = [
-    (Rule("t", SentBy.ANY), INITIATOR, None, None),
     (Rule("t", SentBy.ANY), TARGET, None, None),
     (Rule("t", SentBy.INITIATOR), INITIATOR, None, None),
     (Rule("t", SentBy.TARGET), TARGET, None, None),

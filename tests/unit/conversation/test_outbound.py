@@ -1,4 +1,4 @@
-"""What the sending side still has to get acknowledged, rule by rule."""
+"""Timers, windows and bounds of the sending side; where each fragment is: `tests/property/test_conversation.py`."""
 
 from __future__ import annotations
 
@@ -49,31 +49,11 @@ def test_fragments_are_taken_in_order() -> None:
     assert outbound.resend_at == NOW + FIRST
 
 
-def test_loading_goes_on_behind_what_is_loaded() -> None:
-    outbound = _outbound(2, first=7)
-    places = [outbound.load_from]
-
-    outbound.offer(_fragments(8, 3)[0])
-    places.append(outbound.load_from)
-    outbound.unload()
-    places.append(outbound.load_from)
-
-    assert places == [(8, 0), (8, 1), (7, 0)]
-
-
 def test_no_more_frames_are_sent_than_the_window_holds() -> None:
     outbound = _outbound(FIRST_FRAMES + 5)
 
     assert len(_take_all(outbound)) == FIRST_FRAMES
     assert outbound.is_window_full
-
-
-@pytest.mark.parametrize(("size", "frames"), [(3 * SIZE + 5, 3), (1, 1)])
-def test_no_more_bytes_are_sent_than_the_window_holds_but_always_one_fragment(size: int, frames: int) -> None:
-    outbound = _outbound(20, size=size)
-
-    assert _take_all(outbound) == [(0, number) for number in range(frames)]
-    assert outbound.in_flight_bytes <= outbound.window.bytes or frames == 1
 
 
 @pytest.mark.parametrize(
@@ -93,31 +73,6 @@ def test_room_to_load_is_twice_the_window_within_its_bounds(
 
 
 # --- cumulative acknowledgement -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sequence", "fragment", "done", "in_flight", "left"),
-    [
-        (0, 0, 0, 6, 6),  # acknowledges nothing
-        (0, 1, 0, 5, 5),
-        (1, 0, 1, 4, 4),
-        (2, 0, 2, 3, 3),
-        (2, 2, 2, 1, 1),
-        (3, 0, 3, 0, 0),
-        (0, 99, 0, 5, 5),  # more fragments than the message has: it is not known to be whole
-    ],
-)
-def test_acknowledgement_covers_everything_before_it(
-    sequence: int, fragment: int, done: int, in_flight: int, left: int
-) -> None:
-    outbound = _outbound(2, 1, 3)
-    _take_all(outbound)
-
-    finished = outbound.acknowledge((sequence, fragment), NOW + 1)
-
-    assert (done, in_flight, left) == (finished, outbound.in_flight, outbound.loaded)
-    assert (sequence, fragment) == outbound.acknowledged
-    assert (in_flight * SIZE, left * SIZE) == (outbound.in_flight_bytes, outbound.loaded_bytes)
 
 
 def test_acknowledgement_restarts_the_timer_while_something_is_in_flight() -> None:
@@ -250,77 +205,6 @@ def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None
     assert _take_all(outbound, due) == [(1, 0)]
 
 
-def test_frame_sent_together_with_what_arrived_is_not_lost() -> None:
-    outbound = _outbound(3)
-    _take_all(outbound)
-
-    outbound.acknowledge((0, 0), NOW + 1, ((0, 1, 2),))
-    outbound.detect_losses(NOW + 1)
-
-    assert (outbound.loss_check_at, outbound.in_flight) == (NEVER, 1)
-
-
-def test_reordering_that_heals_in_time_sends_nothing_again() -> None:
-    outbound = _outbound(1, 2)
-    outbound.pop(NOW - 1)
-    outbound.acknowledge((1, 0), NOW - 0.9)
-    outbound.pop(NOW)
-    outbound.pop(NOW + 0.001)
-
-    outbound.acknowledge((1, 0), NOW + 0.05, ((1, 1, 1),))
-    outbound.acknowledge((2, 0), NOW + 0.06)
-    outbound.detect_losses(NOW + 100)
-
-    assert (outbound.has_unsent, outbound.loaded, outbound.in_flight) == (False, 0, 0)
-
-
-def _lose_first(outbound: Outbound, now: float) -> None:
-    """The first is known to be lost at this instant."""
-    outbound.pop(NOW)
-    while outbound.has_unsent:
-        outbound.pop(NOW + 0.001)
-    first = outbound.acknowledged
-    outbound.acknowledge(first, NOW + 0.1, ((first[0], 1, 3),))
-    outbound.detect_losses(now)
-
-
-def test_hole_is_sent_again_once_and_waits_for_its_own_answer() -> None:
-    outbound = _outbound(4)
-    _lose_first(outbound, NOW + 100)
-    sent = _take_all(outbound, NOW + 100)
-
-    outbound.detect_losses(NOW + 200)
-
-    assert (sent, _take_all(outbound, NOW + 200)) == ([(0, 0)], [])
-    assert outbound.resend_at == NOW + 100 + outbound.round_trip.timeout
-
-
-def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again() -> None:
-    outbound = _outbound(3)
-    _take_all(outbound)
-    for number in (0, 1):
-        outbound.refuse((0, number), NOW, 0.5)
-    outbound.detect_losses(NOW + 1)
-
-    outbound.acknowledge((0, 1), NOW + 1)
-
-    assert _take_all(outbound, NOW + 1) == [(0, 1)]
-
-
-@pytest.mark.parametrize(("wait", "lost"), [(0.124, []), (0.125, [(1, 0)])])
-def test_answer_sooner_than_any_round_trip_is_to_an_earlier_copy(wait: float, lost: list[tuple[int, int]]) -> None:
-    """So it does not show that what was sent before this copy has been overtaken."""
-    outbound = _with_hole(2, trip=0.125)
-    outbound.rewind()
-    outbound.pop(NOW + 1)
-    outbound.pop(NOW + 1.5)
-
-    outbound.acknowledge((1, 0), NOW + 1.5 + wait, ((1, 1, 1),))
-    outbound.detect_losses(NOW + 10)
-
-    assert lost == _take_all(outbound, NOW + 10)
-
-
 def test_losses_of_one_window_shrink_it_once() -> None:
     outbound = _outbound(40)
     for now in range(40):
@@ -336,18 +220,6 @@ def test_losses_of_one_window_shrink_it_once() -> None:
     assert windows == [windows[0]] + [windows[0] // 2] * 10
 
 
-def test_what_is_said_of_what_is_not_loaded_counts_when_it_is() -> None:
-    outbound = _outbound(4)
-    _take_all(outbound)
-    outbound.acknowledge((0, 0), NOW, ((0, 2, 2),))
-
-    outbound.time_out()
-    for fragment in _fragments(0, 4):
-        outbound.offer(fragment)
-
-    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 3)]
-
-
 def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None:
     outbound = _outbound(4)
     _take_all(outbound)
@@ -361,16 +233,6 @@ def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None
     assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
-def test_first_unacknowledged_fragment_is_sent_whatever_is_said() -> None:
-    """A far side that holds what it asks for contradicts itself, and nothing else would ever go on."""
-    outbound = _outbound(2)
-    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
-    sent = _take_all(outbound)
-    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
-
-    assert (sent, _take_all(outbound)) == ([(0, 0)], [(0, 0)])
-
-
 def test_what_is_remembered_of_what_is_said_is_bounded() -> None:
     outbound = _outbound()
 
@@ -380,18 +242,6 @@ def test_what_is_remembered_of_what_is_said_is_bounded() -> None:
 
 
 # --- refusals of the next hop ---------------------------------------------------------------------------------------
-
-
-def test_refused_fragment_is_sent_again_when_the_next_hop_asks_for_it() -> None:
-    outbound = _outbound(3)
-    _take_all(outbound)
-
-    outbound.refuse((0, 1), NOW, 0.5)
-    outbound.detect_losses(NOW + 0.4)
-    early = _take_all(outbound)
-    outbound.detect_losses(NOW + 0.5)
-
-    assert (early, _take_all(outbound)) == ([], [(0, 1)])
 
 
 def test_refusals_one_after_the_other_make_longer_waits_and_progress_forgets_them() -> None:
@@ -434,41 +284,6 @@ def test_refusal_of_what_is_not_under_way_is_no_trouble(place: tuple[int, int]) 
 
 
 # --- a broken path, silence -----------------------------------------------------------------------------------------
-
-
-def test_rewind_starts_at_the_first_unacknowledged_fragment_and_leaves_out_what_is_held_there() -> None:
-    """The path has broken: window and waiting time stay."""
-    outbound = _outbound(2, 5)
-    _take_all(outbound)
-    outbound.acknowledge((1, 1), NOW, ((1, 2, 3),))
-
-    outbound.rewind()
-
-    assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)
-    assert _take_all(outbound) == [(1, 1), (1, 4)]
-    assert (outbound.window.frames, outbound.round_trip.attempts) == (FIRST_FRAMES + 5, 0)
-
-
-def test_what_was_sent_before_is_a_resend_and_what_follows_is_not() -> None:
-    outbound = _outbound(2, 2)
-    for _ in range(3):
-        outbound.pop(NOW)
-
-    outbound.rewind()
-
-    assert [outbound.pop(NOW)[1] for _ in range(4)] == [True, True, True, False]
-
-
-def test_acknowledgement_that_comes_after_the_rewind_is_not_sent_again() -> None:
-    outbound = _outbound(2, 3)
-    _take_all(outbound)
-    outbound.rewind()
-    outbound.pop(NOW)
-
-    outbound.acknowledge((1, 2), NOW)
-
-    assert outbound.in_flight == 0
-    assert _take_all(outbound) == [(1, 2)]
 
 
 def test_time_out_unloads_shrinks_the_window_and_waits_longer_each_time() -> None:
@@ -535,28 +350,3 @@ def test_rest_keeps_nothing_and_the_time_at_which_it_ends() -> None:
     assert (outbound.loaded, outbound.in_flight, outbound.resend_at) == (0, 0, NOW + FIRST)
     outbound.acknowledge((0, 1), NOW + 1)
     assert outbound.resend_at == NEVER
-
-
-def test_message_offered_again_goes_on_where_it_was_acknowledged() -> None:
-    outbound = _outbound(5)
-    _take_all(outbound)
-    outbound.acknowledge((0, 3), NOW)
-
-    outbound.unload()
-    for fragment in _fragments(0, 5, outbound.load_from[1]):
-        outbound.offer(fragment)
-
-    assert (_take_all(outbound), outbound.in_flight) == ([(0, 3), (0, 4)], 2)
-
-
-def test_acknowledgement_while_unloaded_counts_when_the_message_comes_back() -> None:
-    outbound = _outbound(1, 5)
-    _take_all(outbound)
-    outbound.unload()
-
-    outbound.acknowledge((1, 4), NOW)
-    outbound.offer(_fragments(1, 5)[4])
-
-    assert _take_all(outbound) == [(1, 4)]
-    assert outbound.acknowledge((2, 0), NOW) == 1
-    assert (outbound.in_flight, outbound.resend_at) == (0, NEVER)

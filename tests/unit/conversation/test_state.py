@@ -30,10 +30,3 @@ def test_transitions_are_those_of_the_documented_states(row: tuple[str, ...]) ->
 def test_what_may_be_sent_and_taken_in_which_state() -> None:
     assert {"SO", "CO"} == CAN_SEND
     assert {"SO", "SI", "CO"} == TAKES_MESSAGES
-
-
-def test_every_state_ends_closed() -> None:
-    """From anywhere END CONVERSATION, and at most its acknowledgement, leads to CLOSED."""
-    for state in set(ConversationState) - {ConversationState.CLOSED}:
-        ended = TRANSITIONS.get((state, Happening.ENDED_HERE), state)
-        assert ConversationState.CLOSED in {ended, TRANSITIONS.get((ended, Happening.END_ACKNOWLEDGED))}
