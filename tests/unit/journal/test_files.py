@@ -16,7 +16,6 @@ from broker.journal.files import (
     StoredFile,
     file_name,
     files_of,
-    hour_directory,
     instance_part,
     lock,
     read_files,
@@ -115,13 +114,6 @@ def test_file_that_cannot_be_written_leaves_no_descriptor(tmp_path: Path, monkey
 
 
 IDENTITY = "0123456789abcdef" * 2
-
-
-def test_file_stands_in_the_hour_in_which_it_was_begun() -> None:
-    directory = hour_directory(Path("/flows"), 1_767_225_599.9)  # 2025-12-31 23:59:59 UTC
-
-    assert Path("/flows/date=2025-12-31/hour=23") == directory
-    assert "gw-1-000007-01234567.parquet" == file_name("gw-1", 7, IDENTITY)
 
 
 @pytest.mark.parametrize(

@@ -42,11 +42,6 @@ def test_a_function_by_name_does_what_the_one_of_the_library_does(done: Any, exp
     assert expected == done
 
 
-def test_a_value_that_the_other_type_does_not_have_is_refused() -> None:
-    with pytest.raises(pa.ArrowInvalid):
-        kernel.converted(pa.array([300]), pa.int8())
-
-
 def test_the_functions_that_are_not_needed_are_not_made() -> None:
     program = "import sys, broker.journal.reader; print('pyarrow.compute' in sys.modules)"
 

@@ -189,14 +189,6 @@ def test_first_and_last_fragments_of_traced_messages_have_spans(
     assert count == len(spans(tape))
 
 
-def test_directions_of_a_dialog_have_separate_traces() -> None:
-    tape = Tape()
-    for flags in (ONE, ONE | Flag.FROM_TARGET):
-        tape.enter(frame(flags=int(flags)), way())
-
-    assert 2 == len({ids(span)[0] for span in spans(tape)})
-
-
 def test_what_was_taken_back_has_no_span() -> None:
     tape = Tape()
     data = frame(flags=ONE)

@@ -17,7 +17,6 @@ import pytest
 from structlog import DropEvent
 from structlog.testing import capture_logs
 
-from broker.flow import Disposition
 from broker.forwarding.entry import ForwardingEntry
 from broker.journal import writer as module
 from broker.journal.files import JournalFile, files_of
@@ -135,18 +134,6 @@ async def test_what_finds_no_room_is_shed_and_counted(plan: JournalPlan) -> None
 
     assert one.status()["shed"] > 0
     assert recorded == one.status()["records"] + one.status()["shed"]
-
-
-async def test_sample_of_none_still_records_drops(plan: JournalPlan) -> None:
-    plan = replace(plan, sample=0.0)
-    one = journal(plan)
-    one.start()
-    record(one, 5)
-    record(one, 1, way(Disposition.NO_ROUTE, route=""))
-
-    await one.close()
-
-    assert ["dropped"] == table(plan)["outcome"]
 
 
 async def test_another_plan_holds_for_what_is_recorded_from_then_on(plan: JournalPlan, tmp_path: Path) -> None:
@@ -354,20 +341,6 @@ def is_left_out(repeats: RepeatFilter, entry: Any) -> bool:
     except DropEvent:
         return True
     return False
-
-
-def test_directory_that_cannot_be_made_loses_what_waits(plan: JournalPlan) -> None:
-    plan.directory.write_text("a file in its place")
-    with capture_logs() as logs:
-        writer = running(plan)
-        writer.offer(batch(3))
-        reaches(writer, lost=3)
-        plan.directory.unlink()
-        writer.offer(batch(2))
-        ended(writer)
-
-    assert "journal cannot be written" == logs[0]["event"]
-    assert [2] == rows_in(plan)
 
 
 def test_directory_that_vanishes_is_made_again(plan: JournalPlan) -> None:
