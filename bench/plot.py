@@ -3,7 +3,8 @@ Bar charts of a stored result as SVG, for docs/performance.md.
 
     python -m bench.plot RESULT.json [docs/performance]
 
-Drawn by hand: a few rectangles and words do not need a library for plots among what a developer has to install.
+Drawn by hand: a few rectangles and words do not need a library for plots among what a developer has to install. Like
+the pictures of docs/pictures, a chart has a title and a description for those who cannot see it, and dark colours.
 """
 
 from __future__ import annotations
@@ -20,11 +21,36 @@ from bench.report import readable
 DIRECTORY = Path(__file__).parents[1] / "docs" / "performance"
 WIDTH, LABEL_WIDTH, VALUE_WIDTH = 860, 330, 70
 BAR, GAP, TOP = 16, 12, 44
-COLOURS = ("#9aa5b1", "#5b8db8", "#c1572b", "#2f8f5b", "#7a5ba6")
+COLOURS = ("#84909d", "#5b8db8", "#c1572b", "#2f8f5b", "#7a5ba6")
 PLAIN = "256 B"  # the case on which destinations, connections and rates are varied
+
+_DRAWING = """\
+<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' viewBox='0 0 {width} {height}' role='img'\
+ aria-labelledby='title desc'>
+<title id='title'>{title}</title>
+<desc id='desc'>{description}</desc>
+<style>
+text {{ font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 12px; fill: #1f2328 }}
+.paper {{ fill: #ffffff }}
+@media (prefers-color-scheme: dark) {{
+text {{ fill: #e6edf3 }}
+.paper {{ fill: #0d1117 }}
+}}
+</style>
+<rect class='paper' width='{width}' height='{height}'/>
+{parts}
+</svg>
+"""
 
 Groups = dict[str, dict[str, float]]
 """Label of a group -> name of a series -> value."""
+
+
+def drawing(title: str, description: str, height: int, parts: Iterable[str]) -> str:
+    """An SVG of WIDTH pixels that follows the colour mode of the page around it."""
+    return _DRAWING.format(
+        width=WIDTH, height=height, title=escape(title), description=escape(description), parts="\n".join(parts)
+    )
 
 
 def chart(title: str, unit: str, groups: Groups) -> str:
@@ -50,12 +76,11 @@ def chart(title: str, unit: str, groups: Groups) -> str:
             ]
             y += BAR
         y += GAP
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{y}' viewBox='0 0 {WIDTH} {y}'"
-        f" font-family='sans-serif' font-size='12' fill='#222'>\n<rect width='{WIDTH}' height='{y}' fill='#fff'/>\n"
-        + "\n".join(parts)
-        + "\n</svg>\n"
+    values = (
+        f"{label}: " + "; ".join(f"{name} {readable(value)}" for name, value in group.items())
+        for label, group in groups.items()
     )
+    return drawing(f"{title} ({unit})", ". ".join(values), y, parts)
 
 
 def by_size(result: Result) -> str:

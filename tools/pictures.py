@@ -22,7 +22,7 @@ from typing import Any
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
-from rich.terminal_theme import MONOKAI
+from rich.terminal_theme import MONOKAI, TerminalTheme
 from rich.text import Text
 
 import broker
@@ -33,6 +33,24 @@ from tests.support.steady import steady
 DOCS = Path(__file__).parents[1] / "docs"
 FILES = re.compile(r"```(?:toml|sql)\n(?:#|--) (\S+\.(?:toml|sql))\n(.*?)```", re.DOTALL)
 FONTS = re.compile(r"@font-face \{\{.*?\}\}\n *", re.DOTALL)  # the picture fetches nothing
+LIGHT = TerminalTheme(  # the colours of docs/pictures: background, text, and from black to white
+    (246, 248, 250),
+    (31, 35, 40),
+    [
+        (31, 35, 40),
+        (185, 28, 28),
+        (21, 128, 61),
+        (154, 52, 18),
+        (29, 78, 216),
+        (126, 34, 206),
+        (14, 116, 144),
+        (87, 96, 106),
+    ],
+)
+TITLE = "A message that has not arrived, found in a terminal"
+DESCRIPTION = """\
+An order is sent while the gateway is down. broker why names the gateway, its refused connection and the remedy. The
+gateway is started; broker receive prints the order, the ledger counts it, and broker explain shows its route."""
 COLUMNS, ROWS = 108, 50
 SESSION = (
     "# Two services run, each with its database. The gateway between them does not.",
@@ -88,8 +106,23 @@ def terminal(target: Path) -> None:
                 serve("gateway")
             else:
                 console.print(Text.from_ansi(run(line).replace("\r\n", "\n")), end="")
-        form = FONTS.sub("", CONSOLE_SVG_FORMAT)
-        console.save_svg(str(target), title="broker", theme=MONOKAI, code_format=form, unique_id="tour")
+        target.write_text(_in_both_modes(console), encoding="utf-8")
+
+
+def _in_both_modes(console: Console) -> str:
+    """Return what was printed as an SVG that follows the colour mode of the page around it."""
+    form = FONTS.sub("", CONSOLE_SVG_FORMAT)
+    light, dark = (
+        console.export_svg(title="broker", theme=theme, code_format=form, unique_id="tour", clear=False)
+        for theme in (LIGHT, MONOKAI)
+    )
+    words = f"<title id='title'>{TITLE}</title>\n<desc id='desc'>{DESCRIPTION}</desc>"
+    rules = " ".join(re.findall(r"\.tour-r\d+ \{.*?\}", dark))
+    rules += f" .rich-terminal > rect {{ fill: {MONOKAI.background_color.hex} }}"
+    rules += f" .tour-title {{ fill: {MONOKAI.foreground_color.hex} }}"
+    light = light.replace(">", f" role='img' aria-labelledby='title desc'>\n{words}", 1)
+    light = light.replace("rgba(255,255,255,0.35)", "rgba(128,128,128,0.5)")
+    return light.replace("</style>", f"@media (prefers-color-scheme: dark) {{ {rules} }}\n</style>", 1)
 
 
 async def status_page(directory: Path) -> None:

@@ -23,6 +23,7 @@ from unittest import mock
 
 import structlog
 
+from bench.plot import WIDTH, drawing
 from broker.net.dialer import Dialer
 from broker.net.peer_table import PeerTable
 from broker.protocol.layout import NO_GUID
@@ -280,15 +281,16 @@ def _by_second(told: dict[str, Any]) -> list[int]:
 
 def draw(found: dict[str, Any]) -> str:
     """Attempts in each tenth of a second, with and without spread, as SVG."""
-    width, height, left = 860, 200, 60
-    parts = []
+    height, left = 200, 60
+    parts, titles = [], []
     rows = ("attempts by second without spread", "#c1572b"), ("attempts by second", "#5b8db8")
     for row, (name, colour) in enumerate(rows):
         values = found[name]
         top, bottom = max(values), 40 + row * (height + 50) + height
-        step = (width - left - 20) / len(values)
+        step = (WIDTH - left - 20) / len(values)
         title = "without spread: in step" if row == 0 else "each wait shorter by chance, by up to a half"
         title += f"; connection attempts in each tenth of a second, most {top}"
+        titles.append(title)
         parts.append(f"<text x='12' y='{bottom - height - 12}'>{title}</text>")
         points = " ".join(
             f"{left + n * step:.1f},{bottom - height * value / top:.1f}" for n, value in enumerate(values)
@@ -298,12 +300,7 @@ def draw(found: dict[str, Any]) -> str:
             f"<text x='{left + second / WINDOW * step:.0f}' y='{bottom + 16}'>{second} s</text>"
             for second in range(0, 75, 10)
         ]
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='540' viewBox='0 0 {width} 540'"
-        f" font-family='sans-serif' font-size='12' fill='#222'>\n<rect width='{width}' height='540' fill='#fff'/>\n"
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    return drawing("Connection attempts while the gateway is away", ". ".join(titles), 540, parts)
 
 
 def main() -> int:
