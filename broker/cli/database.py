@@ -2,7 +2,7 @@
 `broker database`: makes a database file that was copied, moved or restored usable again.
 
 The commands hold the lock of the file, so no daemon may have it open, and record their changes in the audit of the
-configuration; `docs/how-to/back-up-and-restore.md` says when to use which.
+configuration, if there is one; `docs/how-to/back-up-and-restore.md` says when to use which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import emptiness, path_of
-from broker.cli.access import read_settings, usual_config
+from broker.cli.access import is_nothing_given, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Group, config_option, confirm, copy_command, output_option
@@ -46,6 +46,7 @@ _FILE_ALONE = (
     "only the file was checked: neither the databases.json of the configuration nor one next to the file lists it, so"
     " it is not known whether the file is older than its instance's last state"
 )
+_UNRECORDED = "not recorded in an audit: there is no configuration; -c FILE names that of the instance"
 _ASK_INSTANCE = "; broker database keep NAME -c CONFIG checks that too"
 
 
@@ -53,6 +54,8 @@ _ASK_INSTANCE = "; broker database keep NAME -c CONFIG checks that too"
 def database() -> None:
     """
     Keep, renew or clear a database file that was copied.
+
+    Changes are recorded in the audit of the configuration; without one, nowhere.
 
     Examples:
         broker database keep orders -c config/endpoint.toml
@@ -96,10 +99,10 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
         file_identity.accept_file(db, path, state_dir)
         stake = stake_of(db)
         instance = _instance(db)
-        _end(db, path, config, "keep", dry_run=dry_run or not problem)
+        notes = _end(db, path, config, "keep", dry_run=dry_run or not problem)
     if problem:
         done = "would be the database" if dry_run else "is the database from now on"
-        texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE]
+        texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE, *notes]
     elif sighting.is_known:
         texts = ["nothing to do: the file is the one that was last used"]
     else:
@@ -168,12 +171,13 @@ def reset_identity(config: Path | None, database: str, output: str, *, dry_run: 
         instance = _new_instance(settings, path, old)
         administration.new_broker(db, instance)
         file_identity.accept_file(db, path, settings.instance.state_dir)
-        _end(db, path, config, "reset-identity", dry_run=dry_run)
+        notes = _end(db, path, config, "reset-identity", dry_run=dry_run)
     texts = [
         # The real run draws another one.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
         f"{'would be' if dry_run else 'were'} removed: {stake}",
         f"routes and dialogs elsewhere that name {old} lead to the original",
+        *notes,
     ]
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
 
@@ -206,9 +210,9 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = administration.error_conversations(db, time.time(), text=text)
-        _end(db, path, config, "error-conversations", dry_run=dry_run)
+        notes = _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {plural(stake.count, 'conversation')} {'would end' if dry_run else 'end'} with error 9719"]
-    _report(path, output, texts, stake, dry_run=dry_run, ended=count)
+    _report(path, output, [*texts, *notes], stake, dry_run=dry_run, ended=count)
 
 
 def _confirm(path: Path, question: str) -> None:
@@ -327,14 +331,18 @@ def _refuse_held(error: StoreUnavailableError) -> NoReturn:
     fail(f"{error}: {hint}", ExitCode.HARMFUL)
 
 
-def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> None:
-    """Commit after the change is in the audit; roll back a dry run."""
+def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> list[str]:
+    """Commit after the change is in the audit, and roll back a dry run; return what its user has to know of that."""
     if dry_run:
         db.execute("ROLLBACK")
-        return
+        return []
+    if is_nothing_given(config, ()):
+        db.execute("COMMIT")
+        return [_UNRECORDED]
     with recording(read_settings(config), f"broker database {command}") as record:
         record.seal_done(str(path.absolute()))
         db.execute("COMMIT")
+    return []
 
 
 def _instance(db: sqlite3.Connection) -> uuid.UUID:

@@ -183,6 +183,16 @@ def test_what_would_be_lost_is_asked_for(configuration: Path, copied: Path, comm
     assert ("use reset-identity" in result.stderr) == (command == "new")
 
 
+def test_a_file_without_a_configuration_has_no_audit(copied: Path) -> None:
+    result = run("database", "reset-identity", "--yes", copied)
+
+    assert 0 == result.exit_code
+    assert "has broker instance" in result.stdout
+    assert "not recorded in an audit: there is no configuration; -c FILE names that of the instance" in result.stdout
+    with closing(sqlite3.connect(copied)) as db:
+        assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
+
+
 # --- create ---
 
 
