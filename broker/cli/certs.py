@@ -17,7 +17,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, config_option, output_option
+from broker.cli.options import Group, config_option, output_option, rows_option
 from broker.cli.output import quoted_path, readable, show_json, show_rows
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
@@ -170,7 +170,7 @@ def issue(
 
 @certs.command()
 @config_option
-@output_option
+@rows_option
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     """

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from broker.cli.access import admin_client, overrides_from, read_settings
-from broker.cli.options import Group, config_option, output_option, set_option, socket_option
+from broker.cli.options import Group, config_option, rows_option, set_option, socket_option
 from broker.cli.output import show_rows
 from broker.config.load import in_force
 from broker.config.settings import render_schema
@@ -35,7 +35,7 @@ def config() -> None:
 @socket_option
 @click.option("--origin", is_flag=True, help="Also show the origin of each value, and when a change takes effect.")
 @click.option("--running", is_flag=True, help="Ask the running instance instead of file and environment.")
-@output_option
+@rows_option
 def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str, **how: bool) -> None:
     """
     Show every key with its value, as it is written in the file.
@@ -54,7 +54,7 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
             "--set changes what file and environment say, which --running does not show: give one of them"
         )
     rows = _running(config, socket) if is_running else _written(config, overrides)
-    if output == "json":
+    if output.startswith("json"):
         show_rows(rows, output)
         return
     columns = ["key", "value", "origin", "reload"] if how["origin"] else ["key", "value"]
@@ -65,7 +65,7 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
 @config_option
 @set_option
 @socket_option
-@output_option
+@rows_option
 def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str) -> None:
     """
     Compare the running instance with file and environment.
@@ -84,7 +84,7 @@ def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
         for key in dict.fromkeys([*written, *running])
         if running.get(key, {}).get("value") != written.get(key, {}).get("value")
     ]
-    if output == "json" or rows:
+    if output != "table" or rows:
         show_rows(rows, output, ["key", "running", "written", "origin", "reload"])
     else:
         click.echo("the running instance has what the configuration says")

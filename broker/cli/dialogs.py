@@ -37,6 +37,7 @@ from broker.cli.options import (
     confirm,
     database_option,
     output_option,
+    rows_option,
     socket_option,
 )
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
@@ -149,7 +150,7 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
     help="Directory for the bodies, each as a file HANDLE-NUMBER whose path is printed instead.",
 )
 @click.option("--end", is_flag=True, help="End each conversation that is received from.")
-@output_option
+@rows_option
 def receive(config: Path | None, database: str, output: str, *, save: Path | None, end: bool, **what: Any) -> None:
     """
     Take messages from a queue and print them.

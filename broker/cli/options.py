@@ -18,6 +18,7 @@ from broker.admin.client import AdminClient
 from broker.cli.access import read_settings
 from broker.routing.address import NetworkAddress, parse_address
 
+FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 DURATION_MAX = timedelta(days=36500)
 _DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -146,6 +147,9 @@ socket_option = click.option(
 )
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+)
+rows_option = click.option(
+    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
 )
 
 

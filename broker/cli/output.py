@@ -26,7 +26,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-FORMATS = ("table", "json", "jsonl", "csv")
 NO_TERMINAL_COLUMNS = 250  # of a table in a file or pipe
 PROSE_COLUMNS = 80  # of prose in a file or pipe
 PROSE_COLUMNS_MAX = 100  # a longer line of prose is hard to read
@@ -54,7 +53,7 @@ def show_rows(
 
     Args:
         rows: Values by column.
-        output: One of `FORMATS`.
+        output: One of `broker.cli.options.FORMATS`.
         columns: The heads of the table; the keys of the first row if left out.
         empty: A sentence instead of a table without rows.
     """

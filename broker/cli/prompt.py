@@ -24,7 +24,8 @@ import click
 
 from broker.admin.client import AdminClient
 from broker.cli.names import Names, completions
-from broker.cli.output import FORMATS, show_answer
+from broker.cli.options import FORMATS
+from broker.cli.output import show_answer
 from broker.errors import BrokerError
 
 try:

@@ -18,7 +18,7 @@ from broker.admin.audit import AuditEntry
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
 from broker.cli.database import open_database
-from broker.cli.options import Group, config_option, confirm, database_option, output_option
+from broker.cli.options import Group, config_option, confirm, database_option, output_option, rows_option
 from broker.cli.output import show_json, show_rows
 from broker.client.dialog import Dialog, get_dialog
 from broker.errors import ConversationError
@@ -67,7 +67,7 @@ def _changing(command: _Command) -> _Command:
     help="A database of the configuration, or the path of its file; by default all of the configuration.",
 )
 @click.option("--dry-run", is_flag=True, expose_value=False, help="No effect: a list changes nothing.")
-@output_option
+@rows_option
 def list_(config: Path | None, database: str | None, output: str) -> None:
     """
     List the dialogs in quarantine, and those that are tried again.
@@ -82,8 +82,8 @@ def list_(config: Path | None, database: str | None, output: str) -> None:
     for name in [database] if database else read_settings(config).databases:
         with open_database(config, name) as db:
             rows += [{"database": name, **_row(failure)} for failure in failures(db)]
-    if output == "json":
-        show_json(rows)
+    if output.startswith("json"):
+        show_rows(rows, output)
         return
     columns = _COLUMNS if database else ["database", *_COLUMNS]
     show_rows([{**row, "error": row["error"].splitlines()[0]} for row in rows], output, columns, empty=_EMPTY)

@@ -22,8 +22,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client
 from broker.cli.names import live_names
-from broker.cli.options import Command, config_option, socket_option
-from broker.cli.output import FORMATS, show_answer
+from broker.cli.options import Command, config_option, rows_option, socket_option
+from broker.cli.output import show_answer
 from broker.cli.prompt import run_prompt
 from broker.ddl.lexer import decode_script
 from broker.errors import BrokerError
@@ -43,7 +43,7 @@ SCRIPT_SECONDS = 3600.0  # for a script and those before it
     shell_complete=live_names("database"),
     help="The database; by default the only user database, or msdb.",
 )
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format.")
+@rows_option
 @click.argument("statement", required=False)
 def sql(
     config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None

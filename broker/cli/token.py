@@ -10,7 +10,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import Group, config_option, copy_command, output_option
+from broker.cli.options import Group, config_option, copy_command, rows_option
 from broker.cli.output import show_rows
 from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
@@ -91,7 +91,7 @@ token.add_command(copy_command(create, "new"))
 
 @token.command("list")
 @config_option
-@output_option
+@rows_option
 def show(config: Path | None, output: str) -> None:
     """
     List the tokens by name.

@@ -56,6 +56,7 @@ def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db
 
     rows = json.loads(run("quarantine", "list", "-d", shop, "-o", "json").stdout)
     table = run("quarantine", "list", "-d", shop).stdout
+    csv = run("quarantine", "list", "-d", shop, "-o", "csv").stdout.splitlines()
 
     assert [first, second] == [row["conversation_handle"] for row in rows]
     assert ["quarantined", "retrying"] == [row["state"] for row in rows]
@@ -64,6 +65,8 @@ def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db
     )
     assert "KeyError: 'amount'\nmore" == rows[0]["error"]
     assert "KeyError" in table
+    assert "conversation_handle,service_name,state,failures" == ",".join(csv[0].split(",")[:4])
+    assert [first, second] == [line.split(",")[0] for line in csv[1:]]
 
 
 def test_databases_of_the_configuration_need_no_name(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
