@@ -84,7 +84,12 @@ Merge: TypeAlias = Callable[[float, float], float]
 
 @dataclass(frozen=True)
 class Scrape:
-    """The sources of the samples of one scrape; `process` is by metric."""
+    """
+    The sources of the samples of one scrape; `process` is by metric.
+
+    Instants in `snapshot` are seconds of the loop's clock, which `Snapshot.utc` converts. Only `started_at`,
+    `run.reloaded_at` and those of `roles` are UTC seconds since 1970.
+    """
 
     snapshot: Snapshot
     stats: Mapping[str, QuickStats | None] = field(default_factory=dict)
