@@ -195,6 +195,11 @@ class Stage(Performance):
         members = self.instances.values()
         return any(one.forwarder.pool.frames or (one.endpoint and one.endpoint.transmitter.senders) for one in members)
 
+    def is_quiet(self) -> bool:
+        """As of dialogs, and nobody connects: a second connection of two instances ends the first one late."""
+        tables = [one.peers.table for one in self.instances.values()]
+        return super().is_quiet() and not any(one.is_dialling for table in tables for one in table.histories.values())
+
     def is_known(self) -> bool:
         """Every prober that is used knows who the principal is, and nobody else believes to be it."""
         if not self.story.is_pair:
