@@ -13,7 +13,7 @@ path, so the sender is found from the target, and the reverse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -28,8 +28,8 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import remedy_of
-from broker.observe.why import RECEIVED, Severity, Spot, WhyAnswer, WhyFinding, queue_off_finding
+from broker.observe.message_catalogue import DoubtfulName, remedy_of
+from broker.observe.why import RECEIVED, Severity, Spot, WhyAnswer, WhyFinding, doubtful_name, queue_off_finding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome
 
@@ -376,11 +376,13 @@ class _Chain:
         """All findings in the order of the path; those of a path on which no message waits are not severe."""
         is_waiting = any(side.held for answer in self.answers for side in answer.sides)
         is_waiting = is_waiting or any(answer.held for answer in self.answers)
+        senders = [(side, answer.instance) for answer in self.answers for side in answer.sides if side.is_initiator]
+        name = doubtful_name(*senders[0]) if senders else DoubtfulName()
         found: list[WhyFinding] = []
         for station in self._stations:
             if station.hop is not None:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
-                of_way = [*station.loop, *hop_findings(station.hop, dropped)]
+                of_way = [*station.loop, *hop_findings(station.hop, dropped, name)]
                 of_way = [self._as_of_now(station.hop.instance, one) for one in of_way]
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
             if station.answer is not None:
@@ -442,19 +444,32 @@ class _Station:
     loop: list[WhyFinding] = field(default_factory=list)
 
 
-def hop_findings(hop: ExplainAnswer, dropped: Mapping[str, int]) -> Iterator[WhyFinding]:
-    """Yield the findings about an instance of the path: its decision on the message, and its drops so far by reason."""
+def hop_findings(
+    hop: ExplainAnswer, dropped: Mapping[str, int], name: DoubtfulName | None = None
+) -> Iterator[WhyFinding]:
+    """
+    Yield the findings about an instance of the path: its decision on the message, and its drops so far by reason.
+
+    Args:
+        hop: The decision.
+        dropped: Drops by reason.
+        name: Of the service, where it may be wrong.
+    """
     decision = hop.explanation
     service = decision.to_service
     table = decision.passes[-1].table
     symptom = f"messages for {service} do not get past {hop.instance}"
+    if name is not None:
+        name = None if decision.is_from_target else replace(name, known=decision.near_names)
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         reason = decision.sentence
-        remedy = remedy_of(decision.disposition, instance=hop.instance, service=service, table=table, reason=reason)
+        remedy = remedy_of(
+            decision.disposition, instance=hop.instance, service=service, table=table, reason=reason, name=name
+        )
         yield _at(hop, decision.disposition, symptom, decision.sentence, again, remedy)
     elif not decision.is_service_there:
-        remedy = remedy_of(Disposition.SERVICE_NOT_FOUND, instance=hop.instance, service=service)
+        remedy = remedy_of(Disposition.SERVICE_NOT_FOUND, instance=hop.instance, service=service, name=name)
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
     elif problem := _problem(decision):
         address, what = problem

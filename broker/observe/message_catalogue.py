@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from broker.ddl.render import render_name
+from broker.advice import bracketed, create_route, to_run
+from broker.catalog.catalog import MSDB
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, StatementError
 from broker.flow import Disposition
 from broker.observe.snapshot import DropSnapshot
@@ -52,7 +54,7 @@ class MessageEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         number: 0 where the original has none for it.
-        advice: The remedy for one frame or dialog, with `{instance}`, `{service}` and `{table}` where names belong.
+        advice: The remedy for one frame or dialog, with gaps such as `{instance}`, as `_filled` fills them in.
         reason: The word of a disposition, empty for an error.
         title: One sentence.
         when: By channel, when it occurs.
@@ -131,6 +133,7 @@ def _advice() -> Mapping[str, str]:
 # As `broker.security.grants` words them in reasons; a ] in a name is doubled.
 _NAME = r"\[(?:[^\]]|\]\])*\]"
 _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO (?P<who>{_NAME}))")
+_GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
 
 
@@ -142,30 +145,74 @@ def refused_principal(reason: str) -> str:
 
 def statement_of(reason: str, where: str) -> str:
     """
-    The statement to run, made of the permission that a reason names; empty when it names none.
+    How the statement is run that gives the permission which a reason names; empty when it names none.
 
     Args:
         reason: Of a refusal, as the instance that refused words it.
         where: The instance, as a sentence names it.
     """
     if missing := _MISSING.search(reason):
-        return f"at {where}: USE [msdb]; {missing[1]};"
+        return to_run(f"{missing[1]};", database=MSDB, instance=where)
     if denied := _DENIED.search(reason):
-        return f"at {where}: USE [msdb]; REVOKE {denied[1]} FROM {denied[2]};"
+        return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=MSDB, instance=where)
     return ""
 
 
-def remedy_of(disposition: str, *, instance: str, service: str, table: str = "msdb", reason: str = "") -> str:
-    """Return the remedy for frames that end by this disposition at this instance, for the `reason` that it words."""
+@dataclass(frozen=True, slots=True)
+class DoubtfulName:
+    """
+    The question whether the name of a service is right, where nothing leads to it.
+
+    Attributes:
+        known: Known services with a similar name.
+        end: How the dialog is ended at the sender; empty when that was not asked.
+    """
+
+    known: Sequence[str] = ()
+    end: str = ""
+
+    def __str__(self) -> str:
+        known = f" Known there: {', '.join(self.known)}." if self.known else ""
+        end = self.end or "END CONVERSATION 'HANDLE' WITH CLEANUP; at the sender,"
+        return (
+            f"is the name right?{known} A sent message cannot be readdressed: if the name is wrong, {end} and begin"
+            " another dialog"
+        )
+
+
+_DOUBTFUL = DoubtfulName()
+
+
+def remedy_of(
+    disposition: str,
+    *,
+    instance: str,
+    service: str,
+    table: str = MSDB,
+    reason: str = "",
+    name: DoubtfulName | None = _DOUBTFUL,
+) -> str:
+    """
+    Return the remedy for frames that end by this disposition at this instance.
+
+    Args:
+        disposition: Why they end.
+        instance: The instance, as a sentence names it.
+        service: The service that they are for.
+        table: The database whose routes were searched.
+        reason: As the instance words it.
+        name: Asked first where nothing leads to the service; None where the far side has been reached.
+    """
     if statement := statement_of(reason, instance):
         return statement
     text = _advice().get(disposition, "see the page on dispositions: {instance} shows the reason in broker status")
-    return _filled(text, instance=instance, service=service, table=table)
+    return _filled(text, instance=instance, service=service, table=table, name=name)
 
 
-def queue_on(database: str, queue: str) -> str:
-    """The script that turns a queue on."""
-    return f"USE {render_name(database)}; ALTER QUEUE {render_name(queue)} WITH STATUS = ON;"
+def queue_on(database: str, queue: str, *, instance: str = "") -> str:
+    """How a queue is turned on."""
+    statement = f"ALTER QUEUE {bracketed(queue)} WITH STATUS = ON;"
+    return to_run(statement, database=database, instance=instance, is_scripted=False)
 
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
@@ -173,8 +220,9 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     fields = drop.fields
     service = fields.to_service_name or "SERVICE"
     if drop.disposition is Disposition.NOT_PERMITTED and drop.database is not None:
-        statement = f"USE {render_name(drop.database)}; GRANT SEND ON SERVICE::{render_name(service)}"
-        return f"at {instance}: {statement} TO the principal of the certificate of {fields.from_service_name}"
+        statement = f"GRANT SEND ON SERVICE::{bracketed(service)} TO [PRINCIPAL];"
+        run = to_run(statement, database=drop.database, instance=instance)
+        return f"{run} PRINCIPAL is that of the certificate of {fields.from_service_name}"
     return remedy_of(drop.disposition, instance=instance, service=service, reason=drop.reason)
 
 
@@ -182,8 +230,8 @@ def remedy_of_refused_link(address: str, problem: str) -> str:
     """Return the remedy for a next hop when the instance here or there refuses the other; empty when none does."""
     if MAY_NOT_CONNECT in problem:
         where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
-        general = f"in msdb of {where}: run the GRANT CONNECT that the reason names, or REVOKE the DENY"
-        return statement_of(problem, where) or general
+        general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
+        return statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
     if NOT_TRUSTED in problem:
         return (
             f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
@@ -205,14 +253,23 @@ def remedy_of_error(code: int | None, *, service: str, text: str = "") -> str:
         return end
     if code > 0:
         return f"the far application ended the dialog with its own error {code}: ask there; {end}"
+    there = f"the instance of {service}"
     if missing := _MISSING.search(text):
-        return f"in the far database, that of {service}: {missing[1]}; {end}, and begin another dialog"
+        return f"{to_run(f'{missing[1]};', database='DATABASE', instance=there)} {end}, and begin another dialog"
     advice = _advice().get(str(-code))
-    return end if advice is None else f"{_filled(advice, service=service)}; {end}"
+    return end if advice is None else f"{_filled(advice, instance=there, service=service)}; {end}"
 
 
-def _filled(text: str, **values: str) -> str:
-    """Fill in a text. Names of peers and applications may have braces, so they are never used as a format."""
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+def _filled(
+    text: str, *, instance: str, service: str, table: str = "DATABASE", name: DoubtfulName | None = _DOUBTFUL
+) -> str:
+    """Fill in a text in one pass: names of peers and applications may have braces, so they are never a format."""
+    values = {
+        "instance": instance,
+        "service": bracketed(service),
+        "create_route": create_route(service),
+        "run": to_run("", database=table, instance=instance).rstrip(),
+        "run_in_database": to_run("", database="DATABASE", instance=instance).rstrip(),
+        "name_right": "" if name is None else f"{name}. Otherwise, ",
+    }
+    return _GAP.sub(lambda gap: values[gap[1]], text)

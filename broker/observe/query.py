@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker import observe
+from broker.advice import near_name
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.message_catalogue import MESSAGES, message_rows
 from broker.observe.sql_functions import ALLOWED, add_functions, render_instant
@@ -89,9 +89,8 @@ _COLUMN = 207
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the likely meaning of a misspelt name, as the end of a sentence; empty when nothing is near."""
-    by_folded = {known.casefold(): known for known in names}
-    near = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.7)
-    return f"; did you mean {by_folded[near[0]]}?" if near else ""
+    near = near_name(name, names, cutoff=0.7)  # a schema may be missing
+    return f"; did you mean {near}?" if near else ""
 
 
 def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:

@@ -10,7 +10,7 @@ may be one that runs, or the files of a configuration. The findings of all insta
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, structs
 
+from broker.advice import to_run
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
@@ -30,6 +31,7 @@ from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
+    DoubtfulName,
     queue_on,
     refused_principal,
     remedy_of,
@@ -276,7 +278,8 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     if way is not None and _is_dead_end(way):
         told = way.explanation
         table = told.passes[-1].table
-        remedy = remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table)
+        name = doubtful_name(side, spot.instance, told.near_names)
+        remedy = remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table, name=name)
         again = f"matched again when routes or services change; {give_up}"
         return spot.found(told.disposition, Severity.TROUBLE, symptom, f"{told.sentence}; {status}", again, remedy)
     problem = _problem(way)
@@ -295,7 +298,8 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     if refused is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
         hop = spot.instance if DROPPED_HERE in status else hop
-        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status)
+        name = doubtful_name(side, spot.instance)
+        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, name=name)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
         return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
     if NOT_STORED in status:
@@ -309,6 +313,21 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         f"sent again until the far side acknowledges; {give_up}",
         "nothing, unless it lasts: then ask the instances along the path",
     )
+
+
+def doubtful_name(side: SideShown, instance: str, known: Sequence[str] = ()) -> DoubtfulName | None:
+    """
+    Whether the name of the far service may be wrong; None once messages of either side have arrived.
+
+    Args:
+        side: The side that sends.
+        instance: The instance of the side.
+        known: Known services with a similar name.
+    """
+    if not side.is_initiator or side.acknowledged_sequence or side.receive_sequence:
+        return None
+    statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
+    return DoubtfulName(known, to_run(statement, database=side.database, instance=instance, is_scripted=False))
 
 
 def _ending(side: SideShown) -> str:
@@ -328,7 +347,7 @@ def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
         f"{side.service_name} has received, and its acknowledgements have no route to {side.far_service}",
         told.sentence,
         "the sender does not learn that its messages arrived, and sends them again until the dialog's lifetime ends",
-        remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table),
+        remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table, name=None),
     )
 
 
@@ -423,7 +442,7 @@ def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
             f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}",
             why,
             "it rests and is tried again; after the last attempt the dialog goes into quarantine",
-            "correct the reader",
+            f"correct the program that receives from {side.queue_name}, by this error, and start it again",
         )
     handle = side.conversation_handle
     return spot.found(
@@ -433,8 +452,8 @@ def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
         why,
         "its messages are not received; other dialogs go on",
         (
-            f"correct the reader, then broker quarantine resume -d {spot.database} {handle}; or broker quarantine"
-            " skip or end"
+            f"correct the program that receives from {side.queue_name}, by this error, then broker quarantine resume"
+            f" -d {spot.database} {handle}; or broker quarantine skip or end"
         ),
     )
 
@@ -473,7 +492,10 @@ def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
         symptom,
         f"the queue {queue} is OFF: its messages are kept, RECEIVE is refused, and nothing more is stored",
         "nothing until the queue is turned on",
-        f"correct its reader, then at {spot.instance}: {queue_on(spot.database, queue)}",
+        (
+            "if it is off because its reader failed five times (message failed in the log of the reader), correct that"
+            f" program first. Then, {queue_on(spot.database, queue, instance=spot.instance)}"
+        ),
     )
 
 

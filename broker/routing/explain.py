@@ -16,7 +16,7 @@ Source: docs/routing.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
@@ -26,6 +26,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
+from broker.advice import bracketed, create_route, near_name, to_run
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import (
@@ -55,7 +56,6 @@ MSDB = "msdb"  # whose routes are searched for incoming messages
 ROUTES_SHOWN = 50  # of one step
 ROUTES_CONSIDERED = 1000  # of one service; what matched is listed in any case
 DATABASES_SHOWN = 10
-NAMES_COMPARED = 5000  # service names that are searched for one that differs only in case
 ROUTES_COMPARED = 1000  # of one service
 EXPIRED_SHOWN = 3
 TITLES = (
@@ -185,6 +185,9 @@ class Explanation(msgspec.Struct, frozen=True):
     is_by_conversation: Annotated[bool, Meta(description="Whether another conversation may go elsewhere.")]
     passes: tuple[PassShown, ...]
     hints: tuple[str, ...] = ()
+    near_names: Annotated[
+        tuple[str, ...], Meta(description="Services known here with a similar name, if it leads nowhere.")
+    ] = ()
     peer: Annotated[str | None, Meta(description="The peer that brings the message; null when that was not asked.")] = (
         None
     )
@@ -230,6 +233,8 @@ def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -
     decision = decide(facts, context, passes)
     outcome = outcome_of(decision, facts)
     is_service_there = decision.database is None or facts.to_service in context.hosted.services_of[decision.database]
+    table = names.table(passes[-1])
+    near = near_names(passes[-1], context.hosted, table)
     return Explanation(
         to_service=facts.to_service,
         to_broker_instance=None if facts.is_open else _guid(facts.to_broker_instance),
@@ -246,7 +251,8 @@ def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -
         sentence=sentence(decision, outcome, names) + ("" if is_service_there else _absent(facts)),
         is_by_conversation=decision.is_by_conversation,
         passes=tuple(_PassDescriber(one, context, names, is_first=one is passes[0]).describe() for one in passes),
-        hints=tuple(hints_for(passes[-1], context.hosted, names.table(passes[-1]))),
+        hints=tuple(hints_for(passes[-1], near, table)),
+        near_names=tuple(near),
     )
 
 
@@ -527,42 +533,56 @@ def _guid(instance: bytes) -> str:
 # --- hints ---
 
 
-def hints_for(last: Pass, hosted: Hosted, table: str) -> Iterator[str]:
+def hints_for(last: Pass, near: Mapping[str, str], table: str) -> Iterator[str]:
     """
     Hints about the pass that decided; none when the message is delivered or leaves.
 
     Args:
         last: Of the decision.
+        near: As `near_names` returns them.
+        table: The name of the table that was searched.
+    """
+    service, decision = last.facts.to_service, last.decision
+    for name, where in near.items():
+        yield f"is the name right? {where} {name!r}, and names compare byte for byte"
+    if decision.disposition is Disposition.FORWARDED or decision.database is not None:
+        return
+    considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
+    expired = (route for route in considered if not route.is_live(last.table.now))
+    for route in islice(expired, EXPIRED_SHOWN):
+        statement = f"ALTER ROUTE {bracketed(route.name)} WITH LIFETIME = SECONDS;"
+        yield f"route {route.name} has expired; to bring it back, {to_run(statement, database=table)}"
+    if decision.disposition is Disposition.NO_ROUTE:
+        statement = to_run(create_route(service), database=table)
+        yield f"{statement} Leave out SERVICE_NAME for a route to all services that no other route names"
+    if decision.disposition is Disposition.FORWARDING_DISABLED:
+        yield "set endpoint.message_forwarding = true to let this instance pass on what is for others"
+
+
+def near_names(last: Pass, hosted: Hosted, table: str) -> dict[str, str]:
+    """
+    Return known services with a name like that of the service, and where each is known; none if this one is known.
+
+    Args:
+        last: The pass that decided.
         hosted: The services that are here.
         table: The name of the table that was searched.
     """
     service, decision = last.facts.to_service, last.decision
     if decision.disposition is Disposition.FORWARDED:
-        return
+        return {}
     if decision.database is not None:
         here = hosted.services_of[decision.database]
-        if service not in here:
-            yield from _alike(service, here, "there is a service {name!r} in that database")
-        return
-    named = (name for name in last.table.services() if name is not None)
-    yield from _alike(service, named, f"{table} has a route to {{name!r}}")
-    yield from _alike(service, hosted.databases_with, "there is a service {name!r} here")
-    considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
-    expired = (route for route in considered if not route.is_live(last.table.now))
-    for route in islice(expired, EXPIRED_SHOWN):
-        yield f"route {route.name} has expired: ALTER ROUTE with a new LIFETIME brings it back"
-    if decision.disposition is Disposition.NO_ROUTE:
-        yield f"CREATE ROUTE in {table}, with this SERVICE_NAME, or without one for all that no other route names"
-    if decision.disposition is Disposition.FORWARDING_DISABLED:
-        yield "set endpoint.message_forwarding = true to let this instance pass on what is for others"
-
-
-def _alike(service: str, names: Iterable[str], sentence: str) -> Iterator[str]:
-    """Names that differ from the service only in case or in blanks around them."""
-    folded = service.strip().casefold()
-    for name in islice(names, NAMES_COMPARED):
-        if name != service and name.strip().casefold() == folded:
-            yield sentence.format(name=name) + ": names compare byte for byte"
+        found = {} if service in here else {near_name(service, here): "that database has a service"}
+    elif service in hosted.databases_with or any(last.table.all_routes(service)):
+        found = {}
+    else:
+        named = (name for name in last.table.services() if name is not None)
+        found = {
+            near_name(service, named): f"{table} has a route to",
+            near_name(service, hosted.databases_with): "there is a service here called",
+        }
+    return {name: where for name, where in found.items() if name}
 
 
 # --- permissions ---
@@ -605,7 +625,9 @@ def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
 
 
 def _hint(refused: PermissionRuling) -> str:
-    """The statement to run."""
+    """How the statement that is missing is run."""
     if refused.rule is not None:
-        return f"USE msdb; {refused.why.replace('DENY', 'REVOKE', 1)};"
-    return f"USE msdb; {refused.why.removeprefix('no ').removesuffix(f' or {PUBLIC}')};"
+        statement = refused.why.replace("DENY", "REVOKE", 1)
+    else:
+        statement = refused.why.removeprefix("no ").removesuffix(f" or {PUBLIC}")
+    return to_run(f"{statement};", database=MSDB)

@@ -93,9 +93,15 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 HERE = "orders, database orders"
 CAUSES = [
-    ("//nowhere", "no route", "no route", HERE, "in orders of orders: CREATE ROUTE [//nowhere] WITH SERVICE_NAME = "),
+    ("//nowhere", "no route", "no route", HERE, "USE [orders]; CREATE ROUTE [//nowhere] WITH SERVICE_NAME = "),
     ("//dead", "next hop not reached", "Connection refused", HERE, f"start the instance at {DEAD}"),
-    ("//lost", "no route", "", "gateway", "in msdb of gateway: CREATE ROUTE [//lost]"),
+    (
+        "//lost",
+        "no route",
+        "",
+        "gateway",
+        "and in its script: USE [msdb]; CREATE ROUTE [//lost]",
+    ),
     ("//refused", "held", "Connection refused", "gateway", f"make {DEAD} reachable"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
     ("//far", "hops exhausted", "of any dialog", "narrow", "raise endpoint.max_hops of narrow"),

@@ -57,12 +57,18 @@ def _page(entry: MessageEntry, example: Example) -> Iterator[str]:
         yield "## Example\n\nAt the instance of the [index](index.md#examples):"
     for place, error in answers.items():
         yield f"```{_LANGUAGES[place]}\n{entry.example[place].strip()}\n```\n\n```text\n{shown(error)}\n```"
-    if remedies := [f"<p>For {cause}:\n{html.escape(remedy, quote=False)}.</p>" for cause, remedy in _why(entry)]:
+    if remedies := [f"<p>For {cause}:\n{_proposed(remedy)}</p>" for cause, remedy in _why(entry)]:
         summary = "<summary>What <code>broker why</code> proposes</summary>"
         yield "\n".join(["<details>", summary, *remedies, "</details>"])
     if entry.original:
         yield f"## In the original\n\n{entry.original}"
     yield "[All numbers and reasons](index.md)"
+
+
+def _proposed(remedy: str) -> str:
+    """A remedy as HTML, with each statement to run on its own line."""
+    text = re.sub(r"(broker sql[^:]*:) USE", r"\1\nUSE", html.escape(remedy, quote=False))
+    return text if text.endswith(";") else f"{text}."
 
 
 def _why(entry: MessageEntry) -> Iterator[tuple[str, str]]:

@@ -336,7 +336,7 @@ def test_the_queue_that_is_off_where_the_message_would_be_delivered_is_its_cause
     found = trace(first(), Instances({"b": B, "c": C}, {"b": told(B), "c": last}))
 
     assert cause == found.cause
-    assert (cause == "queue off") == (f"at c: USE [{database}]; ALTER QUEUE [Q] WITH STATUS = ON;" in found.remedy)
+    assert (cause == "queue off") == (f"at c, with broker sql: USE [{database}]; ALTER QUEUE [Q]" in found.remedy)
 
 
 def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
@@ -345,7 +345,8 @@ def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     found = trace(first(), Instances({"b": lost}, {"b": told(lost)}))
 
     assert ("no route", "b") == (found.cause, found.where)
-    assert "in msdb of b: CREATE ROUTE [S]" in found.remedy
+    assert "at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S]" in found.remedy
+    assert "at a, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP;" in found.remedy
 
 
 def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
@@ -380,7 +381,7 @@ def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
     [found] = hop_findings(hop, {})
 
     assert ("service not found", TROUBLE) == (found.cause, found.severity)
-    assert "CREATE SERVICE [S] in that database of b" in found.remedy
+    assert "USE [DATABASE]; CREATE SERVICE [S] ON QUEUE [QUEUE];" in found.remedy
 
 
 def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:

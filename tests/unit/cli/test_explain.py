@@ -261,7 +261,7 @@ def test_the_draw_is_a_table_with_the_winner_first() -> None:
             fragments([Route("to", FAR_HOST, "billing")]),
             [
                 "  ! 7 nothing matched: no step found a route\n",
-                "\nhint: orders has a route to 'billing': names compare byte for byte\nhint: ",
+                "\nhint: is the name right? orders has a route to 'billing', and names compare byte for byte\nhint: ",
                 "\ndelayed: no route (9798); matched again after 10 s and whenever routes or services change\n",
             ],
         ),

@@ -102,8 +102,8 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
     (here,) = judged(address(refused)).findings
     (there,) = judged(address(f"FATAL from the peer: {refused}")).findings
 
-    statement = "USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
-    assert (here.do, there.do) == (f"at this instance: {statement}", f"at the instance at {HOP}: {statement}")
+    statement = "with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
+    assert (here.do, there.do) == (f"at this instance, {statement}", f"at the instance at {HOP}, {statement}")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ import re
 import pytest
 
 from broker.flow import Disposition
-from broker.observe.message_catalogue import remedy_of, remedy_of_drop, remedy_of_error, remedy_of_unreached
+from broker.observe.message_catalogue import (
+    DoubtfulName,
+    remedy_of,
+    remedy_of_drop,
+    remedy_of_error,
+    remedy_of_unreached,
+)
 from broker.observe.snapshot import DropSnapshot
 
 # What heals by itself, or is no end of a message.
@@ -39,17 +45,32 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
     assert "see the page on dispositions: gateway-a shows the reason in broker status" == text
 
 
-def test_where_a_local_route_led_nowhere_the_first_advice_is_a_route() -> None:
-    """AutoCreatedLocal takes what no other route matches, so a route with another name than the service ends so."""
-    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S")
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        (
+            DoubtfulName(),
+            "is the name right? A sent message cannot be readdressed: if the name is wrong, END",
+        ),
+        (
+            DoubtfulName(["//s", "T"], "END;"),
+            "is the name right? Known there: //s, T. A sent message cannot be",
+        ),
+        (None, "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE"),
+    ],
+)
+def test_where_a_local_route_led_nowhere_the_name_is_asked_for_first(name: DoubtfulName | None, question: str) -> None:
+    """AutoCreatedLocal takes what no other route matches, so a misspelt name ends so."""
+    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S'", name=name)
 
-    assert "in msdb of gateway, when the service is elsewhere: CREATE ROUTE [//S] WITH SERVICE_NAME = '//S'" in text
+    assert text.startswith(question)
+    assert "USE [msdb]; CREATE ROUTE [//S'] WITH SERVICE_NAME = '//S''', ADDRESS = 'tcp://HOST:PORT';" in text
 
 
 def test_names_are_filled_in_and_never_a_format() -> None:
     text = remedy_of(Disposition.NO_ROUTE, instance="{service}", service="{0}{x", table="orders")
 
-    assert text.startswith("in orders of ")
+    assert "at {service}, with broker sql, and in its script: USE [orders]; CREATE ROUTE [{0}{x]" in text
     assert "WITH SERVICE_NAME = '{0}{x'" in text
 
 
@@ -65,7 +86,10 @@ def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int)
     ("code", "text"),
     [
         (None, "RECEIVE the Error message and END CONVERSATION here"),
-        (-8494, "in the far database, that of //S: GRANT SEND ON SERVICE::[//S] TO [CN=a]; RECEIVE the Error"),
+        (
+            -8494,
+            "at the instance of //S, with broker sql, and in its script: USE [DATABASE]; GRANT SEND",
+        ),
         (-1, "RECEIVE the Error message and END CONVERSATION here"),
         (17, "the far application ended the dialog with its own error 17: ask there"),
     ],
@@ -79,8 +103,8 @@ def test_other_errors(code: int | None, text: str) -> None:
     ("problem", "remedy"),
     [
         ("Connection refused", "start the instance at tcp://a:1"),
-        ("FATAL from the peer: CN=b may not connect: no GRANT", "in msdb of the instance at tcp://a:1: run the GRANT"),
-        ("CN=b may not connect: no GRANT", "in msdb of this instance: run the GRANT CONNECT"),
+        ("FATAL from the peer: CN=b may not connect: no GRANT", "at the instance at tcp://a:1, with broker"),
+        ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
     ],
 )
 def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:
@@ -90,8 +114,8 @@ def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, reme
 @pytest.mark.parametrize(
     ("database", "statement"),
     [
-        (None, "at gw: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
-        ("db", "at gw: USE [db]; GRANT SEND ON SERVICE::[SERVICE] TO the principal of the certificate of "),
+        (None, "at gw, with broker sql, and in its script: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
+        ("db", "at gw, with broker sql, and in its script: USE [db]; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL];"),
     ],
 )
 def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(database: str | None, statement: str) -> None:

@@ -160,14 +160,27 @@ def asked_of(place: InstanceView, drop: DropSnapshot, age: float = 9.0) -> list[
     return answer_why(place, DIALOG, told, dropped={}, is_running=True, now=0.0, drops=[(drop, age)]).drops
 
 
+AT_ONE = "at one, with broker sql, and in its script:"
 GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
 
 
 @pytest.mark.parametrize(
     ("of", "disposition", "database", "age", "remedy"),
     [
-        (DIALOG, Disposition.NOT_PERMITTED, "d]b", 9.0, "at one: USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO the"),
-        (DIALOG, Disposition.NOT_PERMITTED, None, 9.0, "at one: USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];"),
+        (
+            DIALOG,
+            Disposition.NOT_PERMITTED,
+            "d]b",
+            9.0,
+            f"{AT_ONE} USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO [PRI",
+        ),
+        (
+            DIALOG,
+            Disposition.NOT_PERMITTED,
+            None,
+            9.0,
+            f"{AT_ONE} USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];",
+        ),
         (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
         (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
@@ -297,6 +310,7 @@ def test_files_alone_know_of_no_frames(shop: Shop) -> None:
 
 
 SPOT = Spot("orders-1", "orders", 0.0)
+AT_ORDERS = "at orders-1, with broker sql, and in its script:"
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from the peer: CN=a may not connect: no GRANT CONNECT"))
@@ -324,7 +338,10 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             DENIED,
             "next hop not reached",
             TROUBLE,
-            ("no GRANT CONNECT", "in msdb of the instance at tcp://two:4022: run the GRANT CONNECT"),
+            (
+                "no GRANT CONNECT",
+                "at the instance at tcp://two:4022, with broker sql",
+            ),
         ),
         (
             holding(status="sent; refused by the next hop: pool limit exceeded (11289)"),
@@ -357,7 +374,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             TROUBLE,
             (
                 "no GRANT SEND ON SERVICE::[S] TO [CN=a]",
-                "at tcp://two:4022: USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];",
+                "at tcp://two:4022, with broker sql, and in its script: USE [msdb]; GRANT SEND",
             ),
         ),
         (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
@@ -408,6 +425,19 @@ def test_the_symptom_names_both_ends_since_when_and_the_error_that_ends_the_dial
     assert bare.symptom.endswith("from number 0 on; the last of them ends the dialog with error 9")
 
 
+@pytest.mark.parametrize("more", [{}, {"acknowledged_sequence": 1}, {"receive_sequence": 1}, {"is_initiator": False}])
+def test_name_of_the_far_service_may_be_wrong_until_messages_arrive(more: dict[str, Any]) -> None:
+    """A sent message cannot be readdressed, so the dialog is ended."""
+    explanation = msgspec.structs.replace(NO_ROUTE.explanation, near_names=("//S",))
+
+    remedy = found(holding(**more), msgspec.structs.replace(NO_ROUTE, explanation=explanation))[0].remedy
+
+    end = "at orders-1, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and begin another dialog"
+    assert (not more) == remedy.startswith("is the name right? Known there: //S.")
+    assert (not more) == (end in remedy)
+    assert f"{AT_ORDERS} USE [msdb]; CREATE ROUTE [S]" in remedy
+
+
 UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
 
 
@@ -437,7 +467,7 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
             "tried again",
             WAITING,
             "made its reader fail once",
-            "correct the reader",
+            "correct the program that receives from Q, by this error",
         ),
         ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not arrived whole", "unless it lasts"),
         ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "END CONVERSATION"),

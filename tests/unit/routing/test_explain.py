@@ -23,6 +23,7 @@ from broker.routing.explain import (
     Step,
     explain,
     hints_for,
+    near_names,
     with_permissions,
 )
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
@@ -371,8 +372,15 @@ def test_another_mirrored_route_of_the_same_broker_instance_is_told_from_the_one
 
 HERE = UUID(int=7).bytes
 FAR = NetworkAddress("far")
-CREATE = "CREATE ROUTE in msdb, with this SERVICE_NAME, or without one for all that no other route names"
-BYTES = ": names compare byte for byte"
+RUN = "with broker sql, and in its script: USE [msdb];"
+CREATE = (
+    f"{RUN} CREATE ROUTE [Billing] WITH SERVICE_NAME = 'Billing', ADDRESS = 'tcp://HOST:PORT';"
+    " Leave out SERVICE_NAME for a route to all services that no other route names"
+)
+NEAR_HERE = "is the name right? there is a service here called"
+NEAR_THERE = "is the name right? that database has a service"
+NEAR_ROUTE = "is the name right? msdb has a route to"
+BYTES = ", and names compare byte for byte"
 FORWARD = "set endpoint.message_forwarding = true to let this instance pass on what is for others"
 EXPIRED = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in range(EXPIRED_SHOWN + 2)]
 
@@ -381,17 +389,20 @@ EXPIRED = [Route(f"r{n}", FAR, "Billing", lifetime=NOW - timedelta(1)) for n in 
     ("routes", "services", "instance", "is_forwarding", "expected"),
     [
         ([], [], NO_GUID, False, [CREATE]),
-        ([Route("a", FAR, "billing")], [], NO_GUID, False, [f"msdb has a route to 'billing'{BYTES}", CREATE]),
-        ([Route("a", FAR, " Billing ")], [], NO_GUID, False, [f"msdb has a route to ' Billing '{BYTES}", CREATE]),
-        ([Route("a", LOCAL)], ["billing", "Other"], NO_GUID, False, [f"there is a service 'billing' here{BYTES}"]),
-        ([Route("a", LOCAL)], ["billing"], HERE, False, [f"there is a service 'billing' in that database{BYTES}"]),
+        ([Route("a", FAR, "billing")], [], NO_GUID, False, [f"{NEAR_ROUTE} 'billing'{BYTES}", CREATE]),
+        ([Route("a", FAR, " Billing ")], [], NO_GUID, False, [f"{NEAR_ROUTE} ' Billing '{BYTES}", CREATE]),
+        ([Route("a", LOCAL)], ["Biling", "Other"], NO_GUID, False, [f"{NEAR_HERE} 'Biling'{BYTES}"]),
+        ([Route("a", LOCAL)], ["billing"], HERE, False, [f"{NEAR_THERE} 'billing'{BYTES}"]),
         (
             EXPIRED,
             [],
             NO_GUID,
             False,
             [
-                *(f"route r{n} has expired: ALTER ROUTE with a new LIFETIME brings it back" for n in range(3)),
+                *(
+                    f"route r{n} has expired; to bring it back, {RUN} ALTER ROUTE [r{n}] WITH LIFETIME = SECONDS;"
+                    for n in range(3)
+                ),
                 CREATE,
             ],
         ),
@@ -411,15 +422,15 @@ def test_hints(
     passes: list[Pass] = []
     decide(RoutingFacts("Billing", instance, bytes(16)), here, passes)
 
-    assert expected == list(hints_for(passes[-1], known, "msdb"))
+    assert expected == list(hints_for(passes[-1], near_names(passes[-1], known, "msdb"), "msdb"))
 
 
 # --- permissions ---
 
 
 NOT_CONNECTED = "never taken, because the peer may not connect: not permitted (11215): no GRANT"
-CONNECT = "USE msdb; GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=%s];"
-SEND = "USE msdb; GRANT SEND ON SERVICE::[S] TO [CN=%s];"
+CONNECT = f"{RUN} GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=%s];"
+SEND = f"{RUN} GRANT SEND ON SERVICE::[S] TO [CN=%s];"
 
 
 @pytest.mark.parametrize(
@@ -452,4 +463,4 @@ def test_a_deny_is_told_with_the_statement_that_lifts_it() -> None:
 
     shown = with_permissions(tell(msdb=[to("tcp://far")], incoming=True), who_is("CN=a"), Grants([deny]))
 
-    assert ("USE msdb; REVOKE SEND ON SERVICE::[S] TO [a];",) == shown.hints
+    assert (f"{RUN} REVOKE SEND ON SERVICE::[S] TO [a];",) == shown.hints

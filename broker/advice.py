@@ -1,0 +1,51 @@
+"""Parts of advice in messages: the name that was probably meant, and the statement to run, always in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import islice
+
+FOLDED_MAX = 5000  # names that are compared without case and outer blanks
+SPELLINGS_MAX = 500  # names that are compared by their spelling, 0.1 ms each
+
+
+def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.8) -> str:
+    """
+    Return the known name that a misspelt one probably means; empty when none is near. Cost: bounded, some 50 ms.
+
+    Args:
+        name: As it was written.
+        known: The names that exist.
+        cutoff: Of `difflib`, 0 to 1; 0.8 is a slip in a word of five letters.
+    """
+    by_folded = {one.strip().casefold(): one for one in islice(known, FOLDED_MAX) if one != name}
+    folded = name.strip().casefold()
+    compared = [folded] if folded in by_folded else list(islice(by_folded, SPELLINGS_MAX))
+    return "".join(by_folded[one] for one in get_close_matches(folded, compared, n=1, cutoff=cutoff))
+
+
+def bracketed(name: str) -> str:
+    """A name as statements write it."""
+    return "[" + name.replace("]", "]]") + "]"
+
+
+def create_route(service: str) -> str:
+    """The statement that makes a route to a service, with a gap for the address."""
+    text = ("'" if service.isascii() else "N'") + service.replace("'", "''") + "'"
+    return f"CREATE ROUTE {bracketed(service)} WITH SERVICE_NAME = {text}, ADDRESS = 'tcp://HOST:PORT';"
+
+
+def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True) -> str:
+    """
+    How a statement is run: where, with which command, and the text to copy.
+
+    Args:
+        statement: With its `;`.
+        database: The database that it is about.
+        instance: The instance, as a sentence names it; empty where the context does.
+        is_scripted: Whether the statement belongs into the script of the database as well.
+    """
+    where = f"at {instance}, " if instance else ""
+    script = ", and in its script" if is_scripted else ""
+    return f"{where}with broker sql{script}: USE {bracketed(database)}; {statement}"
