@@ -97,8 +97,6 @@ class Neighbourhood:
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)
-
-    def start(self) -> None:
         self.peers.attach(self.forwarder, self.mirrors)
         self.peers.start()
 

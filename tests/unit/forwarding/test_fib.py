@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from broker.flow import Disposition
 from broker.forwarding import fib as module
 from broker.forwarding.entry import ForwardingEntry
-from broker.forwarding.fib import OTHER_KIND, ForwardingTable, Resolver
+from broker.forwarding.fib import OTHER_KIND, Resolver
 from broker.forwarding.held_frames import DialogAffinity, affinity_key
 from broker.forwarding.pool import Pool
 from broker.protocol.layout import FrameKind
-from broker.routing.address import TRANSPORT, Keyword, NetworkAddress
+from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
 from broker.routing.table import build_table
-from tests.support.forwarding import Wire, forwarding_table
+from tests.support.forwarding import forwarding_table
 
 WEST, EAST, NORTH = (NetworkAddress(name) for name in ("west", "east", "north"))
 CONVERSATION = b"c" * 16
@@ -82,13 +82,6 @@ def test_dialog_does_not_go_where_no_route_leads_any_more() -> None:
     assert station.resolve("//far")[0] in {WEST, EAST}
 
 
-def test_question_that_is_out_holds_for_one_frame() -> None:
-    station = Station(Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
-
-    assert [(Disposition.ASKING_FOR_ROUTE, None)] * 2 == [station.resolve("//unknown") for _ in range(2)]
-    assert ["//unknown"] * 2 == [facts.to_service for facts in station.asked]
-
-
 def test_what_is_matched_while_a_request_is_pending_takes_the_last_resort_and_is_not_cached() -> None:
     ask, last = Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION), Route("Last", WEST)
     station = Station(ask, last)
@@ -140,7 +133,6 @@ def kept() -> Kept:
 
 
 def test_outbox_asks_for_the_principal_and_then_for_a_link_to_it(kept: Kept) -> None:
-    """While the principal is unknown there is nothing to connect to."""
     outbox = kept.table.pair_outbox(ONE)
 
     outbox.request_link()
@@ -151,7 +143,6 @@ def test_outbox_asks_for_the_principal_and_then_for_a_link_to_it(kept: Kept) -> 
 
 
 def test_link_of_a_former_principal_takes_nothing_more(kept: Kept) -> None:
-    """Also when the next one is unknown."""
     outbox = kept.table.pair_outbox(ONE)
     for address in (SOUTH, None):
         outbox.outlet = cast("Any", object())
@@ -209,19 +200,14 @@ def test_outboxes_that_lead_nowhere_and_hold_nothing_can_be_retired(kept: Kept) 
 # A way for each sink, route and kind, made once; addresses that peers invent have a bound of their own.
 
 
-@pytest.fixture
-def ways() -> ForwardingTable:
-    return forwarding_table()
+def on(address: NetworkAddress) -> Decision:
+    """A decision to go on, by a route that names the address."""
+    route = Route("R", address)
+    return Decision(Disposition.FORWARDED, 1, route, candidates=(Candidate(address, route, AddressHealth.UNTRIED),))
 
 
-def on(address: NetworkAddress, by: Keyword | None = None, *others: NetworkAddress) -> Decision:
-    """A decision to go on, by a route that names the address, or by ADDRESS 'TRANSPORT'."""
-    route = Route("R", by or address)
-    candidates = tuple(Candidate(each, route, AddressHealth.UNTRIED) for each in (address, *others))
-    return Decision(Disposition.FORWARDED, 1, route, candidates=candidates)
-
-
-def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: ForwardingTable) -> None:
+def test_there_is_one_way_for_a_sink_a_route_and_a_kind() -> None:
+    ways = forwarding_table()
     first = ways.entry_for(on(NORTH), FrameKind.MESSAGE)
 
     assert first is ways.entry_for(on(NORTH), FrameKind.MESSAGE)
@@ -229,25 +215,6 @@ def test_there_is_one_way_for_a_sink_a_route_and_a_kind(ways: ForwardingTable) -
     assert ways.entry_for(on(NORTH), 0x20) is ways.entry_for(on(NORTH), 0xFF)
     assert {("R", FrameKind.MESSAGE), ("R", FrameKind.ACK), ("R", OTHER_KIND)} == {key[1:] for key in ways.entries}
     assert {NORTH: first.sink} == ways.outboxes
-
-
-def test_only_invented_addresses_that_are_idle_are_retired_and_only_at_the_bound(
-    ways: ForwardingTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "INVENTED_MAX", 2)
-    invented = [NetworkAddress(f"10.0.0.{n}") for n in range(2)]
-    ways.entry_for(on(NORTH), FrameKind.MESSAGE)
-    ways.entry_for(on(invented[0], TRANSPORT), FrameKind.MESSAGE)
-    assert set() == ways.idle_invented()
-    idle = ways.entry_for(on(invented[1], TRANSPORT), FrameKind.MESSAGE)
-    ways.outboxes[invented[0]].outlet = Wire()
-
-    assert {ways.outboxes[invented[1]]} == ways.idle_invented()
-    assert ([idle], 0) == ways.retire(ways.idle_invented())
-
-    assert {NORTH, invented[0]} == set(ways.outboxes)
-    assert idle not in ways.entries.values()
-    assert set() == ways.idle_invented()
 
 
 def test_decision_that_fails_is_a_drop_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

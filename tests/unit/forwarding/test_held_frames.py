@@ -68,20 +68,13 @@ def frames(make_frame: MakeFrame) -> list[bytes]:
 
 def test_each_frame_is_told_of_as_if_it_were_held_alone(frames: list[bytes]) -> None:
     ways = [ForwardingEntry(Shelf(n), Disposition.FORWARDED, kind=FrameKind.MESSAGE) for n in range(3)]
-    place, arrival, payer = (
-        DialogPlacement(1, Shelf("here")),
-        PassOrigin(NOW, "near", is_from_here=False),
-        PoolQuota(Pool(1), 50),
-    )
+    arrival, payer = PassOrigin(NOW, "near", is_from_here=False), PoolQuota(Pool(1), 50)
     pack = pack_of(frames, NOW, ways=ways)._replace(arrival=arrival, quota=payer)
-    pack.lanes[1].placement = place
+    places = [None, DialogPlacement(1, Shelf("here")), None]
+    pack.lanes[1].placement = places[1]
 
-    told = list(pack.helds())
-
-    places = [None, place, None]
-    assert told == [
-        hold(frame, NOW, way, arrival, where, payer) for frame, way, where in zip(frames, ways, places, strict=True)
-    ]
+    expected = zip(frames, ways, places, strict=True)
+    assert [hold(frame, NOW, way, arrival, place, payer) for frame, way, place in expected] == list(pack.helds())
     assert 3 == pack.frames
 
 
@@ -159,20 +152,6 @@ def test_key_is_that_of_all_frames_which_take_the_same_way(
     assert is_same == (affinity_key_of(make_frame()) == affinity_key_of(memoryview(make_frame(**difference))))
 
 
-def test_place_is_where_the_first_waits_until_the_last_of_them_has_left() -> None:
-    places, here, there = DialogAffinity(), Shelf("here"), Shelf("there")
-    old = [places.enter(1, here) for _ in range(2)]
-    new = places.enter(1, there)
-
-    found = [places.outbox_of(1)]
-    for place in (old[0], old[1], new):
-        places.leave(place)
-        found.append(places.outbox_of(1))
-
-    assert [here, here, there, None] == found
-    assert (None, 0) == (places.outbox_of(2), len(places))
-
-
 class Waiting(RuleBasedStateMachine):
     """As a list of (dialog, outbox) in the order of first entry does."""
 
@@ -207,3 +186,4 @@ class Waiting(RuleBasedStateMachine):
 
 
 Waiting.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
+TestWaiting = Waiting.TestCase

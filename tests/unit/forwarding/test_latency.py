@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.forwarding.latency import BOUNDS, REST_SECONDS, HopTimes, bucket
+from broker.forwarding.latency import BOUNDS, HopTimes, bucket
 
 # --- hop ---
 # A batch is counted with the time behind its read, a frame that waited with the time it waited.
@@ -44,11 +44,3 @@ def test_what_is_pending_is_counted_with_the_last_time() -> None:
 
     assert times.counts[bucket(0.25)] == 3
     assert times.seconds == pytest.approx(0.75)
-
-
-def test_next_read_is_timed_after_a_rest() -> None:
-    times = HopTimes()
-
-    times.handed_over(7.0, 7.25)
-
-    assert times.due == 7.25 + REST_SECONDS

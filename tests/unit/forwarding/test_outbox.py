@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -11,8 +10,9 @@ import pytest
 
 from broker.flow import Disposition
 from broker.forwarding import outbox_queue as packing
-from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet
-from broker.forwarding.held_frames import DialogAffinity, affinity_key_of
+from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, Outlet, UnknownOrigin
+from broker.forwarding.forwarder import ignore
+from broker.forwarding.held_frames import DialogAffinity
 from broker.forwarding.outbox import DRAIN_FRAMES, GATHER_BYTES, DatabaseSink, Outbox
 from broker.forwarding.pool import HELD_OVERHEAD, Pool
 from broker.protocol.frame import decode_dialog
@@ -68,6 +68,10 @@ class Station:
         self.outbox.flush(now, self.sender, lambda _: self.way)
 
     @property
+    def is_served(self) -> bool:
+        return self.outbox.outlet is not None
+
+    @property
     def held(self) -> list[bytes]:
         return [bytes(held.frame) for held in self.outbox.held]
 
@@ -82,59 +86,6 @@ def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
     assert (b"".join(frames), 1) == (wire.written, wire.writes)
     assert (station.way.frames, station.held, station.pool.frames) == (3, [], 0)
     assert station.outbox.runs == []
-
-
-def test_without_a_link_frames_are_held_and_one_is_asked_for(make_frame: MakeFrame) -> None:
-    station = Station()
-    frame = make_frame()
-
-    station.send(frame)
-
-    assert ([frame], [ADDRESS], 0) == (station.held, station.wanted, station.way.frames)
-    assert station.pool.frames == 1
-
-
-@pytest.mark.parametrize("cut", [1, 100, 137, 138, 139, 275, 276, 277, 413])
-def test_cut_anywhere_finishes_the_frame_that_was_cut_and_holds_the_rest(cut: int, make_frame: MakeFrame) -> None:
-    station = Station()
-    station.outbox.outlet = wire = Wire(room=cut)
-    frames = [make_frame(b"", sequence_number=n, to_service="t" * 12, from_service="f" * 12) for n in range(3)]
-    begun = -(-cut // len(frames[0]))
-
-    station.send(frames[0] + frames[1], frames[2], frames=3)
-    assert (begun, frames[begun:]) == (station.way.frames, station.held)
-    wire.breathe()
-    station.outbox.drain(NOW)
-
-    assert (b"".join(frames), 3) == (wire.written, station.way.frames)
-    assert (station.pool.frames, station.pool.used_bytes) == (0, 0)
-
-
-@pytest.mark.parametrize("room", [1, 137, 138, 139, 276, 413, 414])
-def test_held_frames_leave_as_far_as_the_link_takes_them(room: int, make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [make_frame(b"", sequence_number=n, to_service="t" * 12, from_service="f" * 12) for n in range(3)]
-    station.send(*frames, frames=3)
-    station.outbox.outlet = wire = Wire(room=room)
-    begun = -(-room // len(frames[0]))
-
-    station.outbox.drain(NOW)
-    assert (begun, frames[begun:]) == (station.way.frames, station.held)
-    wire.breathe()
-    station.outbox.drain(NOW)
-
-    assert (b"".join(frames), 3, 0) == (wire.written, station.way.frames, station.pool.used_bytes)
-
-
-def test_frames_behind_held_ones_wait_their_turn(make_frame: MakeFrame) -> None:
-    station = Station()
-    first, second = make_frame(sequence_number=1), make_frame(sequence_number=2)
-    station.send(first)
-    station.outbox.outlet = wire = Wire()
-
-    station.send(second)
-
-    assert (first + second, 2, []) == (wire.written, station.way.frames, station.held)
 
 
 # --- what does not leave ---
@@ -157,15 +108,10 @@ def test_frame_that_does_not_fit_the_pool_is_dropped(make_frame: MakeFrame) -> N
     station.send(first + second, frames=2)
 
     assert [(second, Disposition.POOL_LIMIT, station.sender)] == station.dropped
-    assert ([first], 0) == (station.held, station.way.frames)
-
-
-def test_link_is_asked_for_though_nothing_found_room(make_frame: MakeFrame) -> None:
-    station = Station(pool=Pool(0))
-
-    station.send(make_frame())
-
-    assert (0, [ADDRESS]) == (station.pool.frames, station.wanted)
+    assert ([first], 0, [ADDRESS]) == (station.held, station.way.frames, station.wanted)
+    nowhere = Station(pool=Pool(0))
+    nowhere.send(first)
+    assert (0, [ADDRESS]) == (nowhere.pool.frames, nowhere.wanted)
 
 
 # --- those who feed it ---
@@ -199,18 +145,6 @@ def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: 
     assert (b"".join(frame for frame in frames if frame != large), 2) == (wire.written, station.way.frames)
 
 
-def test_held_frame_above_the_size_of_the_link_that_comes_is_dropped(make_frame: MakeFrame) -> None:
-    station = Station()
-    large, small = make_frame(b"x" * 1000), make_frame(sequence_number=1)
-    station.send(large + small, frames=2)
-    station.outbox.outlet = wire = Wire(max_frame=512)
-
-    station.outbox.drain(NOW)
-
-    assert [(large, Disposition.FRAME_TOO_LARGE, None)] == station.dropped
-    assert (small, 0) == (wire.written, station.pool.used_bytes)
-
-
 # --- time ---
 
 
@@ -228,20 +162,6 @@ def test_frame_leaves_with_the_time_it_waited(
     station.outbox.drain(NOW + waited)
 
     assert expected == decode_dialog(wire.written)[0].time_consumed
-
-
-def test_frame_that_begins_to_leave_and_does_not_has_aged_only_once(make_frame: MakeFrame) -> None:
-    station = Station()
-    station.send(make_frame(sequence_number=1) + make_frame(sequence_number=2), frames=2)
-    frame_bytes = len(make_frame())
-    station.outbox.outlet = wire = Wire(room=1)
-
-    station.outbox.drain(NOW + 0.25)
-    wire.breathe()
-    station.outbox.drain(NOW + 0.5)
-
-    times = [decode_dialog(wire.written[at : at + frame_bytes])[0].time_consumed for at in (0, frame_bytes)]
-    assert [250, 500] == times
 
 
 def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
@@ -298,22 +218,7 @@ def test_frame_given_up_is_aged_and_charged_no_more_and_one_that_is_late_is_drop
     assert station.outbox.share.used_bytes == station.pool.used_bytes == HELD_OVERHEAD + len(frames[2])
 
 
-def test_end_drops_and_counts_what_is_still_held(make_frame: MakeFrame) -> None:
-    station = Station()
-    frames = [make_frame(sequence_number=n) for n in range(3)]
-    station.send(*frames, frames=3)
-
-    station.outbox.drop_all(NOW)
-
-    assert [(frame, Disposition.SHUTDOWN, None) for frame in frames] == station.dropped
-    assert (station.held, station.pool.frames, station.pool.used_bytes) == ([], 0, 0)
-
-
 # --- what must not happen ---
-
-
-def is_served(outbox: Outbox) -> bool:
-    return outbox.outlet is not None
 
 
 class Broken(Wire):
@@ -348,13 +253,10 @@ def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(
     frames = [make_frame(sequence_number=n) for n in range(3)]
     if is_holding:
         station.send(frames[0])
-        station.outbox.outlet = broken
-        station.send(*frames[1:], frames=2)
-    else:
-        station.outbox.outlet = broken
-        station.send(*frames, frames=3)
+    station.outbox.outlet = broken
+    station.send(*frames[is_holding:], frames=3 - is_holding)
     station.outbox.outlet = broken  # whoever keeps links does not know yet
-    assert (frames, False, 0) == (station.held, is_served(station.outbox), len(station.outbox.runs))
+    assert (frames, False, 0) == (station.held, station.is_served, len(station.outbox.runs))
     assert ([(broken, "send")], [ADDRESS]) == ([(link, str(e)) for link, e in station.reported], station.wanted[:1])
 
     station.outbox.outlet = wire
@@ -370,7 +272,7 @@ def test_link_that_cannot_finish_a_frame_has_failed(make_frame: MakeFrame) -> No
 
     station.send(*frames, frames=3)
 
-    assert (frames[2:], False, 2) == (station.held, is_served(station.outbox), station.way.frames)
+    assert (frames[2:], False, 2) == (station.held, station.is_served, station.way.frames)
     assert [broken] == [outlet for outlet, _ in station.reported]
 
 
@@ -386,7 +288,7 @@ def test_batch_that_could_not_be_written_is_held_once_for_another_link(make_fram
         station.outbox.recover(NOW, station.sender, lambda _: station.way)
         station.outbox.outlet = broken
         assert (frames, 0, 0) == (station.held, len(station.outbox.runs), station.way.frames)
-        assert not is_served(station.outbox)
+        assert not station.is_served
 
     station.outbox.outlet = wire
     station.outbox.drain(NOW)
@@ -411,27 +313,6 @@ def test_drain_ends_after_a_turns_worth_and_asks_for_another(make_frame: MakeFra
     assert b"".join(frames) == wire.written
 
 
-# --- where dialogs wait ---
-
-
-def test_frame_from_outside_has_a_place_while_it_waits(make_frame: MakeFrame) -> None:
-    station = Station()
-    places = station.places
-    came, ours = make_frame(hop_count=1), make_frame(conversation_id=b"o" * 16)
-
-    station.send(came, make_frame(hop_count=1, sequence_number=1, time_to_live=1000), ours, frames=3)
-    assert (1, station.outbox, None) == (
-        len(places),
-        places.outbox_of(affinity_key_of(came)),
-        places.outbox_of(affinity_key_of(ours)),
-    )
-    station.outbox.expire(NOW + 1, 9)
-    assert 1 == len(places)
-    station.outbox.drop_all(NOW + 1)
-
-    assert 0 == len(places)
-
-
 # --- sink ---
 # The two ends of the pass that are no next hop take every frame once, in order, and keep nothing.
 
@@ -439,55 +320,15 @@ def test_frame_from_outside_has_a_place_while_it_waits(make_frame: MakeFrame) ->
 DATABASE = b"d" * 16
 
 
-class Silent:
-    """An origin that is told nothing."""
-
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        raise AssertionError
-
-
-def no_way(_frame: Buffer) -> ForwardingEntry:
-    raise AssertionError
-
-
-def no_drop(frame: Buffer, disposition: Disposition, origin: FrameOrigin | None) -> None:
-    raise AssertionError
-
-
 def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
     delivered: list[tuple[bytes, list[bytes], FrameOrigin]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
-    slab, origin = bytearray(b"".join(frames)), Silent()
+    slab, origin = bytearray(b"".join(frames)), UnknownOrigin()
     cut = len(frames[0] + frames[1])
-    sink = DatabaseSink(DATABASE, lambda *what: delivered.append(what), no_drop)
+    sink = DatabaseSink(DATABASE, lambda *what: delivered.append(what), ignore)
     sink.runs += [memoryview(slab)[:cut], memoryview(slab)[cut:]]
 
-    sink.flush(0.0, origin, no_way)
+    sink.flush(0.0, origin, lambda _: ForwardingEntry(sink, Disposition.DELIVERED, kind=0x10))
     slab[:] = bytes(len(slab))
 
-    assert [(DATABASE, frames, origin)] == delivered
-    assert sink.runs == []
-
-
-def test_what_a_database_did_not_take_is_dropped_and_counts_as_not_delivered(make_frame: MakeFrame) -> None:
-    dropped: list[tuple[bytes, Disposition, FrameOrigin | None]] = []
-    frames = [make_frame(bytes([n])) for n in range(3)]
-    origin = Silent()
-
-    def deliver(database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
-        raise RuntimeError
-
-    sink = DatabaseSink(DATABASE, deliver, lambda frame, why, whose: dropped.append((bytes(frame), why, whose)))
-    way = ForwardingEntry(sink, Disposition.DELIVERED, kind=FrameKind.MESSAGE)
-    way.frames = 5
-    sink.runs += [frames[0], b"".join(frames[1:])]
-
-    with pytest.raises(RuntimeError):
-        sink.flush(0.0, origin, lambda _: way)
-    sink.recover(0.0, origin, lambda _: way)
-
-    assert [(frame, Disposition.STORE_FAILED, origin) for frame in frames] == dropped
-    assert (2, []) == (way.frames, sink.runs)
+    assert ([(DATABASE, frames, origin)], []) == (delivered, sink.runs)

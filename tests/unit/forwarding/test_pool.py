@@ -65,20 +65,21 @@ def test_frame_is_admitted_while_it_fits_with_its_overhead(limit: int, sizes: li
     assert (pool.used_bytes, 0, 0) == (share.used_bytes, share.refused, pool.over_share)
 
 
-@pytest.mark.parametrize("frames", [2, 3])
-def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int) -> None:
+@pytest.mark.parametrize(("frames", "is_admitted"), [(2, True), (3, False)])
+def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int, *, is_admitted: bool) -> None:
     pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
     share, payer = Share(pool), PoolQuota(pool, 75)
     cost = frames * (HELD_OVERHEAD + 100)
     assert (share.limit_bytes, share.limit_bytes) == (share.free_bytes(), share.free_bytes(payer))
 
-    is_admitted = share.admit(frames * 100, payer, frames=frames)
+    assert is_admitted == share.admit(frames * 100, payer, frames=frames)
 
-    assert is_admitted == (cost <= share.limit_bytes)
-    assert (cost, frames) == (pool.used_bytes, pool.frames) if is_admitted else (0, frames) == (0, share.refused)
     if is_admitted:
-        assert (0, pool.limit_bytes * 3 // 4 - cost) == (share.free_bytes(payer), payer.limit_bytes - payer.used_bytes)
+        assert (cost, cost, frames) == (pool.used_bytes, payer.used_bytes, pool.frames)
+        assert 0 == share.free_bytes(payer)
         share.release(frames * 100, payer, frames=frames)
+    else:
+        assert frames == share.refused
     assert (0, 0, 0, 0) == (pool.used_bytes, share.used_bytes, payer.used_bytes, pool.frames)
 
 
@@ -156,16 +157,17 @@ def test_there_is_room_for_one_more_beside_those_who_were_let_go_before(granted:
     assert not has_room_for_one(pool, 2, granted)
 
 
-def test_who_feeds_a_share_feeds_the_pool_and_is_forgotten_after_a_while() -> None:
-    pool = Pool(1000)
-    share, early, late = Share(pool), UnknownOrigin(), UnknownOrigin()
+def test_who_feeds_a_share_feeds_the_pool_and_its_payers_part_and_is_forgotten_after_a_while() -> None:
+    pool, early, late = Pool(1000), UnknownOrigin(), UnknownOrigin()
+    share, payer = Share(pool), PoolQuota(pool, 50)
+    pool.quotas[late] = payer
     share.fed_by(early, 1.0)
     share.fed_by(late, 1.5)
 
     for bound in (share, pool):
         forget_feeders(bound, 1.0 + FED_SECONDS)
 
-    assert {late: 1.5} == share.feeders == pool.feeders
+    assert {late: 1.5} == share.feeders == pool.feeders == payer.feeders
 
 
 def test_full_means_that_next_to_nothing_finds_room_here_or_in_the_pool() -> None:
@@ -191,25 +193,6 @@ def test_payer_has_its_part_of_the_pool_whatever_the_shares() -> None:
     assert (2 * (100 + HELD_OVERHEAD), 2) == (payer.used_bytes, pool.over_quota)
     assert (pool.used_bytes, pool.frames) == (payer.used_bytes, 2)
     assert shares[0].admit(100)
-
-
-def test_what_a_payer_has_no_room_for_is_charged_to_nobody() -> None:
-    pool = Pool(10_000)
-    payer, share = PoolQuota(pool, 1), Share(pool)
-
-    assert not share.admit(100, payer)
-
-    assert (0, 0, 0, 0) == (payer.used_bytes, share.used_bytes, pool.used_bytes, pool.frames)
-
-
-def test_who_feeds_a_share_feeds_its_payers_part() -> None:
-    pool, origin, other = Pool(1000), UnknownOrigin(), UnknownOrigin()
-    payer = pool.quotas[origin] = PoolQuota(pool, 50)
-
-    Share(pool).fed_by(origin, 1.0)
-    Share(pool).fed_by(other, 1.0)
-
-    assert {origin: 1.0} == payer.feeders
 
 
 # --- unfinished ---

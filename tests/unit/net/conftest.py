@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.peers import Neighbourhood
 from tests.support.played import PlayedLoop
 
 
@@ -19,3 +20,8 @@ async def loop() -> PlayedLoop:
     running = asyncio.get_running_loop()
     assert isinstance(running, PlayedLoop)
     return running
+
+
+@pytest.fixture
+async def near(loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> Neighbourhood:
+    return Neighbourhood(loop, monkeypatch)

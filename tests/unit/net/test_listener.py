@@ -10,6 +10,7 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -129,11 +130,12 @@ class Door:
 
 @pytest.fixture
 async def door(loop: PlayedLoop) -> Door:
-    return Door(loop)
+    door = Door(loop)
+    door.listener.start()
+    return door
 
 
 async def test_who_connects_is_handed_on_one_a_turn(door: Door) -> None:
-    door.listener.start()
     door.port.waiting += ["10.0.0.1", "fe80::1"]
 
     door.port.read()
@@ -147,7 +149,6 @@ async def test_who_connects_is_handed_on_one_a_turn(door: Door) -> None:
 
 @pytest.mark.parametrize("problem", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 async def test_shortage_pauses_accepting_for_a_moment(problem: int, door: Door) -> None:
-    door.listener.start()
     door.port.waiting += [problem, "10.0.0.1"]
 
     door.port.read()
@@ -162,7 +163,6 @@ async def test_shortage_pauses_accepting_for_a_moment(problem: int, door: Door) 
 async def test_nobody_is_accepted_while_only_the_reserve_is_left(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.net.listener.is_reserved", lambda descriptor: descriptor >= 9)
     monkeypatch.setattr("broker.net.listener.are_short", lambda _: True)
-    door.listener.start()
     door.port.waiting += ["10.0.0.1", "10.0.0.2"]
 
     with capture_logs() as logs:
@@ -181,7 +181,6 @@ async def test_nobody_is_accepted_while_only_the_reserve_is_left(door: Door, mon
 
 @pytest.mark.parametrize("problem", [errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN])
 async def test_connection_that_has_gone_again_concerns_nobody_else(problem: int, door: Door) -> None:
-    door.listener.start()
     door.port.waiting += [problem, "10.0.0.1"]
 
     door.port.read()
@@ -192,7 +191,6 @@ async def test_connection_that_has_gone_again_concerns_nobody_else(problem: int,
 
 @pytest.mark.parametrize("is_short", [True, False])
 async def test_closed_listener_accepts_nobody(*, is_short: bool, door: Door, loop: PlayedLoop) -> None:
-    door.listener.start()
     if is_short:
         door.port.waiting.append(errno.EMFILE)
         door.port.read()
@@ -207,14 +205,11 @@ async def test_closed_listener_accepts_nobody(*, is_short: bool, door: Door, loo
 def test_port_zero_is_any_free_port_that_is_then_taken() -> None:
     with bind("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
-
-        assert (port > 0, False) == (True, sock.getblocking())
-        with pytest.raises(ListenFailedError) as caught:
+        assert not sock.getblocking()
+        with pytest.raises(ListenFailedError, match="stop what listens there") as caught:
             bind("127.0.0.1", port)
 
-    hint = "stop what listens there (see ss -ltnp), or choose another address"
-    problem = f"{os.strerror(errno.EADDRINUSE)}; {hint}"
-    assert (f"127.0.0.1:{port}", problem) == (caught.value.address, caught.value.problem)
+    assert f"127.0.0.1:{port}" == caught.value.address
 
 
 def test_port_is_shared_by_those_that_set_reuse_port_alone() -> None:
@@ -228,32 +223,23 @@ def test_port_is_shared_by_those_that_set_reuse_port_alone() -> None:
 
 @pytest.mark.parametrize("name", ["socket.socket.listen", "socket.socket"])
 def test_socket_that_cannot_be_made_or_listen_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(name, refuse)
+    monkeypatch.setattr(name, Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
 
     with pytest.raises(ListenFailedError, match=r"127\.0\.0\.1:0: Too many open files"):
         bind("127.0.0.1", 0)
 
 
-async def test_listener_that_finishes_takes_those_who_have_connected_and_nobody_else(door: Door) -> None:
-    door.listener.start()
-    door.port.waiting += ["10.0.0.1", "10.0.0.2"]
+@pytest.mark.parametrize(("waiting", "came"), [(["10.0.0.1", "10.0.0.2"], 2), ([errno.EMFILE, "10.0.0.1"], 0)])
+async def test_listener_that_finishes_takes_those_who_have_connected_and_nobody_else(
+    waiting: list[str | int], came: int, door: Door
+) -> None:
+    """Without another try where it is short of descriptors."""
+    door.port.waiting += waiting
 
     door.listener.finish()
 
-    assert (2, True) == (len(door.came), door.port.is_closed)
+    assert (came, True) == (len(door.came), door.port.is_closed)
     door.listener.finish()
-
-
-async def test_listener_that_is_short_of_descriptors_finishes_without_another_try(door: Door) -> None:
-    door.listener.start()
-    door.port.waiting += [errno.EMFILE, "10.0.0.1"]
-
-    door.listener.finish()
-
-    assert ([], True) == (door.came, door.port.is_closed)
 
 
 # --- own address ---

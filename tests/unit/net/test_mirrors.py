@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,11 +17,11 @@ from broker.conversation.window import NEVER
 from broker.dialog.status import PathProblem
 from broker.flow import Disposition
 from broker.net.link import Link
-from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors, describe
+from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors
 from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
-from broker.routing.mirrored import MirroredRoute, MirroredRouteState
+from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from tests.support.loopback import until
@@ -91,28 +91,25 @@ def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
     """And the number of the original's; an alarm is a warning."""
     watched.flap(1)
 
-    assert [
-        {
-            "event": "mirrored route state changed",
-            "log_level": "info",
-            "number": STATE_CHANGED,
-            "state": 2,
-            "state_desc": "PRINCIPAL_ONLY",
-            "service": "//S",
-            "broker_instance": str(UUID(int=1)),
-            "principal": str(NORTH),
-            "epoch": 5,
-            "alarm": "",
-            "changes": 1,
-        }
-    ] == watched.lines
+    assert watched.lines[0] == {
+        "event": "mirrored route state changed",
+        "log_level": "info",
+        "number": STATE_CHANGED,
+        "state": 2,
+        "state_desc": "PRINCIPAL_ONLY",
+        "service": "//S",
+        "broker_instance": str(UUID(int=1)),
+        "principal": str(NORTH),
+        "epoch": 5,
+        "alarm": "",
+        "changes": 1,
+    }
     watched.route.on_reply(SOUTH, "principal", 4, watched.clock.now)
     watched.log.update()
     assert "warning" == watched.lines[1]["log_level"]
 
 
 def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -> None:
-    """None is left out of the counts, and the summary has the state that holds then."""
     watched.flap(AT_ONCE + 999)
     assert [1] * AT_ONCE == watched.changes()
 
@@ -120,51 +117,17 @@ def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -
     watched.flap(1)
     assert [] == watched.changes()
     watched.clock.wait(PAUSE_SECONDS / 2)
-
     assert "NOT_OPERATIONAL" == watched.lines[-1]["state_desc"]
     assert [1000] == watched.changes()
 
-
-def test_forgotten_pair_says_nothing_more(watched: Watched) -> None:
-    """Nor one that never said a thing."""
-    watched.log.close()
     watched.flap(AT_ONCE + 1)
     watched.changes()
-
     watched.log.close()
     watched.clock.wait(10.0)
-
     assert [] == watched.changes()
 
 
 # --- in words ---
-
-
-def route() -> MirroredRoute[NetworkAddress]:
-    made = MirroredRoute(NORTH, SOUTH, lambda: 0.0)
-    made.use(1.0)
-    return made
-
-
-def test_both_are_told_in_the_order_of_the_route() -> None:
-    """Silent, out of reach, answered: each has its words."""
-    one = route()
-    assert describe(one) == "tcp://north:4022 has not answered yet, tcp://south:4022 has not answered yet"
-
-    one.on_unreachable(NORTH, "Connection refused", 2.0)
-    one.on_reply(SOUTH, "mirror", 3, 2.0)
-
-    assert describe(one) == "tcp://north:4022 (Connection refused), tcp://south:4022 says mirror, epoch 3"
-
-
-def test_epoch_that_counts_for_nothing_is_no_part_of_an_answer() -> None:
-    """What was refused is told as a problem."""
-    one = route()
-
-    one.on_reply(NORTH, "principal", -1, 2.0)
-    one.on_reply(SOUTH, "principal", 1, 2.0)
-
-    assert describe(one) == "tcp://north:4022 (answered with the epoch -1), tcp://south:4022 says principal, epoch 1"
 
 
 BILLING, ORDERS = UUID(int=1), UUID(int=2)
@@ -250,6 +213,16 @@ class Town:
             self.mirrors.on_served(address, link)
         return cast("Link", link)
 
+    async def lead_to(self, address: NetworkAddress, *routes: Route) -> Link:
+        """Routes whose addresses are connected, one link each, are in use and led to a principal."""
+        self.route(*routes)
+        links = {one: self.connect(one) for one in (NORTH, SOUTH)}
+        await self.use(*routes)
+        for instance in {route.broker_instance for route in routes if route.broker_instance}:
+            self.says(address, "principal", instance=instance)
+        self.asked.clear()
+        return links[address]
+
     def cut(self, address: NetworkAddress) -> None:
         del self.links[address]
         self.mirrors.on_unserved(address, "cut")
@@ -291,12 +264,11 @@ async def test_all_pairs_of_one_service_and_broker_instance_are_asked(town: Town
     await town.use(ONE)
     town.says(EAST, "principal")
 
-    assert sorted(["north", "south", "east", "west"]) == sorted(town.hosts_asked())
+    assert ["east", "north", "south", "west"] == sorted(town.hosts_asked())
     assert [{pair_of(moved): EAST}] == town.led
 
 
 async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town: Town) -> None:
-    """And counted as asked only then."""
     town.route(ONE)
     await town.use(ONE)
     assert ([NORTH, SOUTH], 0) == (town.wanted, town.mirrors.probes)
@@ -321,11 +293,10 @@ async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
 
 
 async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: Town) -> None:
-    """And they are told to the pass at once."""
-    two = route_to("two")
-    town.route(ONE, two, route_to("three", instance=ORDERS))
+    two, three = route_to("two"), route_to("three", instance=ORDERS)
+    town.route(ONE, two, three)
     town.connect(NORTH, SOUTH)
-    await town.use(ONE, two, route_to("three", instance=ORDERS))
+    await town.use(ONE, two, three)
 
     town.says(NORTH, "principal")
 
@@ -333,7 +304,6 @@ async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: 
 
 
 async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) -> None:
-    """Another one that once did, or a stranger, does not."""
     town.route(ONE)
     old = town.connect(NORTH, SOUTH)
     await town.use(ONE)
@@ -346,12 +316,7 @@ async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) ->
 
 async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(town: Town) -> None:
     """So that its peer knows whom to tell; R6.2 holds for the partner."""
-    town.route(ONE)
-    town.connect(NORTH)
-    town.connect(SOUTH)
-    await town.use(ONE)
-    town.says(NORTH, "principal")
-    town.hosts_asked()
+    await town.lead_to(NORTH, ONE)
 
     again = town.connect(NORTH)
     town.mirrors.on_served(NORTH, again)
@@ -360,44 +325,27 @@ async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(t
     assert ["north"] == town.hosts_asked()
 
 
-async def test_question_that_waits_for_its_connection_is_put_though_the_principal_has_answered(town: Town) -> None:
-    """Both are asked at the first use, and only so it becomes known that the partner is a mirror."""
+@pytest.mark.parametrize("has_failed", [False, True])
+async def test_question_that_waits_for_its_connection_is_put_though_the_principal_has_answered(
+    town: Town, *, has_failed: bool
+) -> None:
+    """Only so it becomes known that the partner is a mirror; after a failed attempt R6.2 holds again."""
     town.route(ONE)
     town.connect(NORTH)
     await town.use(ONE)
     town.says(NORTH, "principal")
     town.hosts_asked()
 
-    town.connect(SOUTH)
-    asked = town.hosts_asked()
-    town.says(SOUTH, "mirror")
-
-    assert ["south"] == asked
-    assert MirroredRouteState.OPERATIONAL is town.mirrors.in_use[pair_of(ONE)].route.state
-
-
-async def test_question_whose_connection_failed_is_not_put_to_the_partner_of_a_principal(town: Town) -> None:
-    """R6.2: whoever comes later is not asked."""
-    town.route(ONE)
-    town.connect(NORTH)
-    await town.use(ONE)
-    town.says(NORTH, "principal")
-    town.hosts_asked()
-
-    town.mirrors.on_unserved(SOUTH, "refused")
+    if has_failed:
+        town.mirrors.on_unserved(SOUTH, "refused")
     town.connect(SOUTH)
 
-    assert [] == town.hosts_asked()
+    assert ([] if has_failed else ["south"]) == town.hosts_asked()
 
 
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
     """Neither sooner than 200 ms after it was asked last."""
-    town.route(ONE)
-    town.connect(NORTH)
-    town.connect(SOUTH)
-    await town.use(ONE)
-    town.says(NORTH, "principal")
-    town.hosts_asked()
+    await town.lead_to(NORTH, ONE)
 
     town.cut(NORTH)
     assert {pair_of(ONE): None} == town.led[-1]
@@ -405,11 +353,12 @@ async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: T
 
     assert (["south"], [NORTH]) == (town.hosts_asked(), town.wanted)
     trouble = town.mirrors.trouble_of(pair_of(ONE))
-    assert (trouble.problem, trouble.retry_at != NEVER) == (town.mirrors.told(pair_of(ONE)), True)
+    assert trouble.problem == town.mirrors.told(pair_of(ONE))
+    assert f"{NORTH} (cut), {SOUTH} has not answered yet" == trouble.problem
+    assert trouble.retry_at != NEVER
 
 
-async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
-    """And again when its role changes."""
+async def test_this_very_instance_is_asked_without_a_link_and_again_when_its_role_changes(town: Town) -> None:
     town.routing_context.own.add(SOUTH)
     town.route(ONE)
 
@@ -428,37 +377,27 @@ async def test_this_very_instance_is_asked_without_a_link(town: Town) -> None:
 async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides(town: Town, code: int) -> None:
     """What is refused may have been for somebody else there; other refusals do not matter."""
     two = route_to("two")
-    town.route(ONE, two)
-    link = town.connect(NORTH)
-    await town.use(ONE, two)
-    town.says(NORTH, "principal")
-    town.hosts_asked()
+    link = await town.lead_to(NORTH, ONE, two)
+    led = {pair_of(ONE): NORTH, pair_of(two): NORTH}
 
     town.mirrors.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
     assert [] == town.hosts_asked()
     town.mirrors.on_rejected(link, Rejected(code=code))
-    assert (["north"], {pair_of(ONE): NORTH, pair_of(two): NORTH}) == (
-        town.hosts_asked(),
-        town.routing_context.principals,
-    )
+    assert (["north"], led) == (town.hosts_asked(), town.routing_context.principals)
     town.says(NORTH, "principal")
-    assert {pair_of(ONE): NORTH, pair_of(two): NORTH} == town.routing_context.principals
+    assert led == town.routing_context.principals
     town.says(NORTH, "mirror")
 
     assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
+    assert f"{NORTH} says mirror, epoch 1, {SOUTH} has not answered yet" == town.mirrors.told(pair_of(ONE))
 
 
 async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_and_then(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many come, whomever they were for: every 200 ms at most, and nothing changes."""
-    two, other = route_to("two"), route_to("other", instance=ORDERS)
-    town.route(ONE, two, other)
-    link = town.connect(NORTH)
-    await town.use(ONE, two, other)
-    for instance in (BILLING, ORDERS):
-        town.says(NORTH, "principal", instance=instance)
-    town.hosts_asked()
+    routes = ONE, route_to("two"), route_to("other", instance=ORDERS)
+    link = await town.lead_to(NORTH, *routes)
     now = asyncio.get_running_loop().time()
     monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now))
 
@@ -470,7 +409,7 @@ async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_a
     town.mirrors.on_rejected(link, Rejected(code=MIRROR))
 
     assert ["north", "north"] == town.hosts_asked()
-    assert {pair_of(one): NORTH for one in (ONE, two, other)} == town.routing_context.principals
+    assert {pair_of(one): NORTH for one in routes} == town.routing_context.principals
 
 
 @pytest.mark.parametrize("is_in_use_first", [True, False])
@@ -490,13 +429,12 @@ async def test_both_addresses_of_one_instance_are_alarming(town: Town, is_in_use
 
 
 async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> None:
-    """With everything that was known of it; another one stays."""
     two = route_to("two")
-    town.route(ONE, two)
-    town.connect(NORTH)
-    town.connect(SOUTH)
-    await town.use(ONE, two)
-    town.says(NORTH, "principal")
+    await town.lead_to(NORTH, ONE, two)
+    box = SimpleNamespace(held=[1, 2], share=SimpleNamespace(used_bytes=700))
+    town.pair_outboxes[pair_of(two)] = box
+    assert ((0, 0), (2, 700)) == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.waiting(pair_of(two)))
+    assert "one" == town.mirrors.route_name(pair_of(ONE))
 
     town.route(two)
     assert ([pair_of(two)], {pair_of(ONE): None}) == (list(town.mirrors.in_use), town.led[-1])
@@ -505,26 +443,5 @@ async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> Non
     town.cut(NORTH)
 
     assert ({}, {}) == (town.mirrors.in_use, town.routing_context.principals)
-    assert (PathProblem(), "", "") == (
-        town.mirrors.trouble_of(pair_of(ONE)),
-        town.mirrors.told(pair_of(ONE)),
-        town.mirrors.route_name(pair_of(ONE)),
-    )
-
-
-@dataclass
-class Box:
-    """An outbox with frames."""
-
-    held: Iterable[int] = field(default_factory=lambda: [1, 2])
-    share: Any = field(default_factory=lambda: SimpleNamespace(used_bytes=700))
-
-
-async def test_what_waits_is_told_with_the_name_of_a_route(town: Town) -> None:
-    """Frames and bytes."""
-    town.route(ONE)
-    assert (0, 0) == town.mirrors.waiting(pair_of(ONE))
-
-    town.pair_outboxes[pair_of(ONE)] = Box()
-
-    assert ((2, 700), "one") == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.route_name(pair_of(ONE)))
+    forgotten = town.mirrors.trouble_of(pair_of(ONE)), town.mirrors.told(pair_of(ONE))
+    assert (PathProblem(), "", "") == (*forgotten, town.mirrors.route_name(pair_of(ONE)))

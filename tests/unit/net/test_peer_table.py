@@ -38,9 +38,7 @@ NORTH, SOUTH, EAST, WEST = (NetworkAddress(name) for name in ("north", "south", 
 class FakeLink:
     """As much of a link as the table and the binder use."""
 
-    def __init__(
-        self, arbitration: bytes = HIGHER, *, is_accept: bool = True, proved: str = "", sends: int = 0
-    ) -> None:
+    def __init__(self, arbitration: bytes, proved: str, *, is_accept: bool, sends: int) -> None:
         self.state = LinkState.LOGGED_IN
         self.is_peer_draining = False
         self.reason = ""
@@ -52,11 +50,7 @@ class FakeLink:
 
 
 def new_link(arbitration: bytes = HIGHER, *, is_accept: bool = True, proved: str = "", sends: int = 0) -> Any:
-    return FakeLink(arbitration, is_accept=is_accept, proved=proved, sends=sends)
-
-
-def new_links(count: int) -> Any:
-    return [FakeLink() for _ in range(count)]
+    return FakeLink(arbitration, proved, is_accept=is_accept, sends=sends)
 
 
 @pytest.fixture
@@ -68,9 +62,9 @@ async def table() -> PeerTable:
 
 
 async def test_oldest_that_can_send_serves_and_the_one_dialled_comes_first(table: PeerTable) -> None:
-    old, young, dialled = new_links(3)
-    table.add(old, NORTH, is_dialled=False)
-    table.add(young, NORTH, is_dialled=False)
+    old, young, dialled = new_link(), new_link(), new_link()
+    for link in (old, young):
+        table.add(link, NORTH, is_dialled=False)
     assert old == table.link_for(NORTH)
 
     table.add(dialled, NORTH, is_dialled=True)
@@ -94,18 +88,6 @@ async def test_link_whose_peer_leaves_serves_where_there_is_no_other(table: Peer
     table.add(other, NORTH, is_dialled=False)
 
     assert (other, other) == (table.link_for(NORTH), table.lasting_link_for(NORTH))
-
-
-async def test_nothing_stays_of_a_link_that_is_gone(table: PeerTable) -> None:
-    link = new_link()
-    for _ in range(2):
-        table.add(link, NORTH, is_dialled=True)
-        table.add(link, SOUTH, is_dialled=False)
-    assert ([NORTH, SOUTH], {NORTH, SOUTH}) == (list(table.addresses_of(link)), table.known_addresses)
-
-    assert [NORTH, SOUTH] == table.remove(link)
-
-    assert ([], set(), None) == (table.remove(link), table.known_addresses, table.link_for(NORTH))
 
 
 async def test_links_of_other_principals_do_not_serve_an_address_that_was_dialled(table: PeerTable) -> None:
@@ -237,9 +219,12 @@ async def test_outboxes_of_an_address_get_the_link_that_serves_it(town: Town) ->
 
     town.binder.serve(link, NORTH, [SOUTH, NORTH])
     town.binder.rebind(NORTH)
-
     assert [(link, 1), (link, 1)] == [(box.outlet, box.drained) for box in boxes]
-    assert ([], [(NORTH, link), (SOUTH, link), (NORTH, link)]) == (town.requested, town.told)
+    link.is_peer_draining = True
+    town.binder.rebind(NORTH, "the peer is draining")
+
+    told = [(NORTH, link), (SOUTH, link), (NORTH, link), (NORTH, "the peer is draining")]
+    assert ([], told) == (town.requested, town.told)
 
 
 async def test_link_is_requested_where_there_is_none_and_frames_wait(town: Town) -> None:
@@ -313,17 +298,6 @@ async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(town: To
     assert [(NORTH, second), (NORTH, "closed by the peer"), (SOUTH, "the peer is draining")] == town.told
 
 
-async def test_link_that_leaves_counts_as_gone_to_the_watcher(town: Town) -> None:
-    link = new_link()
-    town.binder.serve(link, NORTH)
-    town.told.clear()
-
-    link.is_peer_draining = True
-    town.binder.rebind(NORTH, "the peer is draining")
-
-    assert [(NORTH, "the peer is draining")] == town.told
-
-
 # --- who the peers are ---
 
 
@@ -347,16 +321,19 @@ def test_where_peers_prove_who_they_are_only_covered_hosts_are_accepted() -> Non
 
 def test_duplicate_is_opened_by_the_other_side_and_open() -> None:
     processes = LinksByProcess()
-    ours, theirs = cast("Any", (new_link(is_accept=False), new_link(is_accept=True)))
+    ours, theirs, stranger = new_link(is_accept=False), new_link(), new_link()
     for one in (theirs, new_link(LOWER), new_link(NO_GUID)):
         processes.add(one)
 
     assert theirs == processes.duplicate_of(ours)
-    assert [None, None] == [
-        processes.duplicate_of(new_link(is_accept=True)),
-        processes.duplicate_of(new_link(NO_GUID, is_accept=False)),
-    ]
+    others = new_link(), new_link(NO_GUID, is_accept=False)
+    assert [None, None] == [processes.duplicate_of(one) for one in others]
     theirs.state = LinkState.DRAINING
+    assert None is processes.duplicate_of(ours)
+    theirs.state = LinkState.LOGGED_IN
+    stranger.agreement = None
+    for gone in (theirs, theirs, new_link(), stranger):
+        processes.remove(gone)
     assert None is processes.duplicate_of(ours)
 
 
@@ -367,18 +344,6 @@ def test_peer_with_another_certificate_is_another_process() -> None:
     processes.add(ours)
 
     assert [None, None, ours] == [processes.duplicate_of(new_link(proved=one)) for one in ("mallory", "", "billing")]
-
-
-def test_link_that_is_gone_is_forgotten_wherever_it_was() -> None:
-    processes = LinksByProcess()
-    one, never, stranger = new_link(), new_link(), new_link()
-    stranger.agreement = None
-    processes.add(one)
-
-    for gone in (one, one, never, stranger):
-        processes.remove(gone)
-
-    assert (None, {}) == (processes.duplicate_of(new_link(is_accept=False)), processes._links)
 
 
 def named(name: str, principal: str = "", received: dict[int, int] | None = None) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,32 +118,30 @@ async def test_socket_that_the_loop_has_given_up_is_watched_anew(
 ) -> None:
     sock: Any = PlayedSocket(loop)
     transport = PlainTransport(sock)
-    given_up = True
+    given_up: set[str] = set()
 
-    def refuse_once(add: Any, remove: Any) -> tuple[Any, Any]:
+    def refuse_once(kind: str) -> None:
+        add, remove = getattr(loop, f"add_{kind}"), getattr(loop, f"remove_{kind}")
+        given_up.add(kind)
+
         def add_if_alive(fd: Any, callback: Any) -> None:
-            if given_up:
+            if kind in given_up:
                 raise RuntimeError("the handler is closed")
             add(fd, callback)
 
         def forget(fd: Any) -> bool:
-            nonlocal given_up
-            given_up = False
+            given_up.discard(kind)
             return bool(remove(fd))
 
-        return add_if_alive, forget
-
-    for kind in ("reader", "writer"):
-        given_up = True
-        add, remove = refuse_once(getattr(loop, f"add_{kind}"), getattr(loop, f"remove_{kind}"))
-        monkeypatch.setattr(loop, f"add_{kind}", add)
-        monkeypatch.setattr(loop, f"remove_{kind}", remove)
+        monkeypatch.setattr(loop, f"add_{kind}", add_if_alive)
+        monkeypatch.setattr(loop, f"remove_{kind}", forget)
 
     def called() -> None:
         raise AssertionError("not yet")
 
+    for kind in ("reader", "writer"):
+        refuse_once(kind)
     transport.renew_reader(called)
-    given_up = True
     transport.add_writer(called)
 
     assert {sock: called} == loop.readers == loop.writers
@@ -170,8 +169,7 @@ async def test_one_read_never_brings_more_than_the_slab_holds_and_leaves_nothing
     while len(ends.text) < len(data):
         ends.sock.read()
 
-    assert data == ends.text
-    assert max(len(part) for part in ends.heard if part) <= READ_BYTES
+    assert (data, True) == (ends.text, max(len(part) for part in ends.heard if part) <= READ_BYTES)
 
 
 async def test_what_came_with_the_handshake_is_read_without_the_socket_unless_paused(
@@ -239,44 +237,34 @@ async def test_socket_that_failed_fails_the_send(ends: Ends) -> None:
 # --- the end ---
 
 
-async def test_end_is_said_and_the_other_direction_goes_on(ends: Ends) -> None:
+@pytest.mark.parametrize(("room", "is_held"), [(10, True), (1 << 30, False)])
+async def test_end_is_said_behind_what_is_held_and_the_other_direction_goes_on(
+    room: int, *, is_held: bool, ends: Ends
+) -> None:
+    ends.sock.room = room
     ends.transport.send(b"last")
 
     ends.transport.shut()
+    assert (is_held, not is_held) == (ends.transport.holds, ends.sock.shut)
+    if is_held:
+        ends.sock.room = 1 << 30
+        ends.transport.send(b"")
 
-    assert ends.sock.shut
-    assert b"last" == ends.arrived()
+    assert (b"last", True, False) == (ends.arrived(), ends.sock.shut, ends.transport.holds)
     ends.sock.feed(ends.records(b"still here"))
     ends.sock.feed(ends.records(b", and gone"))
     assert b"still here, and gone" == ends.text
-
-
-async def test_end_waits_for_what_is_held(ends: Ends) -> None:
-    ends.sock.room = 10
-    ends.transport.send(b"last")
-
-    ends.transport.shut()
-    assert (True, False) == (ends.transport.holds, ends.sock.shut)
-    ends.sock.room = 1 << 30
-    ends.transport.send(b"")
-
-    assert (b"last", True, False) == (ends.arrived(), ends.sock.shut, ends.transport.holds)
 
 
 async def test_answers_that_nobody_reads_have_a_bound(ends: Ends) -> None:
     ends.sock.room = 0
     ends.transport.send(b"x" * GATHER_BYTES)
     transport: Any = ends.transport
-    transport._outgoing = _Flood()
+    transport._outgoing = SimpleNamespace(read=lambda: bytes(GATHER_BYTES - 4096))
 
     transport._push()
     with pytest.raises(ConnectionError, match="again and again"):
         transport._push()
-
-
-class _Flood:
-    def read(self) -> bytes:
-        return bytes(GATHER_BYTES - 4096)
 
 
 # --- sentences ---
