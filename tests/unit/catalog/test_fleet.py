@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import Mock
 
 import pytest
 
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic
 from broker.catalog.dry_run import DryRun, dry_run
-from broker.catalog.fleet import NAMES_MAX, named_hosts, survey_all, unresolved
+from broker.catalog.fleet import NAMES_MAX, survey_all, unresolved
 from broker.config.load import load_settings
 from broker.routing.lint import Lint
 from tests.support.partners import configured, instance, settings_of
@@ -142,20 +143,13 @@ DROPPED = "orders/db.sql:3:14: dead-end: messages over orders -> g are dropped a
 UNANSWERED = "missing-return-route: db of orders reaches db of billing, and no answer comes back: its way"
 FOR_ANSWERS = "instance not here (9795), for an answer names the broker instance of db of orders"
 
-# What is told, in order; `...` is what is not compared.
 TOLD: dict[str, tuple[list[Site], list[str]]] = {
     "a circle of two gateways": (
         [
             gateway("a", route("to b", "S", "b"), route("too", "T", "b")),
             gateway("b", route("to a", "S", "a"), route("two", "T", "a")),
         ],
-        [
-            (
-                "a/msdb.sql:2:14: routing-loop: messages to 'S', 'T' go in a circle, a -> b -> a, until their hops are"
-                " used up (11285); end the circle: on one of these instances lead them to where the"
-                " service is, or drop the route"
-            )
-        ],
+        ["a/msdb.sql:2:14: routing-loop: messages to 'S', 'T' go in a circle, a -> b -> a,... end the circle:..."],
     ),
     "a circle of last resort": (
         [gateway("a", route("d", None, "b")), gateway("b", route("d", None, "a"))],
@@ -202,12 +196,7 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "a route to the own address": (
         [gateway("g", route("self", "S", "g"))],
-        [
-            (
-                "g/msdb.sql:2:14: dead-end: messages over g -> g are dropped at its end, for 'S': route invalid"
-                " (11294); [self] there leads back to the same instance: lead it to where the service is, or to LOCAL"
-            )
-        ],
+        ["g/msdb.sql:2:14: dead-end: ... for 'S': route invalid (11294); [self] there leads back to the same..."],
     ),
     "two databases in which no conversation may begin": (
         BOTH_WAYS,
@@ -219,12 +208,7 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "a target without a route back": (
         [orders(THERE), GOOD, billing()],
-        [
-            (
-                f"billing/broker.toml:9:1: {UNANSWERED} billing ends in db there: {FOR_ANSWERS}; CREATE ROUTE in db of"
-                " billing for 'Orders', leading to orders or the next instance towards it"
-            )
-        ],
+        [f"billing/broker.toml:9:1: {UNANSWERED} billing ends in db there: {FOR_ANSWERS}; CREATE ROUTE in db..."],
     ),
     "a target without a route back to a route of last resort": (
         [orders(route("there", None, "g")), GOOD, billing()],
@@ -232,12 +216,7 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "a gateway without a route back": (
         [orders(THERE), gateway("g", route("b", "Billing", "billing", BILLING)), billing(BACK)],
-        [
-            (
-                f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); CREATE ROUTE in"
-                " msdb of g for 'Orders', leading to orders or the next instance towards it"
-            )
-        ],
+        [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); CREATE ROUTE in msdb..."],
     ),
     # the gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong
     "a lost way back, and another service that is lost there": (
@@ -260,11 +239,10 @@ def test_what_does_not_work_together_is_told_once(found: Find, sites: list[Site]
 @pytest.mark.parametrize(
     ("sites", "code"),
     [
-        ([orders(THERE), Site("g", more="[databases.x]\npath = 'x.db'\n")], "dead-end"),  # it may have the service
-        (
-            [Site("orders", CLOSED, service("Orders") + THERE), GOOD, billing(BACK)],
-            "missing-return-route",
-        ),  # which one?
+        # it may have the service
+        ([orders(THERE), Site("g", more="[databases.x]\npath = 'x.db'\n")], "dead-end"),
+        # which one?
+        ([Site("orders", CLOSED, service("Orders") + THERE), GOOD, billing(BACK)], "missing-return-route"),
     ],
 )
 def test_what_an_incomplete_configuration_may_have_is_not_told(found: Find, sites: list[Site], code: str) -> None:
@@ -346,21 +324,12 @@ def only_good(host: str) -> None:
         raise OSError(-2, "Name or service not known")
 
 
-def test_names_are_those_of_live_routes_once_each(dry: Any) -> None:
-    expected = {"good.example": ("msdb", "a"), "bad.example": ("msdb", "b"), "worse.example": ("msdb", "b")}
-
-    assert expected == named_hosts(dry(SCRIPT))
-
-
 def test_name_that_does_not_resolve_is_told_at_its_first_route(dry: Any) -> None:
     found = unresolved(dry(SCRIPT), resolve=only_good)
 
     assert [(2, "name-unresolved"), (2, "name-unresolved")] == [(one.span.line, one.lint) for one in found if one.span]
     assert "the name 'bad.example' of its address does not resolve here: Name or service not known" == found[0].problem
-
-    def refuse(host: str) -> None:
-        raise UnicodeError("label too long")
-
+    refuse = Mock(side_effect=UnicodeError("label too long"))
     assert "label too long" in unresolved(dry(SCRIPT), resolve=refuse)[0].problem
     assert [] == unresolved(dry(""), resolve=only_good)
 
@@ -376,9 +345,8 @@ def test_resolver_that_does_not_answer_holds_nobody_up(dry: Any) -> None:
 
 def test_number_of_names_is_bounded(dry: Any) -> None:
     asked: list[str] = []
-    script = "".join(
-        f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S{n}', ADDRESS = 'tcp://h{n}';\n" for n in range(NAMES_MAX + 1)
-    )
+    names = range(NAMES_MAX + 1)
+    script = "".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S{n}', ADDRESS = 'tcp://h{n}';\n" for n in names)
 
     unresolved(dry(script), resolve=asked.append)
 

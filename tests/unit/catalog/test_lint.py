@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.dry_run import DryRun, dry_run
-from broker.catalog.lint import differing_names, shown, survey
+from broker.catalog.lint import differing_names, survey
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.routing.address import parse_address
@@ -64,148 +64,109 @@ def lines(found: list[Diagnostic], directory: Path) -> list[str]:
     return [str(one).splitlines()[0].replace(f"{directory}/", "") for one in found]
 
 
-TOLD: dict[str, tuple[dict[str, str], str]] = {
+# What is told, in one sentence: place and code, and the remedy.
+TOLD: dict[str, tuple[dict[str, str], str, str]] = {
     "a remark on a table": (
         {"a": f"{SERVICE}CREATE ROUTE [r] WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n"},
-        (
-            "a.sql:3:14: weight-unused: the WEIGHT of [r] has no effect: shares are between broker instances, and it"
-            " names none; name the BROKER_INSTANCE it leads to, or leave WEIGHT out"
-        ),
+        "a.sql:3:14: weight-unused: the WEIGHT of [r]",
+        "name the BROKER_INSTANCE it leads to",
     ),
     "a lifetime in a script": (
         {"a": f"{SERVICE}CREATE ROUTE r WITH LIFETIME = 60, ADDRESS = 'tcp://x';\n"},
-        (
-            "a.sql:3:32: lifetime-renewed: the LIFETIME of [r] starts again whenever the script runs, which is at every"
-            " start; give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
-        ),
+        "a.sql:3:32: lifetime-renewed: the LIFETIME of [r]",
+        "give it with ALTER ROUTE to the running instance",
     ),
     "a drop of a name in another case": (
         {"msdb": "DROP ROUTE [autocreatedlocal];"},
-        (
-            "msdb.sql:1:12: names-differ-in-case: DROP ROUTE finds no 'autocreatedlocal', and [AutoCreatedLocal] stays:"
-            " they differ in case; write [AutoCreatedLocal]"
-        ),
+        "msdb.sql:1:12: names-differ-in-case",
+        "write [AutoCreatedLocal]",
     ),
     "a name without an address for TRANSPORT": (
         {"a": SERVICE + TRANSPORT},
-        (
-            "a.sql:2:16: no-transport-address: this database sends by TRANSPORT, and an answer to 'S' by TRANSPORT"
-            " finds no address; name it tcp://host:4022/Name, with an address of this instance, or give the instance"
-            " that answers it a route to it"
-        ),
+        "a.sql:2:16: no-transport-address: this database sends by TRANSPORT",
+        "name it tcp://host:4022/Name, with an address of this instance, or give the instance that answers it a route",
     ),
     "a name that is almost an address": (
         {"a": f"{QUEUE}CREATE SERVICE [tcp:/host/S] ON QUEUE Q;\n"},
-        (
-            "a.sql:2:16: no-transport-address: 'tcp:/host/S' looks as if it began with an address, and TRANSPORT finds"
-            " none in it; name it tcp://host:4022/Name, with an address of this instance"
-        ),
+        "a.sql:2:16: no-transport-address: 'tcp:/host/S' looks as if it began with an address",
+        "name it tcp://host:4022/Name",
     ),
     "services behind the automatic route": (
         {"endpoint": OPEN},
-        (
-            "broker.toml:10:29: exposed-services: [AutoCreatedLocal] lets every peer that reaches 0.0.0.0:4022 begin"
-            " conversations with 'S'; drop it there (USE msdb; DROP ROUTE [AutoCreatedLocal];) and name with ADDRESS ="
-            " 'LOCAL' each service that others may begin with; answers to what begins here need no route in msdb"
-        ),
+        "broker.toml:10:29: exposed-services: [AutoCreatedLocal] lets every peer that reaches 0.0.0.0:4022",
+        "drop it there (USE msdb; DROP ROUTE [AutoCreatedLocal];)",
     ),
     "services behind another route of last resort": (
         {"msdb": "DROP ROUTE AutoCreatedLocal;\nCREATE ROUTE door WITH ADDRESS = 'LOCAL';\n", "endpoint": OPEN},
-        (
-            "msdb.sql:2:14: exposed-services: [door] lets every peer that reaches 0.0.0.0:4022 begin conversations with"
-            " 'S'; drop it there (USE msdb; DROP ROUTE [door];) and name with ADDRESS = 'LOCAL' each service that"
-            " others may begin with; answers to what begins here need no route in msdb"
-        ),
+        "msdb.sql:2:14: exposed-services: [door] lets every peer",
+        "drop it there (USE msdb; DROP ROUTE [door];)",
     ),
     "routes that forward while forwarding is off": (
         {"msdb": f"CREATE ROUTE a WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://x';\n{TRANSPORT}"},
-        (
-            "msdb.sql:1:14: forwarding-off: [a] and 1 more routes of msdb lead out of this instance, and"
-            " endpoint.message_forwarding is false: what takes them is dropped (9792); set message_forwarding = true,"
-            " or drop them; what begins here needs its route in its own database"
-        ),
+        "msdb.sql:1:14: forwarding-off: [a] and 1 more routes of msdb lead out of this instance",
+        "set message_forwarding = true, or drop them",
     ),
     "one route that forwards while forwarding is off": (
         {"msdb": OUT},
-        (
-            "msdb.sql:1:14: forwarding-off: [out] leads out of this instance, and endpoint.message_forwarding is false:"
-            " what takes them is dropped (9792); set message_forwarding = true, or drop them; what begins here needs"
-            " its route in its own database"
-        ),
+        "msdb.sql:1:14: forwarding-off: [out] leads out of this instance",
+        "set message_forwarding = true, or drop them",
     ),
     "a named database that nothing leaves": (
         {"msdb": IN},
-        (
-            "broker.toml:6:1: missing-return-route: msdb lets others in to 'S', and no route of its database leads out:"
-            " no acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the conversations or"
-            " without a name, with the address of the next instance towards the sender"
-        ),
+        "broker.toml:6:1: missing-return-route: msdb lets others in to 'S'",
+        "CREATE ROUTE in a",
     ),
     "an advertised instance that nothing leaves": (
         {"endpoint": ADVERTISED},
-        (
-            "broker.toml:6:1: missing-return-route: this instance advertises itself to others for 'S', and no route of"
-            " its database leads out: no acknowledgement, no answer; CREATE ROUTE in a, for the services that begin the"
-            " conversations or without a name, with the address of the next instance towards the sender"
-        ),
+        "broker.toml:6:1: missing-return-route: this instance advertises itself to others for 'S'",
+        "CREATE ROUTE in a",
     ),
     "a contract that is almost another one": (
         {"a": f"{CONTRACTS}CREATE SERVICE S ON QUEUE Q ([DEFAULT], [//shop/C], [//shop/c]);\n"},
-        (
-            "a.sql:4:16: undeclared-contract: 'S' names the contract '//shop/c', which no statement makes: it is not"
-            " checked; write [//shop/C], or CREATE CONTRACT [//shop/c]"
-        ),
+        "a.sql:4:16: undeclared-contract: 'S' names the contract '//shop/c'",
+        "write [//shop/C], or CREATE CONTRACT [//shop/c]",
     ),
     "a contract that is added later": (
         {"a": f"{CONTRACTS}CREATE SERVICE S ON QUEUE Q ([//shop/C]);\nALTER SERVICE S (ADD CONTRACT X);\n"},
-        (
-            "a.sql:4:16: undeclared-contract: 'S' names the contract 'X', which no statement makes: it is not checked;"
-            " CREATE CONTRACT [X]"
-        ),
+        "a.sql:4:16: undeclared-contract: 'S' names the contract 'X'",
+        "; CREATE CONTRACT [X]",
     ),
     "no GRANT CONNECT": (
         {"msdb": "GRANT SEND ON SERVICE::S TO [CN=orders]", "endpoint": CERTIFICATE},
-        (
-            "broker.toml:12:18: nobody-may-connect: peers prove who they are by certificate, and no GRANT CONNECT of"
-            " msdb says that any of them may connect; USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [PRINCIPAL]"
-        ),
+        "broker.toml:12:18: nobody-may-connect",
+        "USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [PRINCIPAL]",
     ),
     "no GRANT SEND": (
         {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=*]", "endpoint": CERTIFICATE},
-        (
-            "broker.toml:12:18: nobody-may-send: peers prove who they are by certificate, and no GRANT SEND of msdb"
-            " lets any of them send anything here; USE msdb; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL]"
-        ),
+        "broker.toml:12:18: nobody-may-send",
+        "USE msdb; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL]",
     ),
     "a rule about certificates where none is shown": (
         {"msdb": "GRANT SEND ON SERVICE::S TO public;\nGRANT SEND ON SERVICE::S TO [CN=a];"},
-        (
-            "msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer:"
-            ' endpoint.authentication is none, so all are public; set authentication = "certificate"'
-        ),
+        "msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer",
+        'set authentication = "certificate"',
     ),
     "a grant of everything to all": (
         {"msdb": f"{GOOD}GRANT SEND ON SERVICE::[*] TO public;", "endpoint": CERTIFICATE},
-        (
-            "msdb.sql:3:24: grant-to-all: GRANT SEND ON SERVICE::[*] TO [public] lets every peer send to every service,"
-            " whatever name it proves; name the principals, or the services that all may send to"
-        ),
+        "msdb.sql:3:24: grant-to-all",
+        "name the principals, or the services that all may send to",
     ),
     "a permission on a name in another case": (
         {"msdb": f"{GOOD}GRANT SEND ON SERVICE::s TO [CN=orders];", "endpoint": CERTIFICATE},
-        (
-            "msdb.sql:3:24: names-differ-in-case: GRANT SEND ON SERVICE::[s] TO [CN=orders] is not about 'S': they"
-            " differ in case; write [S]"
-        ),
+        "msdb.sql:3:24: names-differ-in-case: GRANT SEND ON SERVICE::[s] TO [CN=orders] is not about 'S'",
+        "write [S]",
     ),
 }
 
 
-@pytest.mark.parametrize(("what", "expected"), TOLD.values(), ids=TOLD)
+@pytest.mark.parametrize(("what", "place", "remedy"), TOLD.values(), ids=TOLD)
 def test_what_is_probably_not_meant_is_told(
-    concerns: Concerns, tmp_path: Path, what: dict[str, str], expected: str
+    concerns: Concerns, tmp_path: Path, what: dict[str, str], place: str, remedy: str
 ) -> None:
-    assert [expected] == lines(concerns(**what), tmp_path)
+    [line] = lines(concerns(**what), tmp_path)
+
+    assert line.startswith(place), line
+    assert remedy in line
 
 
 QUIET: dict[str, dict[str, Any]] = {
@@ -306,10 +267,6 @@ def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: 
     assert told.startswith("broker.toml:7:8: expired-route: [Old] expired at 2025-02-01 00:00:00 UTC")
 
 
-def test_a_few_names_are_shown_and_the_rest_is_counted() -> None:
-    assert ("'a'", "'a', 'b', 'c' and 2 more") == (shown(["a"]), shown("edcba"))
-
-
 # --- names that differ in case ---
 
 
@@ -375,10 +332,3 @@ def test_a_route_that_has_expired_is_not_told(tmp_path: Path) -> None:
     a.msdb.routes = {"i": replace(a.msdb.routes["i"], lifetime=a.now)}
 
     assert [] == told(tmp_path, a)
-
-
-def test_a_name_that_was_in_the_file_stands_where_the_file_is_named(tmp_path: Path) -> None:
-    first = instance(tmp_path, "a", script=service("I", "i"))
-    first.databases["db"].service_statements.clear()
-
-    assert ["a/broker.toml:7:8"] == [line.split(": ")[0] for line in told(tmp_path, first)]
