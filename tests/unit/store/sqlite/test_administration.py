@@ -110,18 +110,6 @@ def test_far_side_is_told_only_where_it_takes_part(shop: Shop) -> None:
     assert {"SO": "ER", "SI": "ER", "CO": "ER", "DI": "ER", "DO": "DO", "ER": "ER", "CD": "CD"} == states
 
 
-def test_error_of_a_dialog_in_quarantine_joins_the_rest_there(shop: Shop) -> None:
-    dialog = in_state(shop, "CO")
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_failure SELECT endpoint_id, 0, 5, 0, 0, 1, 'E', '' FROM broker_conversation"
-    )
-
-    error_all(shop)
-
-    assert dialog.state == "ER"
-    assert shop.connect().execute("SELECT status, priority FROM broker_message").fetchall() == [(4, 11)]
-
-
 def test_half_a_message_is_given_up_and_a_large_one_that_is_whole_is_not(shop: Shop) -> None:
     dialog = in_state(shop, "CO")
     db = shop.connect(isolation_level=None)

@@ -17,7 +17,6 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
-from broker.store.sqlite.ledger import REPLAY_GUARD
 from broker.store.sqlite.metadata import drop_service
 from tests.support.dialog import QUEUE, open_database, queued, rows, states
 
@@ -123,28 +122,6 @@ def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(
     assert {"lifetime exceeded": 1} == ledger(db)
 
 
-def test_target_fails_just_so_and_its_pieces_are_left_for_removal(db: sqlite3.Connection) -> None:
-    begin(db)
-    db.execute("UPDATE broker_conversation SET is_initiator = 0, state = 'SI', receive_sequence = 2")
-    for sequence in (1, 2, 4):
-        db.execute("INSERT INTO broker_fragment VALUES (1, ?, 0, 0, x'')", (sequence,))
-
-    run(db, lifetime_of(db))
-
-    assert (["ER"], 1) == (states(db), len(queued(db)))
-    assert [1, 4] == rows(db, "SELECT message_sequence_number FROM broker_fragment ORDER BY 1")
-    assert [4] == rows(db, "SELECT message_sequence_number FROM broker_received ORDER BY 1")
-
-
-def test_application_that_has_ended_reads_nothing_and_the_side_is_closed(db: sqlite3.Connection) -> None:
-    begin(db, b"a").end()
-    lifetime = lifetime_of(db)
-
-    assert ([1], [], []) == (run(db, lifetime), states(db), queued(db))
-    assert {"sent": 2, "lifetime exceeded": 2} == ledger(db)
-    assert [lifetime + REPLAY_GUARD] == rows(db, "SELECT expire_time FROM broker_tombstone")
-
-
 def test_failed_side_stays_as_long_as_its_error_is_unread(db: sqlite3.Connection) -> None:
     begin(db, b"a")
     maintenance, lifetime = Maintenance(), lifetime_of(db)
@@ -237,20 +214,6 @@ def test_side_that_has_ended_or_failed_has_no_timer(db: sqlite3.Connection, stat
 
     assert count == len(queued(db))
     assert next_timer(db) is None
-
-
-def test_many_timers_fire_in_slices_the_first_ones_first(
-    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "SLICE", 2)
-    for endpoint_id in range(1, 6):
-        begin(db)
-        set_timer(db, 200.0 - endpoint_id, endpoint_id)
-    assert 195.0 == next_timer(db)
-    maintenance = Maintenance()
-
-    assert [True, True, False] == [maintenance.run(db, 200.0)[1] for _ in range(3)]
-    assert [5, 4, 3, 2, 1] == rows(db, "SELECT endpoint_id FROM broker_message ORDER BY queuing_order")
 
 
 # --- local failures ---------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
@@ -143,18 +142,6 @@ def test_an_older_copy_in_the_place_of_the_original_does_not_pass(
 
     assert number == path.stat().st_ino
     assert f"knows of {2 if has_stopped else 3} starts and stops of daemons, the instance of 4" in run(path, tmp_path)
-
-
-def test_a_file_made_anew_with_the_same_identity_does_not_pass(path: Path, tmp_path: Path) -> None:
-    """As one with `broker_instance` in the configuration is when it was deleted: its conversations are lost."""
-    run(path, tmp_path)
-    with opened(path) as db:
-        instance = module._key(db)
-    path.unlink()
-    with opened(path) as db, writing(db):
-        db.execute("UPDATE broker_database SET broker_instance = ?", (UUID(instance).bytes,))
-
-    assert "knows of 0 starts and stops" in run(path, tmp_path)
 
 
 # --- keeping ------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from broker.store.sqlite.inspect import (
     take_census,
     unconfirmed,
 )
-from broker.store.sqlite.ledger import FailureReason, fail, remove
 from broker.store.sqlite.metadata import queues
 from tests.support.shop import Shop
 
@@ -68,18 +67,6 @@ def test_what_the_far_side_has_is_acknowledged(shop: Shop, db: sqlite3.Connectio
         ("failed", "b", 2),
         ("unaccounted", None, -2),
     ] == list(balance.entries())
-
-
-def test_what_fails_stays_in_the_sum_under_its_reason_when_the_conversation_is_gone(shop: Shop) -> None:
-    endpoint = sent(shop, "one", "two")
-    sent(shop, "three")
-    db = shop.connect()
-    with db:
-        fail(db, endpoint, FailureReason.LIFETIME_EXCEEDED)
-        remove(db, endpoint)
-
-    assert LedgerBalance(3, 0, 1, {"lifetime exceeded": 2}) == read(shop)
-    assert 0 == read(shop).unaccounted
 
 
 NOW = 10_000_000.0

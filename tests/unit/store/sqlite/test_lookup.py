@@ -18,7 +18,6 @@ from broker.store.sqlite import lookup as module
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.failure import rest
 from broker.store.sqlite.lookup import (
-    Closed,
     ConversationFacts,
     ConversationSide,
     Inbound,
@@ -107,19 +106,6 @@ def test_a_side_is_found_by_its_handle_and_by_its_id(shop: Shop, name: str) -> N
     assert side.held_since is not None
 
 
-def test_both_sides_of_a_dialog_within_a_database_are_found_the_initiator_first(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    db.execute(
-        "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
-        " state, service_name, far_service, contract, lifetime, create_date) VALUES (?, ?, 0, ?, 'CO', 'Billing',"
-        " 'Orders', 'C', 0, 0)",
-        (b"h" * 16, dialog.conversation_id.bytes, b"g" * 16),
-    )
-
-    assert ["Orders", "Billing"] == [side.service_name for side in find(shop, uuid.UUID(bytes=b"h" * 16)).sides]
-
-
 def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
     """Whole messages and fragments that are early, the failure of a reader, and the readers that live."""
     dialog = shop.begin(shop.connect(isolation_level=None))
@@ -186,14 +172,6 @@ def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Sho
         [(one.conversation_id, one.conversation_handle) for one in found.closed],
     )
     assert found == find(shop, dialog.conversation_id)
-
-
-def test_a_closed_side_is_known_by_its_tombstone(shop: Shop) -> None:
-    shop.connect(isolation_level=None).execute(
-        "INSERT INTO broker_tombstone VALUES (?, 0, 4, 0, 1.5, 2.5, NULL, NULL, NULL, NULL)", (b"c" * 16,)
-    )
-
-    assert ConversationFacts((), (Closed(b"c" * 16, 0, 4, 1.5, 2.5),)) == find(shop, uuid.UUID(bytes=b"c" * 16))  # type: ignore[arg-type]
 
 
 def test_errors_that_are_unread_or_on_their_way_are_told(shop: Shop) -> None:

@@ -160,17 +160,6 @@ def test_loading_stops_before_there_are_bytes_too_many(db: sqlite3.Connection) -
         assert load_fragments(db, LoadRequest(1, (0, 1), 9, 100), SIZE, now=0.0, free_bytes=room) is None
 
 
-def test_loading_stops_in_the_middle_of_a_message_and_goes_on_there(db: sqlite3.Connection) -> None:
-    begin(db, bytes(range(100)), b"next")
-
-    loaded = [load(db, 0, 3, fragments=4), load(db, 0, 7, fragments=4)]
-
-    assert [[(0, 3), (0, 4), (0, 5), (0, 6)], [(0, 7), (0, 8), (0, 9), (1, 0)]] == [
-        [fragment.place for fragment in some] for some in loaded
-    ]
-    assert bytes(range(30, 100)) + b"next" == b"".join(payload(fragment) for some in loaded for fragment in some)
-
-
 def test_place_beyond_the_end_of_a_message_begins_with_its_last_fragment(db: sqlite3.Connection) -> None:
     """A far side that claims fragments which do not exist is sent the last one that does."""
     begin(db, b"a" * 25, b"b")

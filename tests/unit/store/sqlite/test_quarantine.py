@@ -17,7 +17,6 @@ from broker.store.sqlite.failure import (
     Verdict,
     blame,
     forget,
-    is_failing,
     note_failure,
     note_queue_success,
     note_success,
@@ -178,17 +177,6 @@ def test_nothing_is_kept_of_a_dialog_that_is_gone(shop: Shop, db: sqlite3.Connec
     assert [Verdict(0, 0.0, is_quarantined=False, is_queue_disabled=False)] * 2 == verdicts
     assert 0 == db.execute("SELECT count(*) FROM broker_failure").fetchone()[0]
     assert 0 == db.execute("SELECT count(*) FROM broker_group_lock").fetchone()[0]
-
-
-def test_a_group_is_failing_while_one_of_its_messages_is_tried_again(shop: Shop, db: sqlite3.Connection) -> None:
-    endpoint_id, dialog = arrived(shop, db, b"one")
-    group = dialog.conversation_group_id.bytes
-    before = is_failing(db, group)
-    fail(db, endpoint_id)
-    between = is_failing(db, group)
-    fail(db, endpoint_id, attempts=1)
-
-    assert (False, True, False) == (before, between, is_failing(db, group))
 
 
 def test_a_queue_that_asks_for_it_is_turned_off_after_five_failures_in_a_row(

@@ -31,7 +31,6 @@ from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
 from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
 from broker.store.port import AckState, ReceiveResult
-from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_queue, put_service
@@ -294,16 +293,6 @@ def test_replay_is_acknowledged_and_not_taken_twice(desk: Desk, closed: FarSide)
     assert [b"of another dialog"] == desk.bodies
 
 
-def test_what_is_still_sent_is_discarded_and_acknowledged(desk: Desk, closed: FarSide) -> None:
-    """A far side that only acknowledges is not answered."""
-    result = desk.take(closed.message(3), closed.message(5), closed.message(4))
-
-    assert [(6, 0)] == [place for _, place in result.closed]
-    assert Counter({Disposition.CONVERSATION_ENDED: 2, Disposition.DUPLICATE: 1}) == result.dropped
-    assert [(6, 0)] == [place for _, place in desk.take(closed.message(5)).closed]
-    assert ReceiveResult() == desk.take(closed.ack(5, 0), closed.fault(-8490))
-
-
 @pytest.mark.parametrize("place", [(3 + EARLY_WINDOW, 0), (2**64 - 1, 0), (3, 2**32 - 1)])
 def test_place_beyond_the_window_moves_no_tombstone(desk: Desk, closed: FarSide, place: tuple[int, int]) -> None:
     result = desk.take(closed.fragment(place, b""))
@@ -364,20 +353,6 @@ def test_too_early_message_is_neither_kept_nor_acknowledged(desk: Desk, far: Far
     assert (dropped(Disposition.OUT_OF_SEQUENCE), []) == (result.dropped, desk.kept)
     state = ack_state(result)
     assert ((1, 0), (), True) == (state.place, state.held, state.is_urgent)
-
-
-def test_too_much_out_of_order_is_not_kept_and_arrives_again(
-    desk: Desk, far: FarSide, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reassembly, "EARLY_FRAGMENTS_MAX", 2)
-    desk.take(far.message(0, b"0"))
-
-    result = desk.take(*[far.message(number, b"%d" % number) for number in (2, 3, 4, 5)])
-
-    assert dropped(Disposition.OUT_OF_SEQUENCE, 2) == result.dropped
-    assert ((2, 0, 0), (3, 0, 0)) == ack_state(result).held
-    desk.take(*[far.message(number, b"%d" % number) for number in (1, 4, 5)])
-    assert [b"%d" % number for number in range(6)] == desk.bodies
 
 
 def test_both_sides_of_a_dialog_may_live_in_one_database(desk: Desk) -> None:
@@ -633,12 +608,6 @@ def test_acknowledged_messages_are_kept_no_longer(desk: Desk, target: FarSide) -
     assert ({1: (3, 0)}, [(0, 0)]) == (result.acknowledged, stored(result))
 
 
-def test_acknowledgement_may_be_in_any_frame_and_the_highest_counts(desk: Desk, target: FarSide) -> None:
-    result = desk.take(target.message(0, stored=(2, 1)), target.ack(4, 0), target.ack(3, 5))
-
-    assert {1: (4, 0)} == result.acknowledged
-
-
 @pytest.mark.parametrize("place", [(4, 1), (5, 0), (2**63, 0), (2**64 - 1, 2**32 - 1)])
 def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
     desk: Desk, target: FarSide, place: tuple[int, int]
@@ -703,34 +672,6 @@ def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is
     assert [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")] == queued(desk.db)
 
 
-def test_messages_after_our_end_are_acknowledged_and_discarded(desk: Desk, dialog: Dialog, target: FarSide) -> None:
-    desk.take(target.message(2))
-    dialog.end()
-
-    results = [
-        desk.take(target.message(0, b"a", flags=0), target.fragment((0, 1), b"b", flags=LAST)),
-        desk.take(target.message(1)),
-        desk.take(target.end(3)),
-    ]
-
-    assert [[(1, 0)], [(3, 0)], [(4, 0)]] == [stored(result) for result in results]
-    assert [2, 1, 1] == [result.dropped[Disposition.CONVERSATION_ENDED] for result in results]
-    assert [] == desk.bodies
-
-
-def test_our_end_closes_the_side_when_it_is_acknowledged_itself(desk: Desk, dialog: Dialog, target: FarSide) -> None:
-    """And what it held too early will never be a message."""
-    desk.take(target.message(2))
-    dialog.end()
-
-    desk.take(target.ack(4, 0))
-    assert ["DO"] == desk.states
-    desk.take(target.ack(5, 0))
-
-    assert ([], {"sent": 5, "acknowledged": 5}) == (desk.states, desk.ledger)
-    assert [(1, 2)] == desk.rows("SELECT * FROM broker_received")
-
-
 def test_whole_message_leaves_nothing_of_the_fragments_that_a_broken_sender_made_after_it(
     desk: Desk, far: FarSide
 ) -> None:
@@ -775,25 +716,6 @@ def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(
     desk.take(target.fault(-8462), far.fault(-8462))
 
     assert ["ER", "ER"] == desk.states
-
-
-def test_fault_after_our_end_closes_the_side_and_delivers_nothing(desk: Desk, dialog: Dialog, target: FarSide) -> None:
-    dialog.end()
-
-    result = desk.take(target.fault(-8490))
-
-    assert ([], Counter(), {1}) == (desk.states, result.delivered, result.finished)
-    assert {"sent": 5, "error from the far side": 5} == desk.ledger
-
-
-def test_fault_counts_what_will_not_be_sent_and_later_acknowledgements_do_not(desk: Desk, target: FarSide) -> None:
-    desk.take(target.ack(1, 0))
-
-    desk.take(target.ack(2, 0), target.fault(-8408), target.ack(3, 0))
-    result = desk.take(target.ack(4, 0))
-
-    assert ({"error from the far side": 2}, {}) == (desk.ledger, result.acknowledged)
-    assert [2] == desk.rows("SELECT acknowledged_sequence FROM broker_conversation")
 
 
 def test_error_of_the_application_there_ends_the_sending_here(desk: Desk, target: FarSide) -> None:
@@ -844,10 +766,10 @@ def test_end_or_error_is_never_large(desk: Desk, far: FarSide, flag: Flag) -> No
 def test_headers_are_kept_with_the_message(desk: Desk, far: FarSide, headers: dict[str, str] | None) -> None:
     far.envelope = Envelope(type="T", contract="C", lifetime=60, headers=headers)
 
-    desk.take(far.message(0, b"body"), far.message(1))
+    desk.take(far.message(0, b"body"))
 
-    found = rows(desk.db, "SELECT headers FROM broker_message")
-    assert [headers or None] * 2 == [None if text is None else json.loads(text) for text in found]
+    (found,) = rows(desk.db, "SELECT headers FROM broker_message")
+    assert (headers or None) == (found and json.loads(found))
 
 
 def test_spans_of_traced_messages_are_returned(desk: Desk, far: FarSide) -> None:

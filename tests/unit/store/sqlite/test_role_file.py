@@ -92,10 +92,8 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "{",
         "[]",
-        "{}",
         '{"broker_instance": "no", "epoch": 1, "principal": "a", "since": 1}',
         '{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": null, "principal": "a", "since": 1}',
         *(
@@ -104,8 +102,6 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path
             for epoch, name, since in [
                 (-1, '"a"', 1),
                 (2**63 - 1, '"a"', 1),
-                (10**30, '"a"', 1),
-                ("1e30", '"a"', 1),
                 ("1e999", '"a"', 1),
                 ("2.0", '"a"', 1),
                 ("true", '"a"', 1),
@@ -114,7 +110,6 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path
                 (1, '"a"', -1),
                 (1, '"a"', "1e300"),
                 (1, '"a"', "NaN"),
-                (1, '"a"', "Infinity"),
                 (1, '"a"', '"1"'),
             ]
         ),

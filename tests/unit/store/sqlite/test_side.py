@@ -16,7 +16,7 @@ from broker.conversation.state import ConversationState
 from broker.protocol.frame import Header, decode_dialog
 from broker.security.secured import Mode, Secured
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close, fail, purge_tombstones, remove
+from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close, fail, purge_tombstones
 from broker.store.sqlite.metadata import Priority, put_priority
 from broker.store.sqlite.session_keys import load_secured, note_own_certificate, put_secured
 from broker.store.sqlite.side import (
@@ -26,12 +26,10 @@ from broker.store.sqlite.side import (
     SideRow,
     SideTable,
     dialogs_between,
-    is_begun_here,
     put_group,
     put_lifetime,
     shorten_lifetime,
     side_of,
-    state_of,
 )
 from tests.support.dialog import open_database, rows
 from tests.support.shop import Shop
@@ -72,22 +70,6 @@ def test_what_is_taken_away_is_counted_under_its_reason(db: sqlite3.Connection) 
 
     assert {"lifetime exceeded": 2, "ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
     assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
-
-
-def test_removed_conversation_leaves_its_sums(db: sqlite3.Connection) -> None:
-    """Whatever rows an application reads on the same connection."""
-    begin(db, b"a", b"b", b"c", acknowledged=2)
-    begin(db, b"a", acknowledged=1)
-    begin(db)
-    db.row_factory = lambda _cursor, _row: pytest.fail("a row was read")
-
-    for endpoint_id in (1, 2, 3):
-        fail(db, endpoint_id, FailureReason.FAR_SIDE_ENDED)
-        remove(db, endpoint_id)
-
-    db.row_factory = None
-    assert {"sent": 4, "acknowledged": 3, "the far side had ended": 1} == entries(db)
-    assert [] == rows(db, "SELECT * FROM broker_conversation")
 
 
 ID = b"c" * 16
@@ -309,16 +291,3 @@ def test_lifetime_is_put_and_only_ever_shortened(shop: Shop) -> None:
         told += shop.look("SELECT lifetime FROM broker_conversation")
 
     assert [50.0, 50.0, 40.0] == told
-
-
-def test_side_shows_its_state_and_which_side_began(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    ours, theirs = shop.begin(db), shop.begin(db)
-    shop.change(theirs, "is_initiator", 0)
-    shop.change(theirs, "state", "ER")
-
-    handles = [one.conversation_handle.bytes for one in (ours, theirs)]
-    assert [True, False] == [is_begun_here(db, handle) for handle in handles]
-    assert [ConversationState.STARTED_OUTBOUND, ConversationState.ERROR, ConversationState.CLOSED] == [
-        state_of(db, one) for one in (*handles, b"?" * 16)
-    ]

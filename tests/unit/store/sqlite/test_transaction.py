@@ -139,14 +139,6 @@ def test_rows_are_tuples_whatever_the_application_wants_of_its_own(path: Path, d
 # --- transactions -----------------------------------------------------------------------------------------------
 
 
-def test_writing_commits_at_its_end(path: Path, db: sqlite3.Connection) -> None:
-    with writing(db):
-        put_queue(db, "Orders", is_receive_enabled=True)
-        during = _queue_names_seen_by_others(path)
-
-    assert (during, _queue_names_seen_by_others(path)) == ([], ["Orders"])
-
-
 @pytest.mark.parametrize(("end", "names"), [(commit, ["Orders"]), (roll_back, [])])
 def test_what_was_begun_is_kept_or_undone_as_a_whole(
     path: Path,

@@ -32,7 +32,7 @@ from broker.store.sqlite.metadata import (
     put_service,
     queues,
 )
-from broker.store.sqlite.views import FILE_VIEWS, QUEUE, FileView, attach, guid, instant, queue_numbers
+from broker.store.sqlite.views import FILE_VIEWS, QUEUE, FileView, attach, queue_numbers
 from tests.support.shop import Shop
 
 Ask = Callable[..., list[tuple[object, ...]]]
@@ -193,52 +193,6 @@ def test_an_attached_file_is_read_only(shop: Shop, asking: sqlite3.Connection) -
         asking.execute("DELETE FROM one.broker_route")
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no database, and longer than the header of one" * 20])
-def test_what_is_no_database_of_the_broker_is_not_attached(
-    tmp_path: Path, asking: sqlite3.Connection, content: bytes | None
-) -> None:
-    path = tmp_path / "other.db"
-    if content is not None:
-        path.write_bytes(content)
-
-    with pytest.raises(sqlite3.Error):
-        attach(asking, path, "one")
-
-
-# --- a view as SQL ---
-
-
-VIEW = FileView(
-    {"name": "t.name", "id": guid("t.id"), "at": instant("t.at"), "is_over": "t.at <= {now}"},
-    "{db}.thing t WHERE t.queue = {queue_id}",
-)
-
-
-def test_view_reads_the_file_it_is_rendered_for() -> None:
-    with closing(sqlite3.connect(":memory:")) as db:
-        add_functions(db, now=datetime.now(UTC))
-        db.execute("CREATE TABLE thing (name, id, at, queue)")
-        db.execute("INSERT INTO thing VALUES ('a', ?, 1.5, 7), ('b', NULL, 3, 8)", (b"\xab" * 16,))
-
-        rows = db.execute(VIEW.render(db="main", now=2.0, queue_id=7)).fetchall()
-        same = db.execute(
-            f"SELECT 1 FROM ({VIEW.render(db='main', now=2.0, queue_id=7)}) WHERE id = ?", (rows[0][1].lower(),)
-        )
-
-        assert rows == [("a", "ABABABAB-ABAB-ABAB-ABAB-ABABABABABAB", "1970-01-01 00:00:01.500", 1)]
-        assert same.fetchall() == [(1,)]
-
-
-def test_view_without_a_file_has_its_columns_and_no_row() -> None:
-    with closing(sqlite3.connect(":memory:")) as db:
-        cursor = db.execute(VIEW.render_empty())
-
-        assert (["name", "id", "at", "is_over"], []) == (
-            [column[0] for column in cursor.description],
-            cursor.fetchall(),
-        )
-
-
 # --- rows of a database ---
 
 
@@ -282,20 +236,6 @@ def test_route_is_expired_from_its_instant_on(db: sqlite3.Connection, now: float
     )
 
 
-@pytest.mark.parametrize("is_on", [True, False])
-def test_queue_tells_its_status_and_what_waits(db: sqlite3.Connection, *, is_on: bool) -> None:
-    put_queue(db, "OrdersQueue", is_receive_enabled=is_on)
-    add_message(db, body=b"x")
-
-    (row,) = rows(db, FILE_VIEWS["sys.service_queues"])
-
-    assert (int(is_on), int(is_on), 1) == (
-        row["is_receive_enabled"],
-        row["is_enqueue_enabled"],
-        row["message_count"],
-    )
-
-
 def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
     dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing", contract="c", lifetime=60)
     dialog.send(b"x")
@@ -322,18 +262,6 @@ def test_endpoint_of_a_dialog_begun_here(db: sqlite3.Connection) -> None:
     for state in ConversationState:
         db.execute("UPDATE broker_conversation SET state = ?", (state.value,))
         assert state.name == rows(db, FILE_VIEWS["sys.conversation_endpoints"])[0]["state_desc"]
-
-
-def test_a_closed_side_keeps_the_handle_that_its_application_has(db: sqlite3.Connection) -> None:
-    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
-    dialog.send(b"hello")
-    (before,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
-    db.execute("UPDATE broker_conversation SET state = 'DI'")
-
-    dialog.end()
-
-    (row,) = rows(db, FILE_VIEWS["sys.conversation_endpoints"])
-    assert ("CD", before["conversation_handle"]) == (row["state"], row["conversation_handle"])
 
 
 def test_out_of_order_columns_tell_what_arrived_early(db: sqlite3.Connection) -> None:
@@ -396,19 +324,6 @@ def test_status_is_that_of_the_dialog_and_empty_while_nothing_keeps_a_message(
 
     assert (status, status, written) == (row["transmission_status"], dialog.transmission_status, row["progress"])
     os.close(lock)
-
-
-@pytest.mark.parametrize(("error", "flags"), [(None, (0, 1)), (7, (1, 0))])
-def test_transmission_queue_tells_an_end_from_an_error(
-    db: sqlite3.Connection, error: int | None, flags: tuple[int, int]
-) -> None:
-    dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
-    dialog.send(b"x")
-    dialog.end(error=error)
-
-    last = rows(db, FILE_VIEWS["sys.transmission_queue"])[-1]
-
-    assert flags == (last["is_conversation_error"], last["is_end_of_dialog"])
 
 
 @pytest.mark.parametrize(

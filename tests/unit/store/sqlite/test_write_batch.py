@@ -74,19 +74,6 @@ def found(store: SqliteStore) -> list[int]:
     return [one.endpoint_id for one in store.write_in_writer(replace(NOTHING, find=Find.NEW)).found]
 
 
-def test_what_waits_is_found_once_also_when_others_have_been_acknowledged(store: SqliteStore, path: Path) -> None:
-    with closing(sqlite3.connect(path, isolation_level=None)) as app:
-        waiting, quick = begin(app), begin(app)
-        waiting.send(b"a")
-        assert [1] == found(store)
-        for number in range(3):
-            quick.send(b"a")
-            assert [2] == found(store)
-            store.write_in_writer(replace(NOTHING, frames=[far_target(app, quick.conversation_id).ack(number + 1, 0)]))
-            assert [] == found(store)
-        assert {1} == set(rows(app, "SELECT transmission_id FROM broker_transmission"))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_each_message_is_found_whatever_became_of_others(store: SqliteStore, path: Path, seed: int) -> None:
     """Though it may get the number of one that was found, and then acknowledged, or removed by an application."""
@@ -178,16 +165,6 @@ def test_what_is_requested_is_loaded_until_there_is_no_capacity(store: SqliteSto
     assert ([(gone, []), (REQUEST, [b"body"])], [more]) == (bodies, result.postponed)
 
 
-def test_dialog_that_begins_to_wait_is_loaded_in_the_batch_that_finds_it(store: SqliteStore, dialog: Dialog) -> None:
-    dialog.send(b"more")
-
-    request = LoadRequest(1, (0, 0), 1, 1000)
-
-    result = store.write_in_writer(replace(NOTHING, find=Find.NEW, request_for=lambda _: request))
-
-    assert [(request, [(0, 0)])] == [(one.request, [m.place for m in one.fragments]) for one in result.loaded]
-
-
 def test_of_many_that_begin_to_wait_the_first_are_loaded_and_the_others_only_found(
     store: SqliteStore, dialog: Dialog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,15 +231,6 @@ def test_arrivals_are_stored_last(store: SqliteStore, dialog: Dialog) -> None:
     assert result.received.acknowledged == {1: (1, 0)}
 
 
-def test_when_finding_fails_nothing_has_been_stored(store: SqliteStore, arrival: WriteBatch) -> None:
-    """What is stored and not reported would never be bound, answered or counted."""
-    store.connection.execute("ALTER TABLE broker_transmission RENAME TO elsewhere")
-
-    refusal(store, replace(arrival, find=Find.NEW))
-
-    assert rows(store.connection, "SELECT 1 FROM broker_conversation") == []
-
-
 def test_the_log_is_copied_back_by_the_daemon_before_an_application_has_to(
     store: SqliteStore, path: Path, arrival: WriteBatch
 ) -> None:
@@ -293,15 +261,6 @@ def test_nothing_is_stored_into_a_file_that_is_gone_and_it_goes_on_when_that_is_
     assert [("T", b"hello")] == queued(store.connection)
 
 
-def test_what_was_stored_while_the_file_went_is_not_acknowledged(
-    store: SqliteStore, path: Path, arrival: WriteBatch
-) -> None:
-    """It went between the check and the commit."""
-    store.connection.set_trace_callback(lambda _: path.exists() and path.rename(path.with_name("away")))
-
-    assert "the file is gone" in refusal(store, arrival)
-
-
 def test_full_disk_is_reported_and_a_probe_shows_when_there_is_space(store: SqliteStore, arrival: WriteBatch) -> None:
     probe = replace(NOTHING, is_probe=True)
     pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
@@ -311,20 +270,6 @@ def test_full_disk_is_reported_and_a_probe_shows_when_there_is_space(store: Sqli
     store.connection.execute("PRAGMA max_page_count = 1000000")
     store.write_in_writer(probe)
     assert [] == rows(store.connection, "SELECT 1 FROM broker_fragment")
-
-
-def test_writer_that_does_not_end_is_reported_and_waited_for(
-    store: SqliteStore, path: Path, arrival: WriteBatch
-) -> None:
-    store.connection.execute("PRAGMA busy_timeout = 1")
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        problem = refusal(store, arrival)
-
-    store.write_in_writer(arrival)
-
-    assert "another connection keeps a write transaction open: end it" in problem
-    assert [("T", b"hello")] == queued(store.connection)
 
 
 def test_damaged_file_is_reported(path: Path, arrival: WriteBatch) -> None:
