@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import uuid
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 import structlog
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import begin_dialog
 from broker.dialog import arrivals as inbox
-from broker.dialog import send_queue as loading
-from broker.dialog.commit_watch import POLL_SECONDS
-from broker.dialog.endpoint import (
-    FAILURE_PAUSE,
-    JUMP_SECONDS,
-    MAINTENANCE_SECONDS,
-    REFUSAL_SECONDS,
-    SETTLE_SECONDS,
-    ClockJumpDetector,
-)
+from broker.dialog.endpoint import FAILURE_PAUSE, JUMP_SECONDS, MAINTENANCE_SECONDS, SETTLE_SECONDS, ClockJumpDetector
 from broker.dialog.route_requests import Inquiry, render_inquiry
-from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
-from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.hints import HINTS_VARIABLE, libc
 from broker.store.sqlite.transaction import LAPSED, DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, far_target, queued, rows, states
-from tests.support.virtual_time import VirtualLoop, virtual_time
+from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.running import GATEWAY, OTHER, SOON, Link, Shop, open_shop
-
-WRITE = SqliteStore.write_in_writer
-
 
 # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -102,16 +88,6 @@ async def test_commit_of_any_program_is_sent_with_and_without_hints(
 
 
 @virtual_time
-async def test_idle_database_is_looked_at_now_and_then_only(path: Path) -> None:
-    async with open_shop(path):
-        await asyncio.sleep(SOON)
-        with mock.patch.object(SqliteStore, "write_in_writer", autospec=True, side_effect=WRITE) as look:
-            await asyncio.sleep(10.0)
-
-        assert look.call_count <= 1.2 * 10.0 / POLL_SECONDS
-
-
-@virtual_time
 async def test_acknowledgement_ends_the_sending_and_binds_the_dialog(path: Path) -> None:
     async with open_shop(path) as shop:
         dialog = shop.begin(b"a")
@@ -128,60 +104,12 @@ async def test_acknowledgement_ends_the_sending_and_binds_the_dialog(path: Path)
         assert rows(shop.application, "SELECT count(*) FROM broker_transmission") == [1]
 
 
-@virtual_time
-async def test_loading_that_found_no_room_is_taken_up_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LOADED_MAX_BYTES", 10)
-    async with open_shop(path, fragment_size=300_000) as shop:
-        dialogs = [shop.begin(b"x" * 200_000) for _ in range(5)]
-        acknowledged = 0
-        while acknowledged < len(dialogs):
-            await asyncio.sleep(SOON)
-            sent = {header.conversation_id for header in shop.link.headers()}
-            assert len(sent) == acknowledged + 1
-            (new,) = [d for d in dialogs if d.conversation_id.bytes in sent and _is_waiting(shop, d)]
-            shop.arrive(shop.target_of(new).ack(1, 0))
-            acknowledged += 1
-
-
-@virtual_time
-async def test_message_of_a_dialog_new_or_sending_is_loaded_in_the_batch_that_finds_it(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        with mock.patch.object(SqliteStore, "write_in_writer", autospec=True, side_effect=WRITE) as write:
-            dialog = shop.begin(b"a")
-            await asyncio.sleep(SOON)
-            dialog.send(b"b")
-            await asyncio.sleep(SOON)
-
-        assert [0, 1] == [header.sequence_number for header in shop.link.headers()]
-        assert [] == [request for call in write.call_args_list for request in call.args[1].load]
-
-
-def _is_waiting(shop: Shop, dialog: Dialog) -> bool:
-    query = "SELECT acknowledged_sequence FROM broker_conversation WHERE conversation_id = ?"
-    return rows(shop.application, query, dialog.conversation_id.bytes) == [0]
-
-
 # --- receiving --------------------------------------------------------------------------------------------------
 
 
 @virtual_time
-async def test_what_arrives_is_stored_and_acknowledged(path: Path) -> None:
-    async with open_shop(path) as shop:
-        far = far_initiator("Orders")
-        shop.arrive(far.message(0, b"0"), far.message(1, b"1"))
-        await asyncio.sleep(SOON)
-
-        assert [body for _, body in queued(shop.application)] == [b"0", b"1"]
-        assert shop.link.acks() == [(2, 0)]
-        assert shop.endpoint.delivered == Counter(Orders=2)
-        assert shop.forwarder.unaccounted == 0
-
-
-@virtual_time
 async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
+    loop: Any = asyncio.get_running_loop()
     loop.executor_delay = lambda: 1.0
     async with open_shop(path) as shop:
         await asyncio.sleep(2.5)
@@ -279,52 +207,6 @@ async def test_while_the_store_fails_nothing_is_acknowledged_and_afterwards_all_
 
 
 @virtual_time
-async def test_nothing_is_answered_while_the_file_is_away_and_afterwards_all_goes_on(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        far = far_initiator("Orders")
-        os.rename(path, path.with_name("away"))  # noqa: PTH104 - the loop stands still in any case
-        shop.arrive(far.message(0))
-        await asyncio.sleep(SOON)
-        assert "the file is gone while it is in use" in shop.endpoint.problem
-        with pytest.raises(StoreUnavailableError):
-            await shop.endpoint.run_in_writer(lambda db: db.execute("DELETE FROM broker_route"))
-        with pytest.raises(StoreUnavailableError):
-            await asyncio.to_thread(shop.endpoint.pause_writer().__enter__)
-        assert shop.link.acks() == []
-
-        os.rename(path.with_name("away"), path)  # noqa: PTH104 - likewise
-        await asyncio.sleep(FAILURE_PAUSE)
-        shop.arrive(far.message(0))
-        await asyncio.sleep(SOON)
-
-        assert (shop.endpoint.problem, shop.link.acks()) == ("", [(1, 0)])
-
-
-@virtual_time
-async def test_what_a_turn_reads_is_known_though_its_writing_fails(path: Path) -> None:
-    def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:
-        if batch.frames:
-            raise StoreUnavailableError("shop.db", "disk I/O error")
-        return WRITE(store, batch)
-
-    with mock.patch.object(SqliteStore, "write_in_writer", do):
-        async with open_shop(path) as shop:
-            await asyncio.sleep(SOON)
-            shop.begin(b"a")
-            shop.endpoint._find = Find.NEW
-            shop.arrive(far_initiator("Orders").message(0))
-            await asyncio.sleep(SOON)
-
-            assert "disk I/O error" in shop.endpoint.problem
-            assert set(shop.endpoint.transmitter.senders) == {1}
-            assert shop.endpoint.dropped == Counter({Disposition.STORE_FAILED: 1})
-
-            await asyncio.sleep(2 * FAILURE_PAUSE)
-            assert (len(shop.link.headers()) >= 1, shop.link.acks()) == (True, [])
-
-
-@virtual_time
 async def test_borrowed_connection_is_touched_by_no_turn(path: Path) -> None:
     """A script may take long, or fail; turns wait for it, and go on after it."""
     async with open_shop(path) as shop:
@@ -364,21 +246,6 @@ async def test_bug_in_a_turn_is_told_and_survived(path: Path) -> None:
 
 
 @virtual_time
-async def test_what_a_turn_had_loaded_when_it_died_is_loaded_again(path: Path) -> None:
-    """The file was read, and nobody has heard of it: the dialog must not wait for an answer for ever."""
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        with mock.patch.object(shop.endpoint.transmitter, "on_loaded", side_effect=AssertionError("bug")):
-            shop.begin(b"a", b"b")
-            await asyncio.sleep(SOON)
-        assert shop.link.headers() == []
-
-        await asyncio.sleep(FAILURE_PAUSE)
-
-        assert [0, 1] == [header.sequence_number for header in shop.link.headers()]
-
-
-@virtual_time
 @pytest.mark.parametrize("name", ["shop turns", "shop requests"])
 async def test_task_that_somebody_cancels_is_begun_anew(path: Path, name: str) -> None:
     async with open_shop(path) as shop:
@@ -396,24 +263,9 @@ async def test_task_that_somebody_cancels_is_begun_anew(path: Path, name: str) -
 # --- between two turns, and the end -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_started", [True, False])
-@virtual_time
-async def test_closed_database_is_not_touched_any_more(path: Path, *, is_started: bool) -> None:
-    shop = Shop(path)
-    if is_started:
-        shop.endpoint.start()
-        await asyncio.sleep(SOON)
-
-    await shop.close()
-
-    with pytest.raises(sqlite3.ProgrammingError):
-        shop.db.execute("SELECT 1")
-
-
 @virtual_time
 async def test_message_stored_and_not_acknowledged_is_acknowledged_when_it_comes_again(path: Path) -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
+    loop: Any = asyncio.get_running_loop()
     far = far_initiator("Orders")
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
@@ -506,23 +358,6 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
 
         assert shop.endpoint.is_quiet
         assert [FrameKind.ACK] == [frame[4] for frame in shop.link.frames]
-
-
-@virtual_time
-async def test_refused_frames_are_logged_once_a_minute_for_each_kind(path: Path) -> None:
-    async with open_shop(path) as shop:
-        with structlog.testing.capture_logs() as logs:
-            for now, disposition in (
-                (1000.0, Disposition.SEAL_BROKEN),
-                (1000.0 + REFUSAL_SECONDS - 1, Disposition.SEAL_BROKEN),
-                (1001.0, Disposition.NOT_SEALED),
-                (1000.0 + 2 * REFUSAL_SECONDS, Disposition.SEAL_BROKEN),
-            ):
-                shop.endpoint._log_refusals({disposition: "because"}, now)
-
-    assert [("shop", number, "because") for number in (11230, 11232, 11230)] == [
-        (line["database"], line["number"], line["reason"]) for line in logs if line["event"] == "frame refused"
-    ]
 
 
 # --- requests for routes -----------------------------------------------------------------------------------------

@@ -12,16 +12,9 @@ import pytest
 
 from broker.client.dialog import Dialog
 from broker.conversation.frames import AckNote, Travel, ack_frame
-from broker.conversation.message_types import DIALOG_TIMER, ERROR
+from broker.conversation.message_types import DIALOG_TIMER
 from broker.dialog.arrivals import ACK_DELAY
-from broker.dialog.endpoint import (
-    BATCH_PAUSE,
-    FAILURE_PAUSE,
-    MAINTENANCE_SECONDS,
-    PAUSE_EACH,
-    RIDE_SECONDS,
-    SETTLE_SECONDS,
-)
+from broker.dialog.endpoint import BATCH_PAUSE, MAINTENANCE_SECONDS, PAUSE_EACH, RIDE_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import NO_GUID, FrameKind
@@ -144,19 +137,6 @@ async def test_acknowledgement_that_fixes_the_target_is_answered_by_its_name(pat
 
 
 @virtual_time
-async def test_what_is_held_out_of_order_is_told_at_once(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        far = far_initiator("Orders")
-        shop.arrive(far.message(0), far.message(2), far.message(3), far.message(5))
-        await asyncio.sleep(ACK_DELAY / 2)
-
-        ((header, body),) = [decode_dialog(frame) for frame in shop.link.frames]
-        assert (FrameKind.ACK, (1, 0)) == (header.kind, (header.ack_sequence, header.ack_fragment))
-        assert ((2, 0, 0), (3, 0, 0), (5, 0, 0)) == decode_stored(body).stored
-
-
-@virtual_time
 async def test_what_the_far_side_holds_out_of_order_is_told_to_the_sender(path: Path) -> None:
     async with open_shop(path) as shop:
         dialog = shop.begin(*[b"%d" % number for number in range(6)])
@@ -229,17 +209,6 @@ async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
         assert [(2, 0)] == shop.link.acks()
 
 
-@virtual_time
-async def test_acknowledgements_that_wait_leave_before_the_end(path: Path) -> None:
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        shop.arrive(far_initiator("Orders").message(0))
-        await asyncio.sleep(ACK_DELAY / 2)
-        assert [] == shop.link.acks()
-
-    assert [(1, 0)] == shop.link.acks()
-
-
 # --- strangers --------------------------------------------------------------------------------------------------
 
 
@@ -254,19 +223,6 @@ async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(p
         ((header, body),) = map(decode_dialog, shop.link.frames)
         assert (FrameKind.FAULT, -8462) == (header.kind, decode_fault(body).code)
         assert Counter({Disposition.UNKNOWN_CONVERSATION: 3}) == shop.endpoint.dropped
-
-
-@virtual_time
-async def test_messages_that_overtake_the_beginning_are_no_strangers(path: Path) -> None:
-    async with open_shop(path) as shop:
-        far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)
-        shop.arrive(far.message(1))
-        await asyncio.sleep(SOON)
-        shop.arrive(far.message(0), far.message(1))
-        await asyncio.sleep(SOON)
-
-        assert [] == shop.link.headers(FrameKind.FAULT)
-        assert ["CO"] == states(shop.application)
 
 
 # --- time -------------------------------------------------------------------------------------------------------
@@ -311,45 +267,3 @@ async def test_wall_clock_that_jumps_and_comes_back_ends_nothing(path: Path) -> 
         shop.arrive(shop.target_of(dialog).ack(1, 0))
         await asyncio.sleep(SOON)
         assert [] == rows(shop.application, "SELECT 1 FROM broker_transmission")
-
-
-@virtual_time
-async def test_wall_clock_that_stays_where_it_jumped_is_believed(path: Path) -> None:
-    async with open_shop(path) as shop:
-        shop.begin(b"a", lifetime=1000)
-        await asyncio.sleep(SOON)
-
-        with wall_clock_off_by(86_400.0):
-            await asyncio.sleep(SETTLE_SECONDS + 2 * MAINTENANCE_SECONDS)
-
-            assert [ERROR] == [name for name, _ in queued(shop.application)]
-
-
-# --- a failing disk ---------------------------------------------------------------------------------------------
-
-
-@virtual_time
-async def test_what_a_full_disk_did_not_store_is_not_acknowledged_and_is_sent_again(path: Path) -> None:
-    """A failure that lasts is logged once."""
-    async with open_shop(path) as shop:
-        await asyncio.sleep(SOON)
-        far = far_initiator("Orders")
-        large = [far.message(number, b"x" * 20_000) for number in range(10)]
-        (pages,) = shop.db.execute("PRAGMA page_count").fetchone()
-        shop.db.execute(f"PRAGMA max_page_count = {pages}")
-
-        with mock.patch("broker.dialog.endpoint.log") as log:
-            for _ in range(3):
-                shop.arrive(*large)
-                await asyncio.sleep(FAILURE_PAUSE + SOON)
-            assert "(database or disk is full)" in shop.endpoint.problem
-            assert [] == shop.link.frames
-
-            shop.db.execute("PRAGMA max_page_count = 1000000")
-            shop.arrive(*large)
-            await asyncio.sleep(FAILURE_PAUSE + SOON)
-        assert (1, 1) == (log.error.call_count, log.info.call_count)
-        assert "" == shop.endpoint.problem
-        assert [(10, 0)] == shop.link.acks()
-        assert [body for _, body in queued(shop.application)] == [b"x" * 20_000] * 10
-        assert Counter({Disposition.STORE_FAILED: 30}) == shop.endpoint.dropped

@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 
 from broker.client.dialog import begin_dialog
-from broker.dialog import arrivals as inbox
 from broker.dialog.endpoint import Endpoint
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
@@ -147,34 +146,6 @@ async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path
     assert (None, None) == (acknowledged.entry, acknowledged.disposition)
     assert 1 == len({record.header.message_id for record in records})
     assert sent.arrival.entered == delivered.arrival.entered <= delivered.left <= acknowledged.left
-
-
-@virtual_time
-async def test_what_the_inbox_has_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "INBOX_MAX_BYTES", 300)
-    async with running(tmp_path, "Orders") as instance:
-        far = far_initiator("Orders")
-        frames = [far.message(number, b"x" * 100) for number in range(4)]
-
-        instance.take(*frames)
-        taken = 300 // len(frames[0]) + 1
-        at_once = instance.verdicts()
-        await asyncio.sleep(SOON)
-
-        assert [(number, Disposition.STORE_BUSY) for number in range(taken, 4)] == at_once
-        assert [(number, Disposition.DELIVERED) for number in range(taken)] == instance.verdicts()
-
-
-@virtual_time
-async def test_what_the_store_failed_with_is_told(tmp_path: Path) -> None:
-    with mock.patch.object(
-        SqliteStore, "write_in_writer", side_effect=StoreUnavailableError("shop.db", "disk I/O error")
-    ):
-        async with running(tmp_path, "Orders") as instance:
-            instance.take(*[far_initiator("Orders").message(0) for _ in range(3)])
-            await asyncio.sleep(SOON)
-
-            assert [(0, Disposition.STORE_FAILED)] * 3 == instance.verdicts()
 
 
 @virtual_time

@@ -140,12 +140,7 @@ def test_an_end_or_an_error_closes_the_request_and_another_message_does_not(
 
 @pytest.mark.parametrize(
     "state",
-    [
-        ConversationState.DISCONNECTED_INBOUND,
-        ConversationState.ERROR,
-        ConversationState.DISCONNECTED_OUTBOUND,
-        ConversationState.CLOSED,
-    ],
+    [ConversationState.DISCONNECTED_INBOUND, ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED],
 )
 def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, state: ConversationState) -> None:
     (request,) = begin(db, NAME)

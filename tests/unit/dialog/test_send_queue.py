@@ -64,24 +64,6 @@ async def test_alarm_is_moved_forward_and_never_back() -> None:
     assert (one.timer_at, rung) == (1.0, [1.0, 3.0])
 
 
-@virtual_time
-async def test_alarm_may_be_set_while_one_rings() -> None:
-    rung: list[float] = []
-    one = sender(1)
-
-    def ring(at: float, _: int) -> None:
-        rung.append(at)
-        one.timer_at = NEVER
-        if at < 3.0:
-            timers.set(one, at + 1.0)
-
-    timers = TimerHeap(ring)
-    timers.set(one, 1.0)
-    await asyncio.sleep(10.0)
-
-    assert (rung, timers.next_at) == ([1.0, 2.0, 3.0], NEVER)
-
-
 # --- frontier ---
 
 

@@ -156,7 +156,6 @@ def test_way_inside_the_instance_needs_no_connection() -> None:
     ("disposition", "what"),
     [
         (Disposition.NO_ROUTE, "no route to 'Billing' (9798)"),
-        (Disposition.PRINCIPAL_UNKNOWN, "delayed, principal unknown (9794)"),
         (Disposition.ROUTE_INVALID, "delayed, route invalid (11294)"),
     ],
 )

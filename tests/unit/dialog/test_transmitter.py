@@ -22,7 +22,6 @@ from broker.conversation.outbound import Outgoing
 from broker.conversation.window import Backoff
 from broker.dialog import send_queue as loading
 from broker.dialog import transmitter as module
-from broker.dialog.send_queue import SILENCE
 from broker.dialog.transmitter import (
     NO_BINDING,
     NO_CERTIFICATE,
@@ -54,7 +53,7 @@ from broker.protocol.frame import (
 from broker.protocol.layout import FLAGS_AT, KIND_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted, RoutingFacts
-from broker.routing.route import BROKER_CONFIGURATION, Route, RouteProperties, create_route
+from broker.routing.route import Route, RouteProperties, create_route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.security.seal import read_box
 from broker.security.secured import Mode, Secured
@@ -101,11 +100,7 @@ def order(one: Decision) -> list[int]:
     ("healths", "expected"),
     [
         ((), [[]]),
-        ((C,), [[1]]),
-        ((S,), [[1]]),
         ((S, S), [[1, 2]]),
-        ((C, S), [[1, 2]]),
-        ((C, U), [[1, 2], [2, 1]]),
         ((C, C, U, S), [[1, 2, 3, 4], [2, 3, 1, 4], [3, 1, 2, 4]]),
     ],
 )
@@ -121,15 +116,11 @@ def test_each_usable_address_is_in_front_once(healths: tuple[AddressHealth, ...]
 @pytest.mark.parametrize(
     ("healths", "fronts", "asked"),
     [
-        ((C, C), [2, 1, 2], []),
         ((C, C, C), [2, 3, 1], []),
         ((C, C, U), [2, 1, 2], [3] * 3),
         ((U, U), [2, 1, 2], [1, 1, 1, 2, 2, 2]),
-        ((C,), [1, 1, 1], []),
-        ((C, U), [1, 1, 1], [2] * 3),
-        ((C, U, U, S), [1], [2, 3]),
-        ((C, S), [1, 1, 1], []),
-        ((S, S), [1, 1, 1], []),
+        ((C, U, U, S), [1, 1], [2, 2, 3, 3]),
+        ((S, S), [1, 1], []),
     ],
 )
 def test_detours_take_turns_among_those_that_are_as_good_as_the_best(
@@ -183,9 +174,7 @@ def test_what_leaves_the_instance_is_sealed() -> None:
     ack = made.ack(contact, OUTSIDE, (1, 0), ((3, 0, 0),))
     fault = made.fault(contact, OUTSIDE, Fault(-8470, "dropped"))
 
-    assert is_sealed(message)
-    assert is_sealed(ack)
-    assert is_sealed(fault)
+    assert all(map(is_sealed, (message, ack, fault)))
     assert b"text" == opened(message)
     assert ((3, 0, 0),) == decode_stored(opened(ack)).stored
     assert Fault(-8470, "dropped") == decode_fault(opened(fault))
@@ -427,10 +416,6 @@ class Stage:
         self.stored[endpoint_id] = [row for row in self.stored[endpoint_id] if row.sequence >= sequence]
         self.transmitter.on_acknowledged(endpoint_id, (sequence, fragment), held)
 
-    def advise(self, told: Rejected) -> None:
-        """The peer at the other end of the link says that it did not take a frame."""
-        self.transmitter.on_rejected(told, self.link)
-
     def turn(self) -> None:
         """What the writer thread does about wishes to load."""
         self._is_turn_due = False
@@ -484,20 +469,19 @@ def rejected(
     return Rejected(conversation=conversation, code=code, reason=reason, retry_after_ms=retry_after_ms)
 
 
-# --- sending ----------------------------------------------------------------------------------------------------
-
-
-@virtual_time
-async def test_messages_are_sent_in_order_and_each_once() -> None:
+async def two_paths() -> tuple[Stage, Link, Link]:
+    """A stage that has sent one message to the first of two gateways; the link that had it, and the other one."""
     stage = Stage()
-
-    stage.send(1, b"a" * 2500, b"b", b"")
+    stage.health = {GATEWAY: AddressHealth.CONNECTED, OTHER: AddressHealth.CONNECTED}
+    stage.reroute(str(GATEWAY), str(OTHER))
+    links = [stage.link, stage.connect(OTHER)]
+    stage.send(1, b"a")
     await settle()
+    used, unused = sorted(links, key=lambda link: not link.frames)
+    return stage, used, unused
 
-    assert stage.link.places() == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0)]
-    assert stage.transmitter.sent == Counter(Orders=3)
-    assert stage.transmitter.resent == Counter()
-    assert stage.transmitter.received == Counter({FrameKind.MESSAGE: 5})
+
+# --- sending ----------------------------------------------------------------------------------------------------
 
 
 @virtual_time
@@ -551,24 +535,6 @@ async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragment
     assert sum(stage.link.writes) > 1_900_000
 
 
-# --- acknowledgements -------------------------------------------------------------------------------------------
-
-
-@virtual_time
-async def test_acknowledgement_before_anything_is_loaded_moves_the_loading_on() -> None:
-    """After a restart the far side may have what this process has not even read."""
-    stage = Stage(answers_by_itself=False)
-    stage.send(1, b"a", b"b", b"c")
-    await settle()
-
-    stage.acknowledge(1, 2)
-    stage.answers_by_itself = True
-    stage.turn()
-    await settle()
-
-    assert stage.link.places() == [(2, 0)]
-
-
 # --- resending --------------------------------------------------------------------------------------------------
 
 
@@ -607,70 +573,6 @@ async def test_who_stands_in_a_line_sends_nothing_again() -> None:
 
 
 @virtual_time
-async def test_who_was_refused_in_the_line_sends_again_when_it_is_asked_to() -> None:
-    """The next hop did not take the frame, so it is not in the line."""
-    stage = Stage()
-    for endpoint_id in (1, 2, 3, 4):
-        stage.send(endpoint_id, b"x")
-        await settle()
-    for endpoint_id in (1, 2):
-        await asyncio.sleep(FIRST_WAIT / 2)
-        stage.acknowledge(endpoint_id, 1)
-    await asyncio.sleep(0.1)
-    stage.link.take()
-
-    stage.advise(rejected(4, retry_after_ms=200))
-    await asyncio.sleep(0.3)
-
-    assert [contact(4).conversation_id] == [header.conversation_id for header in stage.link.headers()]
-
-
-@virtual_time
-async def test_line_that_does_not_move_is_not_waited_for() -> None:
-    stage = Stage()
-    for endpoint_id in (1, 2, 3):
-        stage.send(endpoint_id, b"x")
-        await settle()
-    await asyncio.sleep(FIRST_WAIT / 2)
-    stage.acknowledge(1, 1)
-
-    resent = []
-    for _ in range(4):
-        await asyncio.sleep(0.9 * SILENCE / 2)
-        resent.append(stage.transmitter.resent["Orders"])
-
-    assert resent == [0, 0, 2, 2]
-
-
-@pytest.mark.parametrize("more", [[], [b"c"]], ids=["nothing more", "more"])
-@virtual_time
-async def test_time_out_while_more_is_being_loaded_starts_again_from_the_first_unacknowledged(
-    more: list[bytes],
-) -> None:
-    """What comes then belongs behind what was unloaded: taken as it is, it would leave a gap, or end the sending."""
-    stage = Stage()
-    stage.answers_by_itself = False
-    stage.send(1, b"a", b"b")
-    await settle()
-    stage.turn()
-    await settle()
-    (want,) = stage.transmitter.load_requests()
-    assert want.place == (2, 0)
-    await asyncio.sleep(1.5 * FIRST_WAIT)
-    assert stage.link.take() == [(0, 0), (1, 0)]
-    if more:
-        stage.send(1, *more)
-
-    stage.answer(want)
-    await settle()
-    stage.answers_by_itself = True
-    stage.turn()
-    await settle()
-
-    assert stage.link.take() == [(n, 0) for n in range(2 + len(more))]
-
-
-@virtual_time
 async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
     stage = Stage(answers_by_itself=False)
     stage.send(1, b"a")
@@ -682,25 +584,6 @@ async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
     await settle()
 
     assert (stage.link.frames, stage.transmitter._budget.loaded_bytes) == ([], 0)
-
-
-# --- the store fails --------------------------------------------------------------------------------------------
-
-
-@virtual_time
-async def test_what_the_store_could_not_load_is_asked_for_again() -> None:
-    stage = Stage(answers_by_itself=False)
-    stage.send(1, b"a")
-    await settle()
-    wants = stage.transmitter.load_requests()
-    assert stage.transmitter.load_requests() == []
-
-    stage.transmitter.requeue_loads([*wants, LoadRequest(99, (0, 0), 1, 1)])
-    stage.answers_by_itself = True
-    stage.turn()
-    await settle()
-
-    assert stage.link.places() == [(0, 0)]
 
 
 # --- ways -------------------------------------------------------------------------------------------------------
@@ -727,21 +610,6 @@ async def test_dialog_without_a_route_is_delayed_without_an_error_until_one_appe
     await settle()
 
     assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
-async def test_who_may_know_a_route_is_asked_for_it_once() -> None:
-    stage = Stage()
-    now = datetime.now(UTC)
-    ask = create_route("ask", RouteProperties(BROKER_CONFIGURATION, address=str(OTHER)), now=now)
-    stage.transmitter.table = build_table([ask], now=now)
-    stage.forwarder.forget_decisions()
-
-    stage.send(1, b"a")
-    stage.send(1, b"b")
-    await settle()
-
-    assert stage.requested == ["Far"]
 
 
 @virtual_time
@@ -798,33 +666,22 @@ async def test_full_link_makes_messages_wait_in_the_store() -> None:
 
 @virtual_time
 async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
-    stage = Stage()
-    stage.reroute(str(GATEWAY), str(OTHER))
-    links = {GATEWAY: stage.link, OTHER: stage.connect(OTHER)}
-    stage.send(1, b"a", b"b")
-    await settle()
-    ((broken, _),) = [(address, link) for address, link in links.items() if link.frames]
-    (healthy,) = links.keys() - {broken}
+    stage, broken, healthy = await two_paths()
+    (address,) = [one for one in (GATEWAY, OTHER) if stage.forwarder.table.outbox(one).outlet is broken]
 
-    stage.forwarder.table.outbox(broken).outlet = None
-    stage.health[broken] = AddressHealth.SUPPRESSED
+    stage.forwarder.table.outbox(address).outlet = None
+    stage.health[address] = AddressHealth.SUPPRESSED
     stage.forwarder.forget_decisions()
     stage.transmitter.on_paths_changed()
     await settle()
 
-    assert links[healthy].places() == [(0, 0), (1, 0)]
-    assert stage.transmitter.resent == Counter(Orders=2)
+    assert [(0, 0)] == healthy.places()
+    assert stage.transmitter.resent == Counter(Orders=1)
 
 
 @virtual_time
 async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_stays_there() -> None:
-    stage = Stage()
-    stage.health = {GATEWAY: AddressHealth.CONNECTED, OTHER: AddressHealth.CONNECTED}
-    stage.reroute(str(GATEWAY), str(OTHER))
-    links = [stage.link, stage.connect(OTHER)]
-    stage.send(1, b"a")
-    await settle()
-    silent, other = sorted(links, key=lambda link: not link.frames)
+    stage, silent, other = await two_paths()
 
     await asyncio.sleep(FIRST_WAIT)
     stage.send(1, b"b")
@@ -838,13 +695,7 @@ async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_st
 @virtual_time
 async def test_next_hop_without_the_broker_instance_that_a_dialog_names_is_left_at_once(*, is_named: bool) -> None:
     """A dialog that names none may be refused for another reason: its next path is tried when its time is over."""
-    stage = Stage()
-    stage.health = {GATEWAY: AddressHealth.CONNECTED, OTHER: AddressHealth.CONNECTED}
-    stage.reroute(str(GATEWAY), str(OTHER))
-    links = [stage.link, stage.connect(OTHER)]
-    stage.send(1, b"a")
-    await settle()
-    wrong, right = sorted(links, key=lambda link: not link.frames)
+    stage, wrong, right = await two_paths()
     if is_named:
         stage.transmitter.bind(1, contact(1).bound_to(THERE))
 
@@ -853,19 +704,6 @@ async def test_next_hop_without_the_broker_instance_that_a_dialog_names_is_left_
 
     assert [(0, 0)] == wrong.places()
     assert [(0, 0)] * is_named == right.places()
-
-
-@virtual_time
-async def test_address_that_was_not_tried_is_asked_for_and_not_waited_for_when_no_answer_comes() -> None:
-    stage = Stage()
-    stage.health[GATEWAY] = AddressHealth.CONNECTED
-    stage.reroute(str(GATEWAY), str(OTHER))
-    stage.send(1, b"a")
-
-    await asyncio.sleep(FIRST_WAIT + 0.1)
-
-    assert [OTHER] == stage.asked
-    assert [(0, 0), (0, 0)] == stage.link.places()
 
 
 @virtual_time
@@ -880,18 +718,6 @@ async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> No
     await settle()
 
     assert link.places() == [(1, 0)]
-
-
-@virtual_time
-async def test_other_addresses_are_dialled_while_the_next_hop_is_about_to_leave_and_still_used() -> None:
-    stage = Stage()
-    stage.transmitter.table = table(str(GATEWAY), str(OTHER))
-    stage.health = {GATEWAY: AddressHealth.LEAVING}
-
-    stage.send(1, b"a")
-    await settle()
-
-    assert (stage.link.places(), stage.asked) == ([(0, 0)], [OTHER])
 
 
 @virtual_time
@@ -949,24 +775,6 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_memory")
 @virtual_time
-async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
-    stage = Stage(fragment_size=300)
-    sent: list[bytes] = []
-    for endpoint_id in (1, 2, 3):
-        stage.send(endpoint_id, b"x" * 900)
-
-    for endpoint_id in (1, 2, 3):
-        await settle()
-        assert stage.transmitter._budget.loaded_bytes == 900
-        sent += [header.conversation_id for header in stage.link.headers()]
-        stage.link.frames.clear()
-        stage.acknowledge(endpoint_id, 1)
-
-    assert sent == [contact(endpoint_id).conversation_id for endpoint_id in (1, 2, 3) for _ in range(3)]
-
-
-@pytest.mark.usefixtures("little_memory")
-@virtual_time
 async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
     stage = Stage(fragment_size=300)
     stage.send(1, bytes(30_000))
@@ -1009,52 +817,6 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
     assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
 
 
-@pytest.mark.usefixtures("little_memory")
-@virtual_time
-async def test_dialog_that_is_not_heard_of_makes_room_and_is_sent_again_in_its_time() -> None:
-    stage = Stage(fragment_size=300)
-    stage.send(1, b"x" * 900)
-    await asyncio.sleep(1.1 * FIRST_WAIT)  # sent twice, and to be sent again after twice the wait
-    sent_again_at = stage.transmitter.senders[1].outbound.resend_at
-
-    stage.send(2, b"y" * 300)
-    await settle()
-    stage.acknowledge(2, 1)
-    early = [header.conversation_id for header in stage.link.headers()[6:]]
-    is_resting = stage.transmitter.senders[1].is_unloaded
-    stage.link.frames.clear()
-    await asyncio.sleep(sent_again_at - asyncio.get_running_loop().time() + 0.001)
-    await settle()
-
-    assert (early, is_resting) == ([contact(2).conversation_id], True)
-    assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
-
-
-# --- what is told of it -----------------------------------------------------------------------------------------
-
-
-@virtual_time
-async def test_waiting_dialog_has_a_status_for_the_file_and_a_done_one_has_none() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    stage.send(2, b"a", status="of an earlier process")
-    await settle()
-    at_once = stage.transmitter.due_statuses()
-    stage.acknowledge(2, 1)
-    await asyncio.sleep(1.5 * FIRST_WAIT)
-    waiting = stage.transmitter.due_statuses()
-
-    stage.acknowledge(1, 1)
-
-    assert at_once == {}
-    assert waiting.keys() == {1, 2}
-    assert waiting[2] is None
-    assert str(waiting[1]).startswith(
-        f"sent to {GATEWAY} and not acknowledged yet, 1 fragment under way: sent again at "
-    )
-    assert stage.transmitter.due_statuses() == {1: None}
-
-
 # --- advice -----------------------------------------------------------------------------------------------------
 
 
@@ -1067,7 +829,7 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     await settle()
     sender = stage.transmitter.senders[1]
 
-    stage.advise(rejected(1))
+    stage.transmitter.on_rejected(rejected(1), stage.link)
     reported = [sender.last_rejection]
     if end == "acknowledged":
         stage.acknowledge(1, 1)
@@ -1107,12 +869,12 @@ async def test_what_the_next_hop_would_accept_now_is_sent_again_at_once(*, is_un
     await settle()
     await asyncio.sleep(1.1 * FIRST_WAIT)  # the next pause is twice as long
     sender = stage.transmitter.senders[1]
-    stage.advise(rejected(1))
+    stage.transmitter.on_rejected(rejected(1), stage.link)
     if is_unloaded:
         sender.outbound.unload_until_resend()
     before, resend_at = len(stage.link.places()), sender.outbound.resend_at
 
-    stage.advise(rejected(1, code=0, reason="accepted now", retry_after_ms=100))
+    stage.transmitter.on_rejected(rejected(1, code=0, retry_after_ms=100), stage.link)
     assert ("", asyncio.get_running_loop().time() + RETRY_MIN) == (sender.last_rejection, sender.outbound.timer_at)
     if not is_unloaded:
         await asyncio.sleep(1.1 * RETRY_MIN)
@@ -1141,18 +903,6 @@ async def test_what_is_not_acknowledged_is_sent_again_when_a_retry_is_asked_for(
     await settle()
 
     assert before + count == len(stage.link.places())
-
-
-@virtual_time
-async def test_next_hop_that_refuses_for_ever_is_asked_less_and_less() -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-
-    for _ in range(1000):
-        await asyncio.sleep(0.01)
-        stage.advise(rejected(1, retry_after_ms=1))
-
-    assert len(stage.link.frames) < 20
 
 
 @pytest.mark.parametrize(
