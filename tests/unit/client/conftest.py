@@ -1,12 +1,14 @@
-"""What tests of databases share: one with two services, and connections of an application."""
+"""What tests of databases share: one with two services, an application's connection, and a dialog begun on it."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from broker.client.dialog import Dialog
 from tests.support.shop import Shop
 
 
@@ -16,3 +18,14 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(tmp_path / "shop.db")
     yield shop
     shop.close()
+
+
+@pytest.fixture
+def db(shop: Shop) -> sqlite3.Connection:
+    """A connection on which each call commits by itself."""
+    return shop.connect(isolation_level=None)
+
+
+@pytest.fixture
+def dialog(shop: Shop, db: sqlite3.Connection) -> Dialog:
+    return shop.begin(db)

@@ -13,7 +13,6 @@ import pytest
 
 from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
-from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
 from tests.support.shop import Shop
 
@@ -50,18 +49,6 @@ async def test_each_call_commits_by_itself(shop: Shop) -> None:
         rows = await db.execute("SELECT id FROM orders ORDER BY id")
 
     assert ([1], 2, [(1,), (2,), (3,)], [1, 2, 3]) == (seen, changed, rows, ids(shop))
-
-
-async def test_calls_inside_a_transaction_are_committed_together(shop: Shop) -> None:
-    async with connect(shop) as db:
-        async with db:
-            await db.execute(INSERT, [1])
-            await db.execute(INSERT, [2])
-            seen = ids(shop)
-            assert db.is_in_transaction
-        assert not db.is_in_transaction
-
-    assert ([], [1, 2]) == (seen, ids(shop))
 
 
 class FullDisk(sqlite3.Connection):
@@ -200,21 +187,6 @@ async def test_cancelled_task_rolls_back_behind_the_call_that_still_runs(shop: S
     assert [2] == ids(shop)
 
 
-async def test_call_that_had_not_begun_harms_nothing(shop: Shop) -> None:
-    gate = Gate()
-    async with connect(shop) as db, db:
-        first = asyncio.create_task(db.run(gate, db))
-        second = asyncio.create_task(db.execute(INSERT, [2]))
-        await until(gate.has_begun.is_set)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        gate.go.set()
-        assert "done" == await first
-
-    assert [1] == ids(shop)
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_commit_that_has_begun_is_seen_to_its_end(shop: Shop, *, is_late: bool) -> None:
     holder = shop.connect(timeout=0)
@@ -242,26 +214,6 @@ async def test_commit_that_has_begun_is_seen_to_its_end(shop: Shop, *, is_late: 
 
 
 # --- what waits ---------------------------------------------------------------------------------------------
-
-
-def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
-    for number in range(pauses):
-        db.execute("SELECT 1")
-        yield Doorbell("", 0).within(0.001 * number)
-    db.execute(INSERT, (1,))
-    return "there"
-
-
-async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:
-    async with connect(shop) as db, db:
-        await db.execute(INSERT, [5])
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await db.run_steps(lambda plain: counting(plain, 100_000))
-        await db.execute(INSERT, [6])
-        assert "there" == await db.run_steps(lambda plain: counting(plain, 5))
-
-    assert [1, 5, 6] == ids(shop)
 
 
 async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:

@@ -10,7 +10,6 @@ import sys
 from array import array
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, get_current_span, use_span
 
 from broker.client.body import Carried, LargeBody, carried, context_of, headers_of, joined, read_body
-from broker.client.dialog import send
+from broker.client.dialog import Dialog, send
 from broker.errors import ConversationError
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
 from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES
@@ -64,16 +63,6 @@ def test_large_body_comes_in_parts(form: Any, length: int, parts: list[int]) -> 
     data = bytes(range(251)) * (length // 251 + 1)
 
     assert (data[:length], parts) == read(form(data[:length]))
-
-
-def test_file_is_a_body(tmp_path: Path) -> None:
-    path = tmp_path / "body"
-    path.write_bytes(b"z" * (LARGE_BYTES + 3))
-
-    with path.open("rb") as file, path.open("rb", buffering=0) as unbuffered:
-        lengths = [len(read(file)[0]), len(read(unbuffered)[0])]
-
-    assert [LARGE_BYTES + 3] * 2 == lengths
 
 
 def test_no_more_is_read_than_tells_whether_a_body_is_large() -> None:
@@ -162,9 +151,7 @@ def test_what_are_no_headers_is_refused(headers: Any, problem: str) -> None:
 # --- how they are sent --------------------------------------------------------------------------------------
 
 
-def test_every_way_to_send_takes_headers(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
+def test_every_way_to_send_takes_headers(shop: Shop, dialog: Dialog) -> None:
     told, large = {"n": "1"}, bytes(2 << 20)
 
     dialog.send(b"small", headers=told)
@@ -182,9 +169,7 @@ def test_every_way_to_send_takes_headers(shop: Shop) -> None:
 # --- the span at work ---------------------------------------------------------------------------------------
 
 
-def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-
+def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop, dialog: Dialog) -> None:
     with use_span(span(state=TraceState([("vendor", "x")]))):
         dialog.send(b"body", headers={"tenant": "7"})
 

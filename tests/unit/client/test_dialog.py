@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from broker.client import dialog as module
-from broker.client.dialog import begin_dialog, get_dialog, has_daemon, move_conversation
+from broker.client.dialog import Dialog, begin_dialog, get_dialog, has_daemon, move_conversation
 from broker.client.receiving import receive
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX
 from broker.conversation.state import ConversationState
@@ -100,8 +100,7 @@ def test_dialog_that_cannot_be_is_refused(shop: Shop, number: int, wrong: dict[s
 
 
 @pytest.mark.parametrize("state", ["DI", "DO", "ER", "CD", "SI"])
-def test_dialog_sends_in_no_other_state(shop: Shop, state: str) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
+def test_dialog_sends_in_no_other_state(shop: Shop, state: str, dialog: Dialog) -> None:
     shop.change(dialog, "state", state)
 
     with pytest.raises(ConversationError, match=f"not in a valid state for SEND; it is {state}") as caught:
@@ -111,9 +110,7 @@ def test_dialog_sends_in_no_other_state(shop: Shop, state: str) -> None:
     assert shop.seen() == {"conversations": [state], "sent": []}
 
 
-def test_dialog_past_its_lifetime_sends_no_more(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
+def test_dialog_past_its_lifetime_sends_no_more(shop: Shop, dialog: Dialog) -> None:
     dialog.send(b"in time")
     shop.change(dialog, "lifetime", time.time())
 
@@ -121,9 +118,7 @@ def test_dialog_past_its_lifetime_sends_no_more(shop: Shop) -> None:
     assert shop.seen() == {"conversations": ["CO"], "sent": [b"in time"]}
 
 
-def test_dialog_that_was_removed_is_unknown(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
+def test_dialog_that_was_removed_is_unknown(shop: Shop, db: sqlite3.Connection, dialog: Dialog) -> None:
     db.execute("DELETE FROM broker_conversation")
 
     assert 8426 == shop.refusal(lambda: dialog.send(b""))
@@ -244,8 +239,7 @@ def test_conversation_moves_to_another_group(shop: Shop) -> None:
 # --- priority, timer, what is told --------------------------------------------------------------------------
 
 
-def test_priority_is_fixed_when_the_conversation_is_made(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_priority_is_fixed_when_the_conversation_is_made(shop: Shop, db: sqlite3.Connection) -> None:
     db.row_factory = sqlite3.Row
     before = shop.begin(db)
     put_priority(db, Priority("high", None, "Orders", "//far/Billing", 9))
@@ -267,16 +261,14 @@ def test_timer_is_set_replaced_and_cancelled(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 3601])
-def test_timer_that_cannot_be_is_refused(shop: Shop, seconds: float) -> None:
-    db = shop.connect(isolation_level=None)
+def test_timer_that_cannot_be_is_refused(shop: Shop, seconds: float, db: sqlite3.Connection) -> None:
     dialog = shop.begin(db, lifetime=3600)
 
     assert 8410 == shop.refusal(lambda: dialog.set_timer(seconds))
     assert [None] == shop.look("SELECT dialog_timer FROM broker_conversation")
 
 
-def test_conversation_that_ended_has_no_timer(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_conversation_that_ended_has_no_timer(shop: Shop, db: sqlite3.Connection) -> None:
     dialog, gone = shop.begin(db), shop.begin(db)
     dialog.send(b"")
     dialog.end()

@@ -21,20 +21,6 @@ LEVELS = ("", "IMMEDIATE", "EXCLUSIVE", None)
 # --- the application's transaction --------------------------------------------------------------------------
 
 
-def test_commit_makes_everything_appear_at_once(shop: Shop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-        dialog.send(b"one")
-        db.execute("INSERT INTO orders VALUES (7, 'billing')")
-        dialog.send(b"two")
-        before = shop.seen()
-
-    assert before == {"conversations": [], "sent": []}
-    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one", b"two"]}
-    assert shop.connect().execute("SELECT * FROM orders").fetchall() == [(7, "billing")]
-
-
 def test_rollback_brings_back_what_was_received_sent_and_ended(shop: Shop) -> None:
     db = shop.connect()
     with db:

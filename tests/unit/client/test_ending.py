@@ -10,6 +10,7 @@ import pytest
 
 from broker.client import crowd
 from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client.dialog import Dialog
 from broker.conversation.message_types import error_body
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
@@ -21,11 +22,6 @@ from tests.support.shop import Shop
 EVERYBODY = DialogSelection(
     ENDABLE, None, time.time() + 86_400
 )  # read when tests are collected, perhaps an hour before they run
-
-
-@pytest.fixture
-def db(shop: Shop) -> sqlite3.Connection:
-    return shop.connect(isolation_level=None)
 
 
 def begin(shop: Shop, number: int, *, state: str = "CO") -> None:
@@ -53,11 +49,9 @@ def test_they_end_in_slices_and_the_far_sides_are_told(
 def test_cleanup_forgets_those_too_that_wait_for_the_far_side(shop: Shop, db: sqlite3.Connection) -> None:
     begin(shop, 3, state="DO")
 
-    assert [0] == list(end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode()))
-    assert [3] == list(
-        end_crowd(db, DialogSelection(tuple(ConversationState), None, time.time() + 60), EndMode(is_cleanup=True))
-    )
-
+    all_states = DialogSelection(tuple(ConversationState), None, time.time() + 60)
+    assert [0] == list(end_crowd(db, all_states, EndMode()))
+    assert [3] == list(end_crowd(db, all_states, EndMode(is_cleanup=True)))
     assert {"conversations": [], "sent": []} == shop.seen()
 
 
@@ -121,18 +115,6 @@ def test_what_is_not_sent_any_more_is_counted_under_its_reason(shop: Shop, state
     assert [] == shop.look("SELECT * FROM broker_conversation")
 
 
-def test_end_that_the_far_side_shall_hear_is_held_until_it_is_acknowledged(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    dialog.send(b"one")
-    dialog.set_timer(60)
-
-    dialog.end()
-
-    assert [(2, 2)] == shop.look(EQUATION)
-    assert [("DO", None)] == shop.look("SELECT state, dialog_timer FROM broker_conversation")
-
-
 @pytest.mark.parametrize("is_one_transaction", [False, True])
 def test_end_with_an_error_drops_nothing_that_was_sent_before(shop: Shop, *, is_one_transaction: bool) -> None:
     """The daemon may have sent any of it, and a number that the far side has stored cannot be that of the Error."""
@@ -166,8 +148,7 @@ def test_bodies_of_unread_large_messages_are_left_to_the_daemon(shop: Shop, clea
     assert [] == shop.look("SELECT * FROM broker_message")
 
 
-def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop, db: sqlite3.Connection) -> None:
     dialog, other = shop.begin(db, encryption=True), shop.begin(db, encryption=True)
     dialog.send_many([b"one", b"two"])
     db.execute("DELETE FROM broker_transmission WHERE message_sequence_number = 0")
@@ -193,10 +174,7 @@ def test_end_with_cleanup_is_counted_and_tells_nobody(shop: Shop) -> None:
         ({"error": 0}, 8403),
     ],
 )
-def test_end_that_cannot_be_is_refused(shop: Shop, how: dict[str, Any], number: int) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-
+def test_end_that_cannot_be_is_refused(shop: Shop, how: dict[str, Any], number: int, dialog: Dialog) -> None:
     assert number == shop.refusal(lambda: dialog.end(**how))
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
 

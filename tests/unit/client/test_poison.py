@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from broker.client.poison import (
     RedeliveryVerdict,
     admit,
     allowance,
-    forget_handed_out,
     forget_last,
     read_last,
     write_last,
@@ -156,16 +154,6 @@ def again(
     return answer
 
 
-def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
-    db = arrived(shop, b"one", b"two", b"three")
-
-    for order in (1, 2, 3):
-        again(db, order)
-
-    assert [2, 3] == [order for _, order in rollback._handed_out]
-
-
 def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:
     """In company its failures are not counted; another message of the same number is another message."""
     db = arrived(shop, b"one", b"two")
@@ -235,33 +223,6 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
     ).fetchone()
 
 
-def test_a_group_that_is_locked_while_poison_is_put_away_is_passed_over(shop: Shop) -> None:
-    """What was found out is committed, and there another process may lock the group of what is next."""
-    other = shop.connect(isolation_level=None)
-    lock = "INSERT INTO broker_group_lock VALUES (?, NULL, ?, ?)"
-
-    class Interrupted(sqlite3.Connection):
-        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-            cursor = super().execute(sql, *parameters)
-            if sql == "COMMIT":
-                now = time.time()
-                other.execute(lock, (following.conversation_group_id.bytes, now, now + 60))
-            return cursor
-
-    following = shop.begin(other)
-    shop.arrive(shop.begin(other), b"poison")
-    shop.arrive(following, b"next")
-    db = shop.connect(factory=Interrupted)
-    first = receive(db, queue="OrdersQueue", top=1, poison=1)
-    db.rollback()
-
-    then = receive(db, queue="OrdersQueue", top=1, poison=1)
-
-    assert [b"poison"] == [message.body for message in first]
-    assert [] == then
-    assert 1 == len(list(failures(db)))
-
-
 def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:
     """The whole of it: `receive`, in transactions that an application rolls back."""
     arrived(shop, b"good")
@@ -327,20 +288,6 @@ def next_process() -> None:
         memory.clear()
 
 
-def test_batches_become_smaller_from_process_to_process(shop: Shop) -> None:
-    arrived(shop, *[b"%d" % number for number in range(8)])
-    sizes = []
-
-    while not list(failures(shop.connect())):
-        db = shop.connect()
-        sizes.append(len(receive(db, queue="OrdersQueue", top=8)))
-        db.close()
-        next_process()
-
-    # The first one alone is the sixth; it is put aside by who comes behind its fifth failure.
-    assert [8, 8, 8, 4, 2, 1, 1, 1, 1, 1, 0] == sizes
-
-
 def rolled_back(shop: Shop) -> list[bytes]:
     """What a process receives that then rolls back; it is followed by another one."""
     db = shop.connect()
@@ -373,18 +320,6 @@ def test_what_the_process_before_committed_is_no_failure(shop: Shop) -> None:
 
     assert [] == list(failures(shop.connect()))
     assert [] == receive(shop.connect(), queue="OrdersQueue")
-
-
-def test_what_a_cancelled_receive_saw_is_not_held_against_it(shop: Shop) -> None:
-    arrived(shop, b"one")
-    db = shop.connect()
-    for _ in range(9):
-        receive(db, queue="OrdersQueue", top=1)
-        db.rollback()
-        forget_handed_out(str(shop.path))
-        next_process()
-
-    assert 1 == len(receive(db, queue="OrdersQueue", top=1))
 
 
 def test_nothing_is_judged_where_it_is_not_wanted(shop: Shop) -> None:

@@ -26,7 +26,6 @@ from broker.client.queue import QueueSelection, Scope, first_group, next_message
 from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
-from broker.store.sqlite.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0
@@ -38,11 +37,6 @@ def slot(shop: Shop) -> Iterator[int]:
     held = ReaderSlot(str(shop.path))
     yield held.number
     held.close()
-
-
-@pytest.fixture
-def db(shop: Shop) -> sqlite3.Connection:
-    return shop.connect(isolation_level=None)
 
 
 def arrived(shop: Shop, db: sqlite3.Connection, *bodies: bytes) -> Dialog:
@@ -105,21 +99,6 @@ def test_a_group_whose_message_failed_gives_its_first_message_alone(
     assert claim is not None
     assert (1,) == claim.queuing_orders
     assert next_rest_end(db, NOW) is None
-
-
-def test_settled_messages_leave_the_queue_and_their_failures_are_forgotten(
-    shop: Shop, db: sqlite3.Connection, slot: int
-) -> None:
-    arrived(shop, db, b"1", b"2")
-    note_failure(db, Blame(1, 0, "E"), now=NOW, rest_first=0)
-    claim = take(db, slot)
-    assert claim is not None
-
-    finish_claim(db, claim, [1])
-
-    assert [(b"2",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
-    assert [] == list(failures(db))
-    assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
 
 
 def test_a_claim_that_is_lost_is_not_settled_and_a_later_lock_of_the_same_process_stays(
@@ -279,8 +258,7 @@ def lock(shop: Shop, dialog: Any, *, reader: int | None = None, retry_time: floa
     )
 
 
-def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop, db: sqlite3.Connection) -> None:
     dialogs = [shop.begin(db) for _ in range(5)]
     for number, dialog in enumerate(dialogs):
         shop.arrive(dialog, b"%d" % number)
@@ -324,16 +302,3 @@ def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monke
 
     assert [[b"high"], [b"low", b"low again"], [b"low"], []] == seen
     assert first_group(db, QueueSelection(QUEUE, Scope(), time.time())) is None
-
-
-def test_one_look_tells_what_most_receives_have_to_know(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    empty = queue_of(db, "OrdersQueue")
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"one")
-    db.execute("INSERT INTO broker_group_lock VALUES (?, 1, 0, NULL)", (dialog.conversation_group_id.bytes,))
-
-    full, none = queue_of(db, "OrdersQueue"), queue_of(db, "no queue")
-    assert [(QUEUE, 1, 0, 0, SCHEMA_VERSION), (QUEUE, 1, 1, 1, SCHEMA_VERSION), None] == [empty, full, none]
-    db.execute("UPDATE broker_message SET status = 4")
-    assert (QUEUE, 1, 1, 0, SCHEMA_VERSION) == queue_of(db, "OrdersQueue")

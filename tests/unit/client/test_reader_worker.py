@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,6 +19,7 @@ from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.group_locks import live_slots
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import records
+from examples.demo.topology import wait_for
 from tests.support.reading import Told, count
 from tests.support.shop import Shop
 
@@ -52,23 +52,6 @@ def claimed(desk: ReaderDatabase, one: Reader = handle) -> tuple[Any, float | No
         return desk.claim(db, one)
     finally:
         db.close_all()
-
-
-def test_a_commit_of_anybody_wakes_who_waits(shop: Shop, desk: ReaderDatabase) -> None:
-    woken = threading.Event()
-
-    def wait() -> None:
-        desk.wait(desk.generation, None)
-        woken.set()
-
-    waiter = threading.Thread(target=wait)
-    time.sleep(0.1)  # the first look at the file counts as news
-    waiter.start()
-
-    arrived(shop, b"one")
-
-    assert woken.wait(30)
-    waiter.join()
 
 
 def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
@@ -119,15 +102,12 @@ def test_a_reader_tells_of_itself_for_the_views(shop: Shop, desk: ReaderDatabase
     desk.count_waiting("OrdersQueue", 3)
     claimed(desk)
 
-    deadline = time.monotonic() + 30
-    while not [one for one in records(str(shop.path)) if one.last_empty_time and one.tasks_waiting == 3]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    def has_told() -> bool:
+        return [("OrdersQueue", 3, True)] == [
+            (one.queue_name, one.tasks_waiting, (one.last_empty_time or 0) >= before) for one in records(str(shop.path))
+        ]
 
-    (told,) = records(str(shop.path))
-    assert "OrdersQueue" == told.queue_name
-    assert told.last_empty_time is not None
-    assert before <= told.last_empty_time
+    wait_for(has_told, seconds=30, what="the reader's record")
 
 
 def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,44 +292,6 @@ def test_a_claim_whose_messages_are_gone_is_given_back(shop: Shop, worker: Reade
 
     assert not Work(worker, worker._db, claim).load()
     assert 0 == count(shop, "broker_group_lock")
-
-
-def test_a_failure_that_turns_its_queue_off_is_logged(shop: Shop, worker: ReaderWorker) -> None:
-    arrived(shop, b"one")
-    poison = "UPDATE broker_queue SET is_poison_message_handling_enabled = 1, rollbacks = 4 WHERE name = 'OrdersQueue'"
-    shop.connect(isolation_level=None).execute(poison)
-    work = next_work(worker)
-    work.argument()
-
-    with structlog.testing.capture_logs() as logs:
-        work.fail(RuntimeError("no such order"))
-
-    assert ("queue disabled", "OrdersQueue") == (logs[-1]["event"], logs[-1]["queue"])
-    assert 1 == count(shop, "broker_queue", "is_receive_enabled = 0")
-
-
-def test_a_failure_that_cannot_be_noted_is_noted_later(
-    shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrived(shop, b"one")
-    work = next_work(worker)
-    work.argument()
-    monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
-    calls = []
-    note = work._record
-
-    def fail_once(error: BaseException) -> None:
-        calls.append(error)
-        if len(calls) == 1:
-            raise sqlite3.OperationalError("disk I/O error")
-        note(error)
-
-    monkeypatch.setattr(work, "_record", fail_once)
-
-    work.fail(RuntimeError("no such order"))
-
-    assert 2 == len(calls)
-    assert 1 == count(shop, "broker_failure")
 
 
 def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:

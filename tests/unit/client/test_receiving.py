@@ -14,11 +14,10 @@ import pytest
 from opentelemetry.trace import get_current_span
 
 from broker.client import receiving as module
-from broker.client.dialog import get_dialog
+from broker.client.dialog import Dialog, get_dialog
 from broker.client.receiving import get_conversation_group, receive
 from broker.client.waiting import POLL_SECONDS
 from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
-from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop
@@ -29,9 +28,8 @@ LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
 GROUP = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 
 
-def test_message_tells_all_of_itself(shop: Shop) -> None:
+def test_message_tells_all_of_itself(shop: Shop, db: sqlite3.Connection) -> None:
     """Whatever the settings of the connection."""
-    db = shop.connect(isolation_level=None)
     db.row_factory, db.text_factory = sqlite3.Row, bytes
     dialog = shop.begin(db, contract="C", related_conversation_group=GROUP)
     shop.change(dialog, "priority", 7)
@@ -93,9 +91,8 @@ def test_large_body_is_a_stream_inside_the_transaction(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("begin", ["", "BEGIN"])
-def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin: str) -> None:
+def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin: str, db: sqlite3.Connection) -> None:
     """Each call is a transaction of its own, so what it gave is copied; not where the application has begun one."""
-    db = shop.connect(isolation_level=None)
     shop.arrive_large(shop.begin(db), LARGE)
     db.execute(begin)
 
@@ -112,8 +109,7 @@ def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin:
 # --- receive ------------------------------------------------------------------------------------------------
 
 
-def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop, db: sqlite3.Connection) -> None:
     one, two = shop.begin(db), shop.begin(db)
     for n in range(3):
         shop.arrive(one, b"one %d" % n)
@@ -134,8 +130,7 @@ def test_receive_that_cannot_be_is_refused(shop: Shop, queue: str, top: int, num
     assert number == shop.refusal(lambda: receive(db, queue=queue, top=top, wait=60))
 
 
-def test_disabled_queue_is_refused_and_keeps_its_messages(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_disabled_queue_is_refused_and_keeps_its_messages(shop: Shop, db: sqlite3.Connection) -> None:
     shop.arrive(shop.begin(db), b"kept")
     db.execute("UPDATE broker_queue SET is_receive_enabled = 0")
 
@@ -168,8 +163,7 @@ def test_so_many_rollbacks_put_a_message_aside(shop: Shop, place: int, waiting: 
 # --- one conversation, one group ----------------------------------------------------------------------------
 
 
-def test_receive_takes_from_one_conversation_or_group_alone(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_receive_takes_from_one_conversation_or_group_alone(shop: Shop, db: sqlite3.Connection) -> None:
     one, two = shop.begin(db), shop.begin(db)
     three = shop.begin(db, related_conversation=one)
     for dialog, name in ((one, b"one"), (two, b"two"), (three, b"three")):
@@ -190,20 +184,6 @@ def test_receive_takes_from_one_conversation_or_group_alone(shop: Shop) -> None:
     assert [[b"three"], [b"one", b"one again"], [b"two", b"two again"], [b"three again"], [], []] == taken
 
 
-def test_a_failure_is_forgotten_with_the_message_that_is_received(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    shop.arrive(dialog, b"one", b"two")
-    note_failure(db, Blame(1, 1, "E"), now=time.time(), rest_first=0)
-
-    left = []
-    for _ in range(2):
-        receive(db, queue="OrdersQueue", top=1)
-        left.append(len(list(failures(db))))
-
-    assert [1, 0] == left
-
-
 @pytest.mark.parametrize(
     ("which", "number"),
     [
@@ -219,8 +199,7 @@ def test_receive_from_what_is_not_there_is_refused(shop: Shop, which: dict[str, 
     assert number == shop.refusal(lambda: receive(db, queue="OrdersQueue", wait=60, **which))
 
 
-def test_priority_goes_before_age_and_the_broker_s_own_before_everything(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_priority_goes_before_age_and_the_broker_s_own_before_everything(shop: Shop, db: sqlite3.Connection) -> None:
     low, high = shop.begin(db), shop.begin(db)
     for dialog in (low, high, low, high):
         shop.arrive(dialog, b"low" if dialog is low else b"high")
@@ -237,8 +216,7 @@ def test_priority_goes_before_age_and_the_broker_s_own_before_everything(shop: S
     assert [b"", b"low"] == of_one
 
 
-def test_what_is_in_quarantine_is_passed_over(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_what_is_in_quarantine_is_passed_over(shop: Shop, db: sqlite3.Connection) -> None:
     ill, well = shop.begin(db), shop.begin(db)
     shop.arrive(ill, b"ill")
     shop.arrive(well, b"well")
@@ -265,9 +243,7 @@ def test_next_group_is_that_of_the_next_message(shop: Shop) -> None:
     assert [b"two"] == [message.body for message in receive(db, queue="OrdersQueue", conversation_group=group)]
 
 
-def test_what_stands_between_messages_that_are_taken_stays(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
+def test_what_stands_between_messages_that_are_taken_stays(shop: Shop, db: sqlite3.Connection, dialog: Dialog) -> None:
     for number in range(3):
         shop.arrive(dialog, b"order %d" % number, b"order too")
         shop.arrive(dialog, b"bill %d" % number, queue="BillingQueue")

@@ -73,9 +73,7 @@ def test_many_messages_are_queued_in_one_call(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("bodies", ["text", {"T": b"body"}, b"bytes", bytearray(), memoryview(b"x")], ids=type)
-def test_one_body_is_not_taken_for_many(shop: Shop, bodies: Any) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-
+def test_one_body_is_not_taken_for_many(shop: Shop, bodies: Any, dialog: Dialog) -> None:
     with pytest.raises(TypeError, match=r"send_many takes an iterable of bodies, .* for one body call send"):
         dialog.send_many(bodies)
 
@@ -165,9 +163,8 @@ def test_dialogs_of_one_call_are_different_and_of_one_connection(shop: Shop) -> 
 # --- large bodies -------------------------------------------------------------------------------------------
 
 
-def test_large_body_never_meets_parts_of_one_that_is_gone(shop: Shop) -> None:
+def test_large_body_never_meets_parts_of_one_that_is_gone(shop: Shop, dialog: Dialog) -> None:
     """Those are removed by and by; until then no message has their number."""
-    dialog = shop.begin(shop.connect(isolation_level=None))
     for sequence in range(3):
         assert sequence == dialog.send(LARGE)
         assert LARGE == body_of(shop, sequence)
@@ -177,9 +174,8 @@ def test_large_body_never_meets_parts_of_one_that_is_gone(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("form", [lambda body: body, io.BytesIO, lambda body: iter([body[:5], body[5:]]), bytearray])
-def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any]) -> None:
+def test_large_body_is_stored_in_parts(shop: Shop, form: Callable[[bytes], Any], db: sqlite3.Connection) -> None:
     """At its place among others, and read once for many dialogs."""
-    db = shop.connect(isolation_level=None)
     dialog, other = shop.begin(db), shop.begin(db)
     other.send_many([b""] * 9)
 
@@ -330,9 +326,7 @@ def test_bodies_that_are_what_their_types_say_pass(declared: Shop) -> None:
 
 
 @pytest.mark.parametrize("type_name", [END_DIALOG, ERROR, DIALOG_TIMER])
-def test_messages_of_the_broker_are_not_sent_by_applications(shop: Shop, type_name: str) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
-
+def test_messages_of_the_broker_are_not_sent_by_applications(shop: Shop, type_name: str, dialog: Dialog) -> None:
     assert 8431 == shop.refusal(lambda: dialog.send(b"", type=type_name))
     assert 8431 == shop.refusal(lambda: dialog.send_many([(type_name, b"")]))
 

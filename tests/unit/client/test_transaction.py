@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -151,28 +150,6 @@ def test_failure_undoes_what_was_begun_here(shop: Shop, isolation_level: Any) ->
 # --- a file that cannot be used -----------------------------------------------------------------------------
 
 
-def _damage(path: Path) -> None:
-    """Overwrite all of a database but its first page, which has the names of the tables."""
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    data = path.read_bytes()
-    path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
-
-
-@pytest.mark.parametrize("isolation_level", ["IMMEDIATE", None])
-def test_damaged_file_is_told_inside_a_transaction_too(shop: Shop, isolation_level: Any) -> None:
-    shop.close()
-    _damage(shop.path)
-    db = shop.connect(isolation_level=isolation_level)
-    db.execute("BEGIN IMMEDIATE")
-
-    with pytest.raises(StoreUnavailableError, match="the file is damaged: stop all programs that use it") as caught:
-        shop.begin(db)
-
-    assert str(shop.path) == caught.value.path
-    db.rollback()
-
-
 @contextmanager
 def _no_room(path: Path) -> Iterator[None]:
     """No file of this process may grow above the log of the database as it is now."""
@@ -205,19 +182,6 @@ def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop, is
 
 
 # --- waiting for other writers ------------------------------------------------------------------------------
-
-
-def test_database_that_stays_locked_is_told_with_its_path(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder, db = shop.connect(), shop.connect(timeout=0)
-    holder.execute(INSERT, (1,))
-    monkeypatch.setattr(module, "BUSY_SECONDS", -1)
-
-    with pytest.raises(StoreBusyError) as caught, transaction(db):
-        pass
-
-    assert (str(shop.path), os.getpid()) == (caught.value.path, caught.value.holder)
-    assert "another connection of this process has a write transaction open" in caught.value.problem
-    assert "database is locked" not in str(caught.value)
 
 
 @pytest.mark.parametrize("isolation_level", ["", "IMMEDIATE", None])
