@@ -32,6 +32,7 @@ from broker.observe.message_catalogue import DoubtfulName, remedy_of
 from broker.observe.why import RECEIVED, Severity, Spot, WhyAnswer, WhyFinding, doubtful_name, queue_off_finding
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Explanation, Outcome
+from broker.security.principal import PUBLIC
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
@@ -258,15 +259,16 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
 
 
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
-    """The same message, at the next instance."""
+    """The same message, at the next instance, which checks the permissions of the peer that brings it."""
     decision = answer.explanation
+    is_certified = answer.principal is not None
     return ExplainRequest(
         to=decision.to_service,
         broker_instance=None if decision.to_broker_instance is None else UUID(decision.to_broker_instance),
         conversation=UUID(decision.conversation_id),
         incoming=True,
         from_target=decision.is_from_target,
-        peer=answer.principal,
+        peer=(answer.principal or None) if is_certified else PUBLIC,
     )
 
 
@@ -396,9 +398,7 @@ class _Chain:
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        # Whether the next hop permits it is not asked: only its own drops say so.
-        is_forbidden = Disposition.NOT_PERMITTED.value in finding.why
-        if not is_refused or is_forbidden or not self._is_accepted.get(instance):
+        if not is_refused or not self._is_accepted.get(instance):
             return finding
         return msgspec.structs.replace(
             finding,
@@ -411,8 +411,8 @@ class _Chain:
         way = follow(start, self._directory.explain)
         self.paths[way.sentence] = None
         for before, hop in zip(way.hops, way.hops[1:], strict=False):
-            is_accepted = hop.explanation.has_way and self._is_accepted.get(before.instance, True)
-            self._is_accepted[before.instance] = is_accepted
+            is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
+            self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
             address = parse_address(before.explanation.next_hop or "")
             assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
             self._stations.append(_Station(hop, self._why(hop, address)))

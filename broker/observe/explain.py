@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from broker.catalog.catalog import MSDB
 from broker.catalog.dry_run import dry_run
 from broker.catalog.handlers import grants_of
-from broker.config.settings import Settings
+from broker.config.settings import EndpointSettings, Settings
 from broker.config.values import ListenAddress
 from broker.conversation.frames import Contact
 from broker.errors import BadRequestError, SettingsError, UnknownNameError
@@ -37,6 +37,7 @@ from broker.routing.explain import DisplayNames, Explanation, explain, with_perm
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.security.grants import Grants
+from broker.security.identity import load_pem, who_of
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
 
 
@@ -72,7 +73,7 @@ class ExplainAnswer(msgspec.Struct, frozen=True):
     is_conversation_drawn: Annotated[bool, Meta(description="Whether the question named none.")]
     explanation: Explanation
     principal: Annotated[
-        str | None, Meta(description="As whom its peers know it; null where it shows no certificate.")
+        str | None, Meta(description="As whom its peers know it; null without a certificate, empty if not known.")
     ] = None
 
 
@@ -93,7 +94,7 @@ class InstanceView(Struct, frozen=True):
         surroundings: The routing context, which decides about frames that arrive.
         homes: Its user databases by name.
         grants: The grants in msdb.
-        principal: The principal under which its peers know it.
+        principal: The principal under which its peers know it; None without a certificate, empty where not known.
     """
 
     name: str
@@ -174,7 +175,18 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     }
     instance = run.msdb.broker_instance if run.msdb.is_identified else None
     grants = grants_of(settings, run.msdb.rows.permissions)
-    return InstanceView(settings.instance.name, instance, here, homes, grants=grants)
+    principal = _configured_principal(settings.endpoint)
+    return InstanceView(settings.instance.name, instance, here, homes, grants=grants, principal=principal)
+
+
+def _configured_principal(endpoint: EndpointSettings) -> str | None:
+    """Return the principal of the configured certificate; empty where the file cannot be read here."""
+    if endpoint.certificate is None or endpoint.encryption == "disabled":
+        return None
+    try:
+        return who_of(load_pem(endpoint.certificate.read_bytes())[0]).name
+    except (OSError, ValueError):
+        return ""
 
 
 def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:

@@ -105,7 +105,7 @@ CAUSES = [
     ("//refused", "held", "Connection refused", "gateway", f"make {DEAD} reachable"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
     ("//far", "hops exhausted", "of any dialog", "narrow", "raise endpoint.max_hops of narrow"),
-    ("//absent", "error -8490", "", HERE, "CREATE SERVICE [//absent] in the database that the dialog or its route"),
+    ("//absent", "error -8490", "", HERE, "USE [DATABASE]; CREATE SERVICE [//absent] ON QUEUE [QUEUE];"),
 ]
 
 
@@ -133,7 +133,7 @@ def test_queue_off_and_quarantine_and_an_end_of_its_time(shop: Shop) -> None:
     off = shop.until(dialog.conversation_handle, "queue off")
     assert "billing, database billing" == off["where"]
     assert "1 message for //Shut waits in the queue Shut of billing" in off["symptom"]
-    assert "at billing: USE [billing]; ALTER QUEUE [Shut] WITH STATUS = ON;" in off["remedy"]
+    assert "at billing, with broker sql: USE [billing]; ALTER QUEUE [Shut] WITH STATUS = ON;" in off["remedy"]
     waiting = shop.until(send(shop.orders, "y", to="//Shut").conversation_handle, "queue off")
     assert (off["where"], off["remedy"]) == (waiting["where"], waiting["remedy"])
 

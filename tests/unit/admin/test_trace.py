@@ -35,6 +35,8 @@ from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
+from broker.security.principal import parse_principal
 from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -140,7 +142,24 @@ def test_the_way_is_followed_to_where_the_service_is() -> None:
 
     assert (["a", "b", "c"], TraceEnd.DECIDED, True) == (names(way), way.end, way.arrives)
     assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
-    assert ("c", ExplainRequest("S", FAR, DIALOG, incoming=True, from_target=True)) == net.asked[-1]
+    assert ("c", ExplainRequest("S", FAR, DIALOG, incoming=True, from_target=True, peer="public")) == net.asked[-1]
+
+
+@pytest.mark.parametrize(
+    ("principal", "peer", "is_permitted"), [("CN=a", "CN=a", True), (None, "public", False), ("", None, True)]
+)
+def test_each_instance_checks_the_permissions_of_the_one_before(
+    principal: str | None, peer: str | None, *, is_permitted: bool
+) -> None:
+    """One that shows no certificate is public; of one whose certificate cannot be read nothing is known."""
+    net = Net({"a": "b", "b": None})
+    rules = [PermissionRule(one, "*", parse_principal("CN=a"), PermissionState.GRANT) for one in Permission]
+    net.places["a"] = msgspec.structs.replace(net.places["a"], principal=principal)
+    net.places["b"] = msgspec.structs.replace(net.places["b"], grants=Grants(rules, is_default_deny=True))
+
+    way = net.follow("a")
+
+    assert (peer, is_permitted) == (way.hops[-1].explanation.peer, way.arrives)
 
 
 def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
@@ -307,14 +326,16 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
 
 
-def test_a_permission_that_the_next_hop_misses_is_not_over_because_it_has_a_route() -> None:
+@pytest.mark.parametrize("is_permitted", [True, False])
+def test_a_missing_permission_is_history_once_the_next_hop_has_it(*, is_permitted: bool) -> None:
     why = "sent; attempt 5, at noon, refused by the next hop: not permitted (11215)"
     refused = msgspec.structs.replace(finding("a", "not permitted", TROUBLE), why=why)
-    gateway = place("b", 2, "c")
+    gateway = msgspec.structs.replace(place("b", 2, "c"), grants=Grants(is_default_deny=not is_permitted))
 
     found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
 
-    assert (TROUBLE, why) == (found.findings[0].severity, found.findings[0].why)
+    assert is_permitted == ("that is over" in found.findings[0].why)
+    assert is_permitted or "at b, with broker sql, and in its script: USE [msdb]; GRANT" in found.remedy
 
 
 @pytest.mark.parametrize("is_permitted", [True, False])

@@ -228,6 +228,21 @@ def test_a_configuration_answers_by_its_scripts(tmp_path: Path) -> None:
     assert "orders" == arriving.explanation.database
 
 
+@pytest.mark.parametrize(
+    ("encryption", "name", "principal"),
+    [("required", "two", "CN=two"), ("required", "gone", ""), ("disabled", "two", None)],
+)
+def test_a_configuration_has_the_principal_of_its_certificate(
+    tmp_path: Path, encryption: str, name: str, principal: str | None
+) -> None:
+    make("two").store(tmp_path, "two")
+    files = f'certificate = "{name}.pem"\nprivate_key = "two.key"'
+
+    two = described(tmp_path, SCRIPT, f'encryption = "{encryption}"\n{files}')
+
+    assert principal == answer(two, ExplainRequest("//b")).principal
+
+
 def test_a_configuration_that_has_run_has_an_identity(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     open_store(tmp_path / "state" / "msdb.db", broker_instance=GUID).close()
