@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -44,10 +44,12 @@ def taken() -> Iterator[int]:
 
 
 def test_instance_that_could_start_has_no_errors(found: Any, tmp_path: Path) -> None:
+    """And the check leaves nothing behind."""
     (tmp_path / "a.sql").write_text("CREATE ROUTE [R] WITH ADDRESS = 'LOCAL';\nGO\n")
     text = f"{QUIET}[routes]\nfiles = ['*.sql']\n[databases.a]\npath = 'a.db'\nscripts = ['a.sql']\n"
 
     assert found(text, offline=False) == []
+    assert {"a.sql", "broker.toml"} == {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("names", [["gateway.toml"], ["endpoint.toml"], ["gateway.toml", "endpoint.toml"]])
@@ -58,12 +60,6 @@ def test_sample_files_pass_but_for_the_open_port(names: list[str], tmp_path: Pat
 
     assert ([], []) == (report.errors, report.concerns)
     assert ["endpoint.listen[0]"] * len(names) == [warning.key for warning in report.warnings]
-
-
-def test_check_leaves_nothing_behind(found: Any, tmp_path: Path) -> None:
-    found(QUIET, offline=False)
-
-    assert [tmp_path / "broker.toml"] == list(tmp_path.iterdir())
 
 
 def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any, tmp_path: Path) -> None:
@@ -106,16 +102,10 @@ def test_place_that_cannot_be_written_is_found(found: Any, tmp_path: Path, text:
     assert line.startswith(problem)
 
 
-def sqlite_file(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE t (x)")
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
         (Path.touch, None),  # SQLite takes an empty file for an empty database
-        (sqlite_file, None),
         (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(84)), '"x.db" is not an SQLite file'),
         (lambda path: path.write_bytes(b"hello, this is a text"), '"x.db" is not an SQLite file'),
         (Path.mkdir, '"x.db" is not a regular file'),
@@ -146,29 +136,27 @@ def test_damage_within_a_database_is_found(found: Any, tmp_path: Path) -> None:
     assert "the file is damaged" in line
 
 
-def test_script_that_is_not_utf8_is_found(found: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [(None, "the byte 0xff is not UTF-8"), (PermissionError(13, "Permission denied"), "cannot be read: Permission")],
+)
+def test_script_that_cannot_be_read_is_found(
+    found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception | None, told: str
+) -> None:
     (tmp_path / "a.sql").write_bytes(b"-- \xff")
-
-    (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
-
-    assert line == "a.sql:1:4: routes.files[0]: error 102: the byte 0xff is not UTF-8; save the script as UTF-8"
-
-
-def test_script_that_cannot_be_read_is_found(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.sql").touch()
-
     read = Path.read_bytes
 
     def refuse(path: Path) -> bytes:
-        if path.name == "a.sql":
-            raise PermissionError(13, "Permission denied")
+        if path.name == "a.sql" and problem is not None:
+            raise problem
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
 
     (line,) = found(f"{QUIET}[routes]\nfiles = ['a.sql']\n")
 
-    assert 'routes.files[0]: "a.sql" cannot be read: Permission denied; ' in line
+    assert "routes.files[0]: " in line
+    assert told in line
 
 
 def _listening(address: str) -> str:
@@ -184,31 +172,11 @@ def test_taken_port_is_found_unless_offline(found: Any, taken: int) -> None:
     assert found(_listening("localhost:0"), offline=False) == []
 
 
-@pytest.mark.parametrize("section", ["admin", "observe"])
-def test_every_listener_is_tried(found: Any, taken: int, section: str) -> None:
-    other = '[observe]\nlisten = ""\n' if section == "admin" else ""
-    text = f'state_dir = "state"\n[endpoint]\nlisten = []\n{other}[{section}]\nlisten = "127.0.0.1:{taken}"\n'
-
-    (line,) = found(text, offline=False)
-
-    assert f'{section}.listen: cannot listen on "127.0.0.1:{taken}"' in line
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
-def test_ipv6_listener_takes_the_same_port_of_ipv4_as_at_the_start(found: Any) -> None:
-    with closing(socket.create_server(("0.0.0.0", 0))) as listener:
-        port = listener.getsockname()[1]
-
-        lines = found(_listening(f"[::]:{port}") + "encryption = 'disabled'\n", offline=False)
-
-    assert ["Address already in use"] == [line.split(": ")[-1].split(";")[0] for line in lines]
+UNKNOWN = Mock(side_effect=socket.gaierror(-2, "Name or service not known"))
 
 
 def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*args: object, **options: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", UNKNOWN)
 
     (line,) = found(_listening("nowhere.invalid:4022") + "encryption = 'disabled'\n", offline=False)
 
@@ -279,36 +247,29 @@ def test_offline_names_what_it_has_not_looked_at(load: Any, tmp_path: Path, take
 
 
 def test_names_of_next_hops_are_asked_for(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*args: object, **options: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
-
     (tmp_path / "a.sql").write_text(ROUTES)
     load(f"[instance]\n{QUIET}message_forwarding = true\n[routes]\nfiles = ['a.sql']\n")
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(socket, "getaddrinfo", UNKNOWN)
 
     report = check_files([tmp_path / "broker.toml"], environ={})
 
-    found = [(one.span.line, one.problem) for one in report.concerns if one.lint == "name-unresolved" and one.span]
-    assert ([], []) == (report.skipped, report.errors)
-    assert [(1, "the name 'a.invalid' of its address does not resolve here: Name or service not known")] == found
+    [line] = [one.span and one.span.line for one in report.concerns if one.lint == "name-unresolved"]
+    assert ([], [], 1) == (report.skipped, report.errors, line)
 
 
 def test_ports_and_files_of_the_running_instance_are_its_own(load: Any, tmp_path: Path, taken: int) -> None:
     settings = load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}")
-    settings.instance.state_dir.mkdir()
-    lock = lock_store(settings.instance.state_dir / "msdb.db")
-    own = RunningInstance(
-        settings.instance.state_dir, settings.endpoint.listen, frozenset({real(tmp_path / "state" / "msdb.db")})
-    )
+    state_dir, path = settings.instance.state_dir, tmp_path / "broker.toml"
+    state_dir.mkdir()
+    lock = lock_store(state_dir / "msdb.db")
+    own = RunningInstance(state_dir, settings.endpoint.listen, frozenset({real(state_dir / "msdb.db")}))
 
-    path = tmp_path / "broker.toml"
-    reports = [check_files([path], environ={}, owner_of=lambda _: own), check_files([path], environ={})]
+    asked, unasked = check_files([path], environ={}, owner_of=lambda _: own), check_files([path], environ={})
 
     os.close(lock)
-    assert [[], ["instance.state_dir", "endpoint.listen[0]"]] == [
-        [one.key for one in report.errors] for report in reports
-    ]
-    assert [[settings.instance.state_dir], []] == [report.running for report in reports]
+    assert ([], [state_dir]) == (asked.errors, asked.running)
+    assert ["instance.state_dir", "endpoint.listen[0]"] == [one.key for one in unasked.errors]
+    assert [] == unasked.running
 
 
 def test_kernels_and_flags_count_as_at_the_start(load: Any, tmp_path: Path) -> None:

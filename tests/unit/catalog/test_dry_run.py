@@ -84,21 +84,6 @@ def test_routes_are_created_altered_and_dropped(run: Run) -> None:
     assert [] == found.errors
 
 
-def test_a_declared_create_replaces_and_a_declared_drop_finds_nothing(run: Run) -> None:
-    found = run("CREATE ROUTE r WITH ADDRESS = 'tcp://x';\nCREATE ROUTE r WITH ADDRESS = 'tcp://y';\nDROP ROUTE s;\n")
-
-    assert "tcp://y:4022" == str(found.msdb.routes["r"].address)
-    assert ["s"] == [statement.name for statement in found.msdb.missed_drops]
-    assert [] == found.errors
-
-
-def test_use_leads_to_another_database(run: Run) -> None:
-    found = run(a="CREATE QUEUE Q;\nUSE b;\nCREATE QUEUE R;\nUSE msdb;\nDROP ROUTE AutoCreatedLocal;\n")
-
-    assert [["Q"], ["R"]] == [list(one.rows.queues) for one in found.users]
-    assert {} == found.msdb.routes
-
-
 def test_every_mistake_is_told_at_its_place_and_what_follows_a_use_that_fails_is_not_run(run: Run) -> None:
     script = (
         "USE c;\nCREATE ROUT r;\nCREATE QUEUE Q;\nUSE msdb;\nCREATE QUEUE Q;\nUSE a;\n"
@@ -143,12 +128,6 @@ def test_scripts_run_over_what_the_file_holds(run: Run, tmp_path: Path) -> None:
     assert (True, True, {}) == (one.is_known, one.is_identified, one.statements)
 
 
-def test_a_dry_run_leaves_no_trace(run: Run, tmp_path: Path) -> None:
-    run("CREATE ROUTE r WITH ADDRESS = 'LOCAL';", "CREATE QUEUE Q;")
-
-    assert {"broker.toml", "msdb.sql", "a.sql", "b.sql"} == {path.name for path in tmp_path.iterdir()}
-
-
 def test_a_file_in_use_is_read(run: Run, tmp_path: Path) -> None:
     with closing(database.open_store(tmp_path / "a.db")) as db:
         db.execute("BEGIN IMMEDIATE")
@@ -170,10 +149,6 @@ def test_what_nothing_tells_is_not_known(
     assert (is_known, is_identified) == (one.is_known, one.is_identified)
 
 
-def test_made_up_identities_differ(run: Run) -> None:
-    assert 3 == len({one.broker_instance for one in run().databases.values()})
-
-
 @pytest.mark.parametrize("original", ["msdb.db", "a.db"])
 def test_a_copied_file_is_told(run: Run, tmp_path: Path, original: str) -> None:
     """9772; two databases of one identity cannot be told apart."""
@@ -183,14 +158,6 @@ def test_a_copied_file_is_told(run: Run, tmp_path: Path, original: str) -> None:
     (error,) = run().errors
 
     assert ("databases.b.path", True) == (error.key, error.problem.startswith("error 9772: "))
-
-
-def test_one_identity_given_twice_is_not_told_again(load: Callable[[str], Settings]) -> None:
-    more = f"broker_instance = '{INSTANCE}'"
-    settings = load(f"[databases.a]\npath = 'a.db'\n{more}\n[databases.b]\npath = 'b.db'\n")
-    databases = {name: one.replace(broker_instance=INSTANCE) for name, one in settings.databases.items()}
-
-    assert [] == dry_run(settings.replace(databases=databases), now=NOW).errors
 
 
 async def test_scripts_come_to_what_the_daemon_makes_of_them(run: Run, tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.catalog import handlers
 from broker.catalog.catalog import MSDB, ScriptMessages
-from broker.catalog.handlers import RouteChanges, Session, carry_out, grants_of
+from broker.catalog.handlers import Session, carry_out, grants_of
 from broker.client.dialog import Dialog, begin_dialog
 from broker.config.settings import Settings
 from broker.conversation.message_types import SentBy, Validation
@@ -31,6 +30,7 @@ from tests.support.catalog_world import World
 from tests.support.route_errors import ACCEPTED, NUMBERS, Case, cases_of
 
 NOTHING_IS_READ_BEHIND = {105, 113}
+NOBODY_HERE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
 
 @pytest.fixture
@@ -153,10 +153,6 @@ async def test_message_types_contracts_and_priorities_are_created_altered_and_dr
     assert [None] * 3 == [find(agreed.db, name) for find, name in FOUND]
 
 
-async def test_service_may_name_a_contract_that_nothing_has_made(agreed: World) -> None:
-    assert await agreed.run("CREATE SERVICE S ON QUEUE Q (Nothing); DROP SERVICE S")
-
-
 async def test_dropped_contract_ends_its_open_conversations_with_an_error(agreed: World) -> None:
     mine, other = begun(agreed, "Free"), begun(agreed, "Invoicing")
     for dialog in (mine, other):
@@ -217,31 +213,27 @@ async def test_conversation_is_moved_to_another_group(agreed: World) -> None:
 
 
 async def test_conversation_timer_is_set_within_the_lifetime(agreed: World) -> None:
-    dialog = begun(agreed, "C")
-    begin = f"BEGIN CONVERSATION TIMER ('{dialog.conversation_handle}') TIMEOUT ="
+    handle = begun(agreed, "C").conversation_handle
+    begin = "BEGIN CONVERSATION TIMER ('{}') TIMEOUT = {}"
 
-    await agreed.run(f"{begin} 60")
+    await agreed.run(begin.format(handle, 60))
 
     (due,) = agreed.db.execute("SELECT dialog_timer > create_date + 50 FROM broker_conversation").fetchone()
     assert due == 1
-    assert [8410, 8410] == [(await agreed.refusal(f"{begin} {n}")).number for n in (0, 10**9)]
+    for statement, number in (
+        (begin.format(handle, 0), 8410),
+        (begin.format(handle, 10**9), 8410),
+        (begin.format(NOBODY_HERE, 1), 8426),
+        (f"MOVE CONVERSATION '{NOBODY_HERE}' TO '{NOBODY_HERE}'", 8426),
+    ):
+        assert number == (await agreed.refusal(statement)).number
 
 
-@pytest.mark.parametrize("statement", ["MOVE CONVERSATION '{}' TO '{}'", "BEGIN CONVERSATION TIMER ('{}') TIMEOUT = 1"])
-async def test_unknown_handle_is_refused(agreed: World, statement: str) -> None:
-    nobody = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-
-    assert (await agreed.refusal(statement.format(nobody, nobody))).number == 8426
-
-
-@pytest.mark.parametrize("name", ["orders", "CURRENT", "msdb"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_broker_is_enabled_already(agreed: World, name: str, *, declared: bool) -> None:
-    script = f"ALTER DATABASE {name} SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE"
-
-    told = await agreed.run(script, declared=declared)
-
-    assert told == ["database orders enabled" if name == "CURRENT" else f"database {name} enabled"]
+async def test_broker_is_enabled_already(agreed: World, *, declared: bool) -> None:
+    for name, told in (("msdb", "msdb"), ("CURRENT", "orders")):
+        script = f"ALTER DATABASE {name} SET ENABLE_BROKER WITH ROLLBACK IMMEDIATE"
+        assert [f"database {told} enabled"] == await agreed.run(script, declared=declared)
 
 
 async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_at_each_start(agreed: World) -> None:
@@ -261,37 +253,12 @@ async def test_all_conversations_are_ended_with_an_error_by_a_statement_but_not_
 # --- one statement by itself ---
 
 
-R, S = Route("r", LOCAL), Route("s", LOCAL)
-
-
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     db: sqlite3.Connection = database.open_store(tmp_path / "a.db")
     db.execute("INSERT INTO broker_route (name, address) VALUES ('odd', 'nonsense')")
     yield Session(db, datetime.now(UTC), is_declared=False, messages=ScriptMessages())
     db.close()
-
-
-def test_few_changes_of_routes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "CHANGES_MAX", 2)
-    changes = RouteChanges()
-
-    changes.add(None, R)
-    changes.add(R, S)
-    few = (list(changes.kept), changes.are_many)
-    changes.add(S, None)
-    changes.add(None, R)
-
-    assert few == ([RouteChange(None, R), RouteChange(R, S)], False)
-    assert (changes.kept, changes.are_many) == ([], True)
-
-
-def test_change_of_a_route_is_told_with_what_was_before(session: Session) -> None:
-    carry_out(AlterRoute("AutoCreatedLocal", RouteProperties(weight=3)), session)
-    carry_out(DropRoute("AutoCreatedLocal"), session)
-
-    altered = Route("AutoCreatedLocal", LOCAL, weight=3)
-    assert session.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, altered), RouteChange(altered, None)]
 
 
 def test_declared_route_is_written_when_it_is_another_one(session: Session) -> None:
@@ -321,13 +288,10 @@ def test_lifetime_that_is_declared_counts_anew(session: Session) -> None:
     assert row[3] == session.now.timestamp() + 60
 
 
-def test_row_that_is_no_route_cannot_be_altered(session: Session) -> None:
+def test_row_that_is_no_route_can_only_be_dropped(session: Session) -> None:
+    """It was in no table, so nothing has gone from there."""
     with pytest.raises(StatementError, match="something that is not a route under the name 'odd'; DROP it first"):
         carry_out(AlterRoute("odd", RouteProperties(address="LOCAL")), session)
-
-
-def test_row_that_is_no_route_can_be_dropped(session: Session) -> None:
-    """It was in no table, so nothing has gone from there."""
     carry_out(DropRoute("odd"), session)
 
     assert metadata.find_route(session.db, "odd") is None
@@ -338,6 +302,7 @@ def test_row_that_is_no_route_can_be_dropped(session: Session) -> None:
 
 
 SERVICE = "CREATE QUEUE Q; CREATE SERVICE [//shop/Orders] ON QUEUE Q; "
+BINDING = "REMOTE SERVICE BINDING"
 
 
 def rules(world: World, database: str = MSDB) -> set[str]:
@@ -347,9 +312,8 @@ def rules(world: World, database: str = MSDB) -> set[str]:
     }
 
 
-async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_before(
-    world: World,
-) -> None:
+async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_before(world: World) -> None:
+    """What is revoked is gone, in whatever spelling; twice is no mistake."""
     script = "GRANT SEND ON SERVICE::[//shop/*] TO [cn = orders], public; DENY SEND ON SERVICE::[//shop/*] TO public;"
 
     told = await world.run(script + "GRANT CONNECT ON ENDPOINT::GW TO orders", database=MSDB)
@@ -365,22 +329,9 @@ async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_befo
         "DENY SEND ON SERVICE::[//shop/*] TO [public]",
         "GRANT CONNECT ON ENDPOINT::[*] TO [orders]",
     } == rules(world)
-
-
-async def test_what_is_revoked_is_gone_in_whatever_spelling_and_twice_is_no_mistake(
-    world: World,
-) -> None:
-    await world.run("GRANT SEND ON SERVICE::s TO [CN=a]; DENY CONNECT ON ENDPOINT::gw TO public", database=MSDB)
-
-    told = await world.run(
-        "REVOKE SEND ON SERVICE::s FROM [cn=a]; REVOKE CONNECT ON ENDPOINT::[*] TO [PUBLIC] CASCADE;",
-        database=MSDB,
-    )
-    again = await world.run("REVOKE SEND ON SERVICE::s FROM [CN=a]", database=MSDB)
-
-    assert set() == rules(world)
-    assert ["SEND on s to CN=a revoked", "CONNECT on the endpoint to public revoked"] == told
-    assert ["SEND on s to CN=a revoked"] == again
+    revoke = "REVOKE SEND ON SERVICE::[//shop/*] FROM [cn=orders], [PUBLIC];"
+    told = await world.run(f"{revoke} REVOKE CONNECT ON ENDPOINT::[*] TO orders CASCADE; {revoke}", database=MSDB)
+    assert (5, set()) == (sum(line.endswith(" revoked") for line in told), rules(world))
 
 
 async def test_same_script_may_run_at_every_start(world: World) -> None:
@@ -410,35 +361,27 @@ async def test_same_script_may_run_at_every_start(world: World) -> None:
         ("orders", "GRANT CONNECT ON ENDPOINT::gw TO a", 4621, "say it in msdb"),
         ("orders", "GRANT SEND ON SERVICE::[//shop/Order] TO a", 15151, "did you mean [//shop/Orders]?"),
         ("orders", "DENY SEND ON SERVICE::[far] TO a", 15151, "CREATE SERVICE [far] first"),
-        ("orders", "CREATE REMOTE SERVICE BINDING b TO SERVICE '//f' WITH USER = public", 15151, "means several"),
-        ("orders", "CREATE REMOTE SERVICE BINDING b TO SERVICE '//f' WITH USER = [C*]", 15151, "means several"),
-        (
-            "orders",
-            "CREATE REMOTE SERVICE BINDING had TO SERVICE '//f' WITH USER = a",
-            2714,
-            "already a remote service",
-        ),
-        ("orders", "CREATE REMOTE SERVICE BINDING b TO SERVICE '//had' WITH USER = a", 2714, "bound already by [had]"),
-        ("orders", "ALTER REMOTE SERVICE BINDING b WITH USER = a", 15151, "does not exist"),
-        ("orders", "DROP REMOTE SERVICE BINDING b", 15151, "does not exist"),
-        (MSDB, "CREATE REMOTE SERVICE BINDING b TO SERVICE '//f' WITH USER = a", 15151, "routes and permissions only"),
+        ("orders", f"CREATE {BINDING} b TO SERVICE '//f' WITH USER = public", 15151, "means several"),
+        ("orders", f"CREATE {BINDING} b TO SERVICE '//f' WITH USER = [C*]", 15151, "means several"),
+        ("orders", f"CREATE {BINDING} had TO SERVICE '//f' WITH USER = a", 2714, "already a remote service"),
+        ("orders", f"CREATE {BINDING} b TO SERVICE '//had' WITH USER = a", 2714, "bound already by [had]"),
+        ("orders", f"ALTER {BINDING} b WITH USER = a", 15151, "does not exist"),
+        ("orders", f"DROP {BINDING} b", 15151, "does not exist"),
+        (MSDB, f"CREATE {BINDING} b TO SERVICE '//f' WITH USER = a", 15151, "routes and permissions only"),
     ],
 )
 async def test_mistake_is_refused_and_changes_nothing(
     world: World, where: str, script: str, number: int, problem: str
 ) -> None:
-    await world.run(
-        SERVICE + "CREATE REMOTE SERVICE BINDING had TO SERVICE '//had' WITH USER = had",
-    )
+    await world.run(f"{SERVICE}CREATE {BINDING} had TO SERVICE '//had' WITH USER = had")
+
     error = await world.refusal(script, database=where)
 
     assert (number, True) == (error.number, problem in error.problem)
     assert error.span is not None
 
 
-async def test_service_that_is_dropped_takes_its_permissions_with_it_and_patterns_stay(
-    world: World,
-) -> None:
+async def test_service_that_is_dropped_takes_its_permissions_with_it_and_patterns_stay(world: World) -> None:
     grants = "GRANT SEND ON SERVICE::[//shop/Orders] TO a; GRANT SEND ON SERVICE::[//shop/O*] TO a; "
     await world.run(SERVICE + grants)
 
@@ -448,17 +391,17 @@ async def test_service_that_is_dropped_takes_its_permissions_with_it_and_pattern
 
 
 async def test_binding_is_created_altered_and_dropped(world: World) -> None:
-    create = "CREATE REMOTE SERVICE BINDING b TO SERVICE '//far' WITH USER = [cn=far], ANONYMOUS = ON"
-    await world.run(create)
-    first = dict(world.catalog.databases["orders"].rows.bindings)
-    await world.run("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF")
-    await world.run("ALTER REMOTE SERVICE BINDING b WITH USER = other")
-    second = dict(world.catalog.databases["orders"].rows.bindings)
-    await world.run("DROP REMOTE SERVICE BINDING b")
+    found = []
+    for statement in (
+        f"CREATE {BINDING} b TO SERVICE '//far' WITH USER = [cn=far], ANONYMOUS = ON",
+        f"ALTER {BINDING} b WITH ANONYMOUS = OFF; ALTER {BINDING} b WITH USER = other",
+        f"DROP {BINDING} b",
+    ):
+        await world.run(statement)
+        found.append(list(world.catalog.databases["orders"].rows.bindings.values()))
 
-    assert {"b": RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True)} == first
-    assert {"b": RemoteServiceBinding("b", "//far", "other")} == second
-    assert {} == world.catalog.databases["orders"].rows.bindings
+    created = RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True)
+    assert [[created], [RemoteServiceBinding("b", "//far", "other")], []] == found
 
 
 @pytest.mark.parametrize(("authentication", "is_permitted"), [("none", True), ("certificate", False)])

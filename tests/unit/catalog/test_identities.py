@@ -47,18 +47,13 @@ def settings_of(place: Path, more: str) -> Settings:
     return load_settings(place / "a.toml", environ={})
 
 
-def test_files_beside_the_configuration_are_used(place: Path) -> None:
-    found = credentials_of(settings_of(place, OWN + PEERS), "orders")
+@pytest.mark.parametrize(("more", "name"), [("", "orders"), ("", "msdb"), ('peers = ["none/*.pem"]\n', "orders")])
+def test_a_database_without_files_proves_nothing_and_knows_nobody(place: Path, more: str, name: str) -> None:
+    settings = settings_of(place, more)
 
-    assert "CN=orders" == found.principal
-    assert ["CN=billing"] == [one.who.name for one in found.peers.known.values()]
+    found = credentials_of(settings, name)
 
-
-@pytest.mark.parametrize("name", ["orders", "msdb"])
-def test_a_database_without_files_proves_nothing_and_knows_nobody(place: Path, name: str) -> None:
-    found = credentials_of(settings_of(place, ""), name)
-
-    assert (None, {}) == (found.own, found.peers.known)
+    assert ([], None, {}) == (identity_errors(settings), found.own, found.peers.known)
 
 
 @pytest.mark.parametrize(
@@ -83,44 +78,42 @@ def test_what_cannot_be_used_is_told_under_its_setting(
     with pytest.raises(SettingError) as caught:
         credentials_of(settings, "orders")
 
-    assert key == caught.value.key
-    assert problem in caught.value.problem
+    assert (key, True) == (caught.value.key, problem in caught.value.problem)
     assert caught.value.hint
     assert caught.value.span is not None
     assert [str(caught.value)] == [str(error) for error in identity_errors(settings)]
 
 
-def test_a_pattern_without_a_file_is_no_mistake(place: Path) -> None:
-    settings = settings_of(place, 'peers = ["none/*.pem"]\n')
-
-    assert ([], {}) == (identity_errors(settings), credentials_of(settings, "orders").peers.known)
-
-
 class Used:
-    """Remembers what a database was given."""
+    """Remembers what a database was given: its principal, and its peers."""
 
     def __init__(self) -> None:
-        self.principals: list[str | None] = []
-        self.peers: list[list[str]] = []
+        self.given: list[tuple[str | None, list[str]]] = []
 
     async def use(self, name: str, credentials: DialogCredentials) -> None:
         assert name == "orders"
-        self.principals.append(credentials.principal)
-        self.peers.append(sorted(one.who.name for one in credentials.peers.known.values()))
+        self.given.append((credentials.principal, sorted(one.who.name for one in credentials.peers.known.values())))
+
+
+async def look(identities: Identities, times: int = 4) -> None:
+    for _ in range(times):
+        await identities.look("orders")
 
 
 async def test_changed_files_are_used_when_two_looks_have_found_the_same(place: Path) -> None:
     used = Used()
     identities = Identities(settings_of(place, OWN + PEERS), used.use)
-    await identities.look("orders")
+    await look(identities, 1)
     write(place, "shop")
 
-    await identities.look("orders")
-    first = list(used.principals)
-    await identities.look("orders")
-    await identities.look("orders")
+    await look(identities, 1)
+    assert [] == used.given
+    await look(identities, 2)
+    assert [("CN=shop", ["CN=billing"])] == used.given
+    (place / "peers" / "shop.pem").write_bytes(issued("shop").certificate_pem)
+    await look(identities, 2)
 
-    assert ([], ["CN=shop"]) == (first, used.principals)
+    assert ("CN=shop", ["CN=billing", "CN=shop"]) == used.given[-1]
 
 
 async def test_what_a_database_could_not_take_over_is_tried_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,44 +138,30 @@ async def test_what_a_database_could_not_take_over_is_tried_again(place: Path, m
     assert ["CN=shop", "CN=shop"] == tried
 
 
-async def test_a_new_peer_is_a_change(place: Path) -> None:
-    used = Used()
-    identities = Identities(settings_of(place, PEERS), used.use)
-    (place / "peers" / "shop.pem").write_bytes(issued("shop").certificate_pem)
-
-    await identities.look("orders")
-    await identities.look("orders")
-
-    assert [None] == used.principals
-
-
 async def test_files_that_cannot_be_used_change_nothing(place: Path) -> None:
     used = Used()
     identities = Identities(settings_of(place, OWN), used.use)
     (place / "orders.pem").write_text("spoilt", encoding="utf-8")
 
-    await identities.look("orders")
-    await identities.look("orders")
-    before = list(used.principals)
+    await look(identities)
+    assert [] == used.given
     write(place, "orders")
-    await identities.look("orders")
-    await identities.look("orders")
+    await look(identities)
 
-    assert ([], ["CN=orders"]) == (before, used.principals)
+    assert [("CN=orders", [])] == used.given
 
 
 async def test_a_peer_that_is_in_no_file_is_unknown_whatever_else_is_broken(place: Path) -> None:
-    (place / "peers" / "audit.pem").write_bytes(issued("audit").certificate_pem)
-    (place / "peers" / "stock.pem").write_bytes(issued("stock").certificate_pem)
+    for name in ("audit", "stock"):
+        (place / "peers" / f"{name}.pem").write_bytes(issued(name).certificate_pem)
     used = Used()
     identities = Identities(settings_of(place, OWN + PEERS), used.use)
     (place / "peers" / "billing.pem").unlink()
     (place / "peers" / "stock.pem").write_text("half a certif")
 
-    for _ in range(4):
-        await identities.look("orders")
+    await look(identities)
 
-    assert ([["CN=audit", "CN=stock"]], ["CN=orders"]) == (used.peers, used.principals)
+    assert [("CN=orders", ["CN=audit", "CN=stock"])] == used.given
 
 
 async def test_no_peer_is_withdrawn_because_directories_cannot_be_listed(
@@ -193,7 +172,6 @@ async def test_no_peer_is_withdrawn_because_directories_cannot_be_listed(
     (place / "orders.pem").write_text("spoilt", encoding="utf-8")
     monkeypatch.setattr(os, "scandir", no_descriptors)
 
-    for _ in range(4):
-        await identities.look("orders")
+    await look(identities)
 
-    assert [] == used.peers
+    assert [] == used.given

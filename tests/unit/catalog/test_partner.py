@@ -119,11 +119,16 @@ def test_file_says_what_the_other_side_has_to_know_and_no_secret(orders: Setting
     ],
 )
 def test_file_that_was_changed_is_refused(orders: Settings, old: str, new: str) -> None:
-    text = exported(orders)
-    assert old in text
+    assert r"the signature of [endpoint] does not fit" in unread(orders, old, new)
 
-    with pytest.raises(PartnerFileError, match=r"the signature of \[endpoint\] does not fit"):
+
+def unread(settings: Settings, old: str, new: str) -> str:
+    """Why its file is refused with something changed in it."""
+    text = exported(settings)
+    assert old in text
+    with pytest.raises(PartnerFileError) as caught:
         read_partner(text.replace(old, new).encode())
+    return str(caught.value)
 
 
 def test_certificates_of_somebody_else_are_refused(orders: Settings, billing: Settings) -> None:
@@ -156,13 +161,7 @@ def test_certificates_of_somebody_else_are_refused(orders: Settings, billing: Se
 def test_what_is_not_a_partner_file_is_refused_with_the_place(
     orders: Settings, old: str, new: str, problem: str
 ) -> None:
-    text = exported(orders)
-    assert old in text
-
-    with pytest.raises(PartnerFileError) as caught:
-        read_partner(text.replace(old, new).encode())
-
-    assert problem in str(caught.value)
+    assert problem in unread(orders, old, new)
 
 
 def test_size_is_bounded(orders: Settings) -> None:
@@ -184,12 +183,6 @@ def test_key_of_another_kind_signs_as_well(orders: Settings) -> None:
     found = partner(orders)
 
     assert "CN=orders" == found.who.name
-
-
-def test_database_without_a_certificate_is_left_out(tmp_path: Path) -> None:
-    settings = instance(tmp_path / "orders", database={"certificate": "", "private_key": "", "peers": []})
-
-    assert () == partner(settings).database
 
 
 @pytest.mark.parametrize(
@@ -217,22 +210,36 @@ def test_instance_that_lacks_something_is_told_what(
 # --- what changes -------------------------------------------------------------------------------------------
 
 
-def test_import_writes_certificates_and_says_the_least_that_is_needed(orders: Settings, billing: Settings) -> None:
-    change = planned(orders, partner(billing))
+def told(settings: Settings, change: Plan) -> tuple[list[str], list[str]]:
+    """The files, and the lines of the script without line breaks."""
+    files = [str(path.relative_to(settings.instance.state_dir)) for path in change.files]
+    return files, [" ".join(line.split()) for line in change.script.splitlines()]
 
-    assert [
-        "tls/peers/partner-billing.pem",
-        "dialog/peers/partner-billing.dialog.pem",
-    ] == [str(path.relative_to(orders.instance.state_dir)) for path in change.files]
+
+TO_BILLING = f"[{PREFIX}//shop/billing]"
+BIND = f"CREATE REMOTE SERVICE BINDING {TO_BILLING} TO SERVICE '//shop/billing' WITH USER = [CN=billing];"
+
+
+@pytest.mark.parametrize("by", ["billing", "gateway"])
+def test_import_writes_certificates_and_says_the_least_that_is_needed(
+    orders: Settings, billing: Settings, gateway: Settings, by: str
+) -> None:
+    """Through a gateway the gateway is trusted, and the database of the partner is sealed to."""
+    via = gateway_file(gateway) if by == "gateway" else None
+
+    change = plan(orders, "orders", partner(billing), EMPTY, now=NOW, via=via)
+
+    files, script = told(orders, change)
+    assert [f"tls/peers/partner-{by}.pem", "dialog/peers/partner-billing.dialog.pem"] == files
     assert [
         "USE [msdb];",
-        "GRANT CONNECT ON ENDPOINT::[*] TO [CN=billing];",
-        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
+        f"GRANT CONNECT ON ENDPOINT::[*] TO [CN={by}];",
+        f"GRANT SEND ON SERVICE::[//shop/orders] TO [CN={by}];",
         "USE [orders];",
-        f"CREATE ROUTE [{PREFIX}//shop/billing] WITH {ROUTE};",
-        f"CREATE REMOTE SERVICE BINDING [{PREFIX}//shop/billing] TO SERVICE '//shop/billing' WITH USER = [CN=billing];",
+        f"CREATE ROUTE {TO_BILLING} WITH {ROUTE.replace('billing.example', f'{by}.example')};",
+        BIND,
         "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
-    ] == [" ".join(line.split()) for line in change.script.splitlines()]
+    ] == script
 
 
 @pytest.fixture
@@ -245,38 +252,19 @@ def gateway_file(gateway: Settings) -> Partner:
     return read_partner(export(gateway, None, [], [], ["tcp://gateway.example:4022"]).encode())
 
 
-def test_through_a_gateway_the_gateway_is_trusted_and_the_database_of_the_partner_is_sealed_to(
-    orders: Settings, billing: Settings, gateway: Settings
-) -> None:
-    change = plan(orders, "orders", partner(billing), EMPTY, now=NOW, via=gateway_file(gateway))
-
-    assert [
-        "tls/peers/partner-gateway.pem",
-        "dialog/peers/partner-billing.dialog.pem",
-    ] == [str(path.relative_to(orders.instance.state_dir)) for path in change.files]
-    assert [
-        "USE [msdb];",
-        "GRANT CONNECT ON ENDPOINT::[*] TO [CN=gateway];",
-        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=gateway];",
-        "USE [orders];",
-        f"CREATE ROUTE [{PREFIX}//shop/billing] WITH {ROUTE.replace('billing.example', 'gateway.example')};",
-        f"CREATE REMOTE SERVICE BINDING [{PREFIX}//shop/billing] TO SERVICE '//shop/billing' WITH USER = [CN=billing];",
-        "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
-    ] == [" ".join(line.split()) for line in change.script.splitlines()]
-
-
 def test_a_gateway_lets_a_partner_send_to_the_services_that_it_names_and_routes_to_its_own(
     billing: Settings, gateway: Settings
 ) -> None:
     change = plan(gateway, None, partner(billing), Present([], [], [], []), now=NOW)
 
-    assert ["partner-billing.pem"] == [path.name for path in change.files]
+    files, script = told(gateway, change)
+    assert ["partner-billing.pem"] == [Path(one).name for one in files]
     assert [
         "USE [msdb];",
         "GRANT CONNECT ON ENDPOINT::[*] TO [CN=billing];",
         "GRANT SEND ON SERVICE::[//shop/orders] TO [CN=billing];",
-        f"CREATE ROUTE [{PREFIX}//shop/billing] WITH {ROUTE};",
-    ] == [" ".join(line.split()) for line in change.script.splitlines()]
+        f"CREATE ROUTE {TO_BILLING} WITH {ROUTE};",
+    ] == script
     taken = RouteRow("msdb", "r", "//shop/billing", "tcp://other:1", None)
     with pytest.raises(PartnerFileError, match="leads to //shop/billing already"):
         plan(gateway, None, partner(billing), Present([], [taken], [], []), now=NOW)
@@ -369,12 +357,12 @@ def test_older_file_is_refused(orders: Settings, billing: Settings) -> None:
 
 def test_without_certificates_of_databases_nothing_is_bound(orders: Settings, tmp_path: Path) -> None:
     clear = instance(tmp_path / "billing", database={"certificate": "", "private_key": "", "peers": []})
+    assert () == partner(clear).database
 
     change = planned(orders, partner(clear))
 
     assert ["partner-billing.pem"] == [path.name for path in change.files]
-    assert "BINDING" not in change.script
-    assert 1 == change.script.count("GRANT SEND")
+    assert (False, 1) == ("BINDING" in change.script, change.script.count("GRANT SEND"))
 
 
 def test_certificate_that_a_trusted_authority_has_signed_needs_no_file(tmp_path: Path) -> None:
@@ -414,7 +402,7 @@ def test_own_file_and_a_certificate_that_is_over_are_refused(orders: Settings, b
 
 
 @pytest.mark.parametrize("directory", ["tls/peers", "dialog/peers"])
-def test_name_of_somebody_who_is_trusted_already_is_refused(
+def test_name_of_somebody_who_is_trusted_already_or_of_this_instance_is_refused(
     orders: Settings, billing: Settings, tmp_path: Path, directory: str
 ) -> None:
     other = instance(tmp_path / "elsewhere" / "billing")
@@ -423,13 +411,8 @@ def test_name_of_somebody_who_is_trusted_already_is_refused(
     known.write_bytes(pair.certificate.read_bytes())
 
     assert f"CN=billing is the name of another certificate, in {known}" == refused(orders, partner(billing))
-
-
-def test_name_of_this_instance_is_refused(orders: Settings, tmp_path: Path) -> None:
-    impostor = instance(tmp_path / "elsewhere" / "orders")
-    of = partner(impostor, services=["//shop/x"], sends_to=["//shop/orders"])
-
-    assert "CN=orders is the name of another certificate" in refused(orders, of)
+    impostor = partner(instance(tmp_path / "impostor" / "orders"), services=["//shop/x"], sends_to=["//shop/orders"])
+    assert "CN=orders is the name of another certificate" in refused(orders, impostor)
 
 
 def test_instance_name_of_another_partner_is_refused(orders: Settings, billing: Settings) -> None:
@@ -441,31 +424,30 @@ def test_instance_name_of_another_partner_is_refused(orders: Settings, billing: 
 
 
 @pytest.mark.parametrize(
-    "present",
+    "has",
     [
-        EMPTY._replace(rules=[(MSDB, rule(Permission.CONNECT, "*", "CN=billing"))]),
-        EMPTY._replace(rules=[(MSDB, rule(Permission.SEND, "//shop/other", "CN=b*"))]),
-        EMPTY._replace(rules=[("orders", rule(Permission.SEND, "//shop/orders", "billing"))]),
-        EMPTY._replace(bindings=[BindingRow("b", "//shop/other", "CN=billing")]),
+        {"rules": [(MSDB, rule(Permission.CONNECT, "*", "CN=billing"))]},
+        {"rules": [(MSDB, rule(Permission.SEND, "//shop/other", "CN=b*"))]},
+        {"rules": [("orders", rule(Permission.SEND, "//shop/orders", "billing"))]},
+        {"bindings": [BindingRow("b", "//shop/other", "CN=billing")]},
     ],
     ids=["connect", "pattern", "send", "binding"],
 )
-def test_name_that_has_permissions_already_is_refused(orders: Settings, billing: Settings, present: Present) -> None:
-    assert "CN=billing has permissions here already" in refused(orders, partner(billing), present)
+def test_name_that_has_permissions_already_is_refused(orders: Settings, billing: Settings, has: dict[str, Any]) -> None:
+    assert "CN=billing has permissions here already" in refused(orders, partner(billing), EMPTY._replace(**has))
 
 
 @pytest.mark.parametrize(
-    ("where", "denied"),
-    [
-        (MSDB, rule(Permission.CONNECT, "*", "CN=b*", PermissionState.DENY)),
-        (MSDB, rule(Permission.SEND, "//shop/*", "public", PermissionState.DENY)),
-        ("orders", rule(Permission.SEND, "//shop/orders", "billing", PermissionState.DENY)),
-    ],
+    ("where", "securable", "principal"),
+    [(MSDB, "*", "CN=b*"), (MSDB, "//shop/*", "public"), ("orders", "//shop/orders", "billing")],
 )
-def test_no_deny_is_lifted(orders: Settings, billing: Settings, where: str, denied: PermissionRule) -> None:
-    assert f"in {where} is about CN=billing" in refused(
-        orders, partner(billing), EMPTY._replace(rules=[(where, denied)])
-    )
+def test_no_deny_is_lifted(orders: Settings, billing: Settings, where: str, securable: str, principal: str) -> None:
+    permission = Permission.CONNECT if securable == "*" else Permission.SEND
+    denied = rule(permission, securable, principal, PermissionState.DENY)
+
+    told = refused(orders, partner(billing), EMPTY._replace(rules=[(where, denied)]))
+
+    assert f"in {where} is about CN=billing" in told
 
 
 def test_certificate_for_the_hosts_of_others_is_refused(orders: Settings, billing: Settings) -> None:
@@ -478,41 +460,38 @@ def test_certificate_for_the_hosts_of_others_is_refused(orders: Settings, billin
     assert planned(orders, own, EMPTY._replace(routes=[route])).statements
 
 
+LEADS = "the route [r] leads to //shop/billing already"
+
+
 @pytest.mark.parametrize(
-    ("present", "problem"),
+    ("taken", "problem"),
     [
-        (EMPTY._replace(services=[("orders", "//shop/other")]), "has no service //shop/orders, to which it wants to"),
+        ({"services": [("orders", "//shop/other")]}, "has no service //shop/orders, to which it wants to"),
         (
-            EMPTY._replace(services=[*EMPTY.services, ("more", "//shop/billing")]),
+            {"services": [*EMPTY.services, ("more", "//shop/billing")]},
             "//shop/billing is a service of the database more here",
         ),
+        ({"routes": [RouteRow("orders", "r", "//shop/billing", "tcp://b.example:4022", None)]}, LEADS),
+        ({"routes": [RouteRow(MSDB, "r", "//shop/billing", "tcp://b.example:4022", None)]}, LEADS),
         (
-            EMPTY._replace(routes=[RouteRow("orders", "r", "//shop/billing", "tcp://b.example:4022", None)]),
-            "the route [r] leads to //shop/billing already",
-        ),
-        (
-            EMPTY._replace(routes=[RouteRow(MSDB, "r", "//shop/billing", "tcp://b.example:4022", None)]),
-            "the route [r] leads to //shop/billing already",
-        ),
-        (
-            EMPTY._replace(bindings=[BindingRow("b", "//shop/billing", "CN=other")]),
+            {"bindings": [BindingRow("b", "//shop/billing", "CN=other")]},
             "the binding [b] is for //shop/billing already",
         ),
     ],
 )
 def test_what_others_have_is_not_taken_over(
-    orders: Settings, billing: Settings, present: Present, problem: str
+    orders: Settings, billing: Settings, taken: dict[str, Any], problem: str
 ) -> None:
-    assert problem in refused(orders, partner(billing), present)
+    assert problem in refused(orders, partner(billing), EMPTY._replace(**taken))
 
 
 @pytest.mark.parametrize(
-    "present",
+    "has",
     [
-        EMPTY._replace(rules=[(MSDB, rule(Permission.SEND, "//shop/other", "public"))]),
-        EMPTY._replace(routes=[RouteRow(MSDB, "r", "//shop/billing", "tcp://billing.example:4022", None)]),
+        {"rules": [(MSDB, rule(Permission.SEND, "//shop/other", "public"))]},
+        {"routes": [RouteRow(MSDB, "r", "//shop/billing", "tcp://billing.example:4022", None)]},
     ],
     ids=["a rule for all", "a route of msdb to the partner itself"],
 )
-def test_what_hinders_no_import(orders: Settings, billing: Settings, present: Present) -> None:
-    assert planned(orders, partner(billing), present).statements
+def test_what_hinders_no_import(orders: Settings, billing: Settings, has: dict[str, Any]) -> None:
+    assert planned(orders, partner(billing), EMPTY._replace(**has)).statements

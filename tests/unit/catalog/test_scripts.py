@@ -20,7 +20,6 @@ from broker.catalog.scripts import (
     is_pattern,
     look,
     named_scripts,
-    no_script,
     run_declared,
     script_files,
 )
@@ -57,10 +56,7 @@ async def test_script_is_carried_out_as_declared(catalog: Catalog, db: sqlite3.C
     ("content", "told"),
     [
         (b"CREATE ROUTE r WITH\nADDRESS = 'x';", "Msg 9744, Level 16, {}:2:11\n"),
-        (
-            b"DROP ROUTE x;\nDROP ROUTE \xe4;",
-            "Msg 102, Level 16, {}:2:12\nthe byte 0xe4 is not UTF-8; save the script as UTF-8",
-        ),
+        (b"DROP ROUTE x;\nDROP ROUTE \xe4;", "Msg 102, Level 16, {}:2:12\nthe byte 0xe4 is not UTF-8"),
         (None, "{}: cannot be read: Is a directory; make it readable for the instance"),
     ],
 )
@@ -119,32 +115,23 @@ def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, 
         (tmp_path / "b.sql").mkdir()
     settings = load("[routes]\nfiles = ['none/*.sql', 'b.sql']\n")
 
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=r"correct the path; it is relative to the configuration file's") as caught:
         named_scripts(settings, KEY, settings.routes.files)
 
-    assert str(caught.value).replace(f"{tmp_path}/", "") == (
-        'broker.toml:2:24: routes.files[1]: "b.sql" does not exist, or is not a regular file; correct the path; it is'
-        " relative to the configuration file's directory"
-    )
-
-
-def test_pattern_is_said_to_match_nothing(load: Any) -> None:
-    settings = load("[routes]\nfiles = ['*.sql']\n")
-
-    assert no_script(settings, (*KEY, 0), "/x/*.sql").problem == '"/x/*.sql" matches no file'
+    assert ("routes.files[1]", 24) == (caught.value.key, caught.value.span and caught.value.span.column)
 
 
 def test_pattern_into_a_directory_that_may_not_be_read_is_no_empty_one(load: Any, tmp_path: Path) -> None:
     (tmp_path / "routes.d").mkdir(mode=0)
     settings = load("[routes]\nfiles = ['routes.d/*.sql']\n")
 
-    with as_nobody(tmp_path), pytest.raises(SettingError) as caught:
+    with (
+        as_nobody(tmp_path),
+        pytest.raises(SettingError, match=r'routes\.d" may not be looked into; let the') as caught,
+    ):
         named_scripts(settings, KEY, settings.routes.files)
 
-    assert str(caught.value).replace(f"{tmp_path}/", "") == (
-        'broker.toml:2:10: routes.files[0]: "routes.d/*.sql": the directory "routes.d" may not be looked into; let the'
-        " user that runs the instance read and enter it, and read the files in it"
-    )
+    assert "routes.files[0]" == caught.value.key
 
 
 # --- when they have changed ---
