@@ -51,14 +51,13 @@ TABLE = {
     "broker/routing/mirrored.py": "tests/unit/routing/test_mirrored.py tests/property/test_mirrored_route.py",
     "broker/forwarding/kernel.py broker/forwarding/slow_path.py": (
         "tests/unit/forwarding tests/property/test_kernels.py tests/property/test_forwarding.py"
-        " tests/property/test_forwarding_relay.py tests/property/test_held_frames.py"
+        " tests/property/test_forwarding_relay.py"
     ),
     "broker/store/sqlite/receive.py broker/store/sqlite/verify.py"
     " broker/store/sqlite/reassembly.py broker/store/sqlite/failure.py broker/store/sqlite/quarantine.py"
     " broker/store/sqlite/file_identity.py broker/store/sqlite/role_file.py"
     " broker/store/sqlite/inspect.py broker/store/sqlite/transaction.py": (
         "tests/unit/store tests/property/test_reception.py tests/property/test_exchanged_fields.py"
-        " tests/property/test_dialog.py"
     ),
 }
 # `is` for `==` and the like: the same for small integers, so no test could tell.

@@ -3,24 +3,19 @@ Whatever changes: every way that a kernel remembers is the one that would be dec
 
 Routes are made, altered, dropped and expire, principals move, addresses are reached and lost or turn out to be our own,
 services come and go, and both kernels walk in between. A way that is remembered and should have been forgotten is found
-by asking for it again. That the test can see mistakes is tested as well: some are planted.
+by asking for it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from random import Random
 from typing import Any
-from unittest import mock
 from uuid import UUID
 
-import pytest
-
-from broker.forwarding import forwarder as module
 from broker.forwarding.entry import ForwardingEntry, conversation_of, route_key_of
 from broker.forwarding.forwarder import Forwarder, ignore
 from broker.forwarding.kernels import KERNELS
@@ -187,34 +182,6 @@ def play(seed: int) -> None:
     assert all(one == known[0] for one in known)
 
 
-def play_all() -> None:
+def test_every_way_that_is_remembered_is_what_would_be_decided_now() -> None:
     for seed in range(examples(500) // 2):
         play(seed)
-
-
-def test_every_way_that_is_remembered_is_what_would_be_decided_now() -> None:
-    play_all()
-
-
-def _own_services_only(table: RouteTable, before: RouteTable) -> Any:
-    return (table.differing(before) or set()) - {None}
-
-
-def _without_expiry(table: RouteTable, before: RouteTable) -> Any:
-    services = table._groups.differing(before._groups)
-    return None if services is None or {None, BROKER_CONFIGURATION} & set(services) else services
-
-
-MISTAKES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "routes for any service are taken for those of one": lambda: mock.patch.object(
-        module, "affected", _own_services_only
-    ),
-    "a route that expires is no change": lambda: mock.patch.object(module, "affected", _without_expiry),
-    "health is no matter": lambda: mock.patch.object(Forwarder, "on_health_changed", ignore),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_that_is_planted_is_found(mistake: str) -> None:
-    with MISTAKES[mistake](), pytest.raises(AssertionError, match="seed"):
-        play_all()

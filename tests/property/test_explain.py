@@ -6,40 +6,20 @@ import msgspec
 from hypothesis import given, settings
 
 from broker.routing.decide import Pass, RoutingContext, RoutingFacts, class_of, decide
-from broker.routing.explain import DisplayNames, Explanation, PassShown, Progress, RouteFate, explain
+from broker.routing.explain import DisplayNames, Explanation, PassShown, Progress, explain
 from broker.routing.route import Route
 from tests.property.test_routing import facts, surroundings
 from tests.support.tiers import examples
-
-Told = tuple[str, str, str | None]
-
-
-def told(fate: RouteFate) -> Told:
-    return fate.name, fate.address, fate.broker_instance
-
-
-def telling(route: Route) -> Told:
-    return route.name, route.address_text, None if route.broker_instance is None else str(route.broker_instance)
-
-
-def both(facts: RoutingFacts, here: RoutingContext) -> list[tuple[Pass, PassShown]]:
-    """Each pass of the decision beside the one that is shown."""
-    passes: list[Pass] = []
-    decide(facts, here, passes)
-    return list(zip(passes, explain(facts, here, DisplayNames()).passes, strict=True))
 
 
 @given(facts, surroundings)
 @settings(max_examples=examples(500))
 def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingContext) -> None:
-    decision = decide(facts, here)
+    passes: list[Pass] = []
+    decision = decide(facts, here, passes)
 
     explanation = explain(facts, here, DisplayNames())
 
-    assert (decision.disposition, decision.disposition.number) == (explanation.disposition, explanation.number)
-    assert decision.step == explanation.step
-    assert (decision.route and decision.route.name) == explanation.route
-    assert (str(decision.candidates[0].address) if decision.candidates else None) == explanation.next_hop
     assert (decision.database and DisplayNames().database(decision.database)) == explanation.database
     assert decision.is_by_conversation == explanation.is_by_conversation
     assert (decision.database is None or facts.to_service in here.hosted.services_of[decision.database]) == (
@@ -49,47 +29,48 @@ def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingConte
     assert explanation.sentence.startswith(explanation.outcome)
     if explanation.outcome not in {"forwarded", "delivered"}:
         assert f"{explanation.disposition} ({explanation.number})" in explanation.sentence
+    for one, shown in zip(passes, explanation.passes, strict=True):
+        check_routes(facts, one, shown)
+        check_choice(one, shown)
 
 
-@given(facts, surroundings)
-@settings(max_examples=examples(300))
-def test_every_pass_shows_what_matched_and_every_route_to_the_service(
-    facts: RoutingFacts, here: RoutingContext
-) -> None:
-    for one, shown in both(facts, here):
-        [matched] = [step for step in shown.steps if step.progress is Progress.MATCHED]
-        taken = [told(fate) for step in shown.steps for fate in step.routes if fate.is_taken]
-        assert one.decision.step == matched.step
-        if one.matched is not None and matched.step != 6:  # whose route is in no table
-            assert [telling(route) for route in one.matched.routes] == taken
-        assert taken == [told(fate) for fate in matched.routes if fate.is_taken]
-        assert [] == [step for step in shown.steps if step.step > matched.step and step.progress != "not reached"]
-
-        fates = [fate for step in shown.steps if step.step in {1, 2, 3} for fate in step.routes]
-        known = one.table.all_routes(facts.to_service)
-        assert sorted(map(told, fates), key=repr) == sorted(map(telling, known), key=repr)
-        assert all(fate.why for step in shown.steps for fate in step.routes)
-        assert all(step.why for step in shown.steps)
+def telling(route: Route) -> tuple[str, str, str | None]:
+    return route.name, route.address_text, None if route.broker_instance is None else str(route.broker_instance)
 
 
-@given(facts, surroundings)
-@settings(max_examples=examples(300))
-def test_every_pass_shows_the_class_its_candidates_and_the_draw(facts: RoutingFacts, here: RoutingContext) -> None:
-    for one, shown in both(facts, here):
-        taken = [tried.route_class for tried in shown.classes if tried.progress is Progress.MATCHED]
-        members = {tried.route_class: len(tried.routes) for tried in shown.classes}
-        assert ([] if one.choice is None else [one.choice.route_class]) == taken
-        assert [str(c.address) for c in (one.choice.candidates if one.choice else ())] == [
-            candidate.address for candidate in shown.candidates
+def check_routes(facts: RoutingFacts, one: Pass, shown: PassShown) -> None:
+    """A pass shows what matched, and every route to the service."""
+    [matched] = [step for step in shown.steps if step.progress is Progress.MATCHED]
+    taken = [fate for step in shown.steps for fate in step.routes if fate.is_taken]
+    assert one.decision.step == matched.step
+    if one.matched is not None and matched.step != 6:  # whose route is in no table
+        assert [telling(route) for route in one.matched.routes] == [
+            (f.name, f.address, f.broker_instance) for f in taken
         ]
-        if shown.classes and one.matched is not None:
-            for route in one.matched.routes:
-                members[class_of(route)] -= 1
-            assert {0} == set(members.values())
+    assert taken == [fate for fate in matched.routes if fate.is_taken]
+    assert [] == [step for step in shown.steps if step.step > matched.step and step.progress != "not reached"]
 
-        for step in [step for step in shown.steps if step.scores]:
-            picked = [score for score in step.scores if score.is_picked]
-            assert [max(step.scores, key=lambda score: score.score).score] == [score.score for score in picked]
-            assert one.matched is not None
-            guids = {str(route.broker_instance) for route in one.matched.routes}
-            assert guids == {score.broker_instance for score in picked}
+    fates = [fate for step in shown.steps if step.step in {1, 2, 3} for fate in step.routes]
+    known = one.table.all_routes(facts.to_service)
+    told = [(fate.name, fate.address, fate.broker_instance) for fate in fates]
+    assert sorted(told, key=repr) == sorted(map(telling, known), key=repr)
+    assert all(part.why for step in shown.steps for part in (step, *step.routes))
+
+
+def check_choice(one: Pass, shown: PassShown) -> None:
+    """A pass shows the class, its candidates, and the draw."""
+    taken = [tried.route_class for tried in shown.classes if tried.progress is Progress.MATCHED]
+    members = {tried.route_class: len(tried.routes) for tried in shown.classes}
+    assert ([] if one.choice is None else [one.choice.route_class]) == taken
+    assert [str(c.address) for c in (one.choice.candidates if one.choice else ())] == [
+        candidate.address for candidate in shown.candidates
+    ]
+    if shown.classes and one.matched is not None:
+        for route in one.matched.routes:
+            members[class_of(route)] -= 1
+        assert {0} == set(members.values())
+    for step in [step for step in shown.steps if step.scores]:
+        picked = [score for score in step.scores if score.is_picked]
+        assert [max(step.scores, key=lambda score: score.score).score] == [score.score for score in picked]
+        assert one.matched is not None
+        assert {str(route.broker_instance) for route in one.matched.routes} == {one.broker_instance for one in picked}

@@ -56,32 +56,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("settings") / "broker.toml"
 
 
-def _loads_or_reports(path: Path, environ: dict[str, str], overrides: dict[str, object]) -> None:
-    """Either settings, or a report with at least one error in it; what is in it, or warned of, takes one line each."""
-    try:
-        notes: list[SettingError] = setting_warnings(load_settings(path, environ=environ, overrides=overrides))
-    except SettingsError as error:
-        notes = error.errors
-        assert notes  # most texts are refused, so this is no place for pytest.raises
-
-    assert len(notes) == len("\n".join(map(str, notes)).splitlines())
-
-
-@settings(max_examples=examples(500))
-@given(
-    st.one_of(
-        TEXTS.map(str.encode),
-        TEXTS.map(str.encode),
-        st.text(max_size=200).map(lambda text: text.encode(errors="replace")),
-        st.binary(max_size=200),
-    )
-)
-def test_no_file_raises_anything_else(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-    _loads_or_reports(path, {}, {})
-
-
 VARIABLES = st.dictionaries(
     st.lists(st.sampled_from(NAMES).map(str.upper), min_size=1, max_size=4).map("__".join).map("BROKER_{}".format),
     st.one_of(SCALARS, VALUES, st.text(max_size=20), st.just("[" * 9999)),
@@ -94,14 +68,25 @@ FLAGS = st.dictionaries(
 )
 
 
-@settings(max_examples=examples(300))
-@given(TEXTS, VARIABLES, FLAGS)
-def test_no_variable_or_flag_raises_anything_else(
-    path: Path, text: str, environ: dict[str, str], flags: dict[str, object]
+@settings(max_examples=examples(500))
+@given(
+    st.one_of(
+        TEXTS.map(str.encode), st.text(max_size=200).map(lambda text: text.encode(errors="replace")), st.binary()
+    ),
+    VARIABLES,
+    FLAGS,
+)
+def test_loading_gives_settings_or_its_report_of_which_each_note_takes_one_line(
+    path: Path, data: bytes, environ: dict[str, str], flags: dict[str, object]
 ) -> None:
-    path.write_bytes(text.encode())
+    path.write_bytes(data)
+    try:
+        notes: list[SettingError] = setting_warnings(load_settings(path, environ=environ, overrides=flags))
+    except SettingsError as error:
+        notes = error.errors
+        assert notes  # most texts are refused, so this is no place for pytest.raises
 
-    _loads_or_reports(path, environ, flags)
+    assert len(notes) == len("\n".join(map(str, notes)).splitlines())
 
 
 def _paths(value: Any, path: KeyPath = ()) -> list[KeyPath]:
