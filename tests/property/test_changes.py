@@ -77,7 +77,6 @@ def steps_of(chance: Random) -> Iterator[tuple[str, Any]]:
 
 
 def route(name: str, chance: Random) -> Route:
-    """Any that may be written."""
     if chance.random() < 0.1:
         return Route(name, TRANSPORT)
     service = chance.choice([*SERVICES * 3, BROKER_CONFIGURATION, None])
@@ -109,7 +108,6 @@ class Gateway:
         self.forwarder.set_routing(table=self.table.at(self.now), hosted=self.hosted, is_forwarding=self.is_forwarding)
 
     def take(self, what: str, about: Any) -> None:
-        """One step."""
         if what == "walk":
             self.walk(about)
         elif what == "health":
@@ -153,7 +151,6 @@ class Gateway:
             sink.runs.clear()
 
     def remembered(self) -> Iterator[tuple[bytes, ForwardingEntry]]:
-        """Frames whose way is known, with that."""
         kernel = self.forwarder._kernels.of(OPEN)
         for frame in FRAMES:
             known = kernel._recall(route_key_of(frame), conversation_of(frame), frame[4], bool(frame[5]))

@@ -54,7 +54,6 @@ class Stage:
         return self.network.add(Node(self.network, name, routes))
 
     def line(self) -> tuple[Node, Node, Node]:
-        """A shop, a gateway and a bank that is down."""
         bank = self.database("bank", "Billing", at("gateway", service="Orders"))
         shop = self.database("shop", "Orders", at("gateway", service="Billing"))
         gateway = self.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
@@ -62,7 +61,6 @@ class Stage:
         return shop, gateway, bank
 
     def circle(self) -> tuple[Node, Node]:
-        """A shop whose messages go round between two gateways."""
         self.database("shop", "Orders", at("one", service="Billing"))
         one, two = (
             self.gateway(name, at(other, service="Billing")) for name, other in (("one", "two"), ("two", "one"))
@@ -93,11 +91,9 @@ class Stage:
         return receive(self.applications[name], queue=QUEUE, top=1000)
 
     def waiting(self, name: str) -> int:
-        """How many messages are in a transmission queue."""
         return len(rows(self.applications[name], "SELECT 1 FROM broker_transmission"))
 
     def far_instances(self) -> dict[uuid.UUID, bytes | None]:
-        """The far side of every dialog of the shop that is fixed."""
         query = "SELECT conversation_id, far_broker_instance FROM broker_conversation"
         return {uuid.UUID(bytes=conversation): far for conversation, far in rows(self.applications["shop"], query)}
 
@@ -122,7 +118,6 @@ def instance_of(node: Node) -> bytes:
 
 
 def dropped_by(node: Node, disposition: Disposition) -> int:
-    """At a gateway in the pass, at a database when stored."""
     return node.forwarder.dropped[disposition] + (node.endpoint.dropped[disposition] if node.endpoint else 0)
 
 

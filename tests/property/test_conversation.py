@@ -25,7 +25,6 @@ Place = tuple[int, int]
 
 
 def cut(bodies: list[bytes]) -> list[Outgoing]:
-    """The fragments of these messages, in order."""
     fragments = []
     for sequence, body in enumerate(bodies):
         pieces = [body[start : start + FRAGMENT] for start in range(0, max(1, len(body)), FRAGMENT)]
@@ -36,8 +35,6 @@ def cut(bodies: list[bytes]) -> list[Outgoing]:
 
 
 class FarSide:
-    """Stores what is expected, keeps what is early."""
-
     def __init__(self) -> None:
         self.expected = (0, 0)
         self.early: dict[tuple[int, int], tuple[bytes, int]] = {}
@@ -93,7 +90,6 @@ class Model:
         return self.all("waiting", "out", "lost", "held")
 
     def next(self) -> Place | None:
-        """Which is sent next, were there a window for it."""
         return self.lost[0] if self.lost else next(iter(self.all("waiting")), None)
 
     def offer(self, where: Place) -> None:
@@ -238,7 +234,6 @@ class OutboundMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.all("out"))
     @rule(data=st.data(), wait=st.floats(0.0, 3.0))
     def refuse(self, data: st.DataObject, wait: float) -> None:
-        """The next hop asks for one again, later."""
         where = data.draw(st.sampled_from(self.model.all("out")))
         before = self.model.retry_at[where]
         self.outbound.refuse(where, self.now, wait)

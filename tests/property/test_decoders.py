@@ -25,7 +25,6 @@ U64 = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([2**63 - 1, 2**63]))
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """One record."""
     to_service, from_service = draw(NAMES), draw(NAMES)
     header = HEADER.pack(
         draw(U32),
@@ -58,7 +57,6 @@ LEGENDS = st.builds(
 def told(
     decoder: ColumnDecoder, parts: list[bytes], legend: Legend
 ) -> list[tuple[int, list[int], Columns, list[bytes]]]:
-    """Everything that can be seen of a decoder."""
     seen = []
     for data in parts:
         count, numbers = decoder.scan(data)

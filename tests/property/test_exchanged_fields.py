@@ -46,7 +46,6 @@ MESSAGES = {"message": LAST, "end": LAST | Flag.END_DIALOG, "error": LAST | Flag
 
 
 def secured_with(principal: str, mode: Mode | None) -> Secured | None:
-    """How a side is secured whose far side is this principal."""
     return None if mode is None else Secured(mode, principal, SECRET if mode is Mode.ANONYMOUS else b"")
 
 
@@ -88,7 +87,6 @@ class Stage:
             return store_frames(self.db, self._instance, [frame], NOW, verifier=self._verifier, inside=inside or {})
 
     def take_genuine(self, contact: Contact, sequence: int, stored: tuple[int, int] = (1, 0)) -> ReceiveResult:
-        """A message of a far side of the two."""
         if self.inside is None:
             return self.take(frame_of(contact, "message", sequence, stored=stored))
         return self.take(frame_of(replace(contact, secured=None), "message", sequence, stored=stored), {0: self.inside})
@@ -123,7 +121,6 @@ def open_targets(db: DaemonConnection, mode: Mode | None, inside: Secured | None
 
 
 def open_initiators(db: DaemonConnection, mode: Mode | None, *, is_bound: bool = True) -> Stage:
-    """Two dialogs that were begun here, answered or not."""
     far = []
     for name in (b"1", b"2"):
         here, there = f"//here/{name!r}", f"//far/{name!r}"
@@ -141,7 +138,6 @@ def open_initiators(db: DaemonConnection, mode: Mode | None, *, is_bound: bool =
 
 
 def closed(stage: Stage) -> Stage:
-    """The same, of which tombstones are left."""
     for (endpoint_id,) in stage.db.execute("SELECT endpoint_id FROM broker_conversation").fetchall():
         close(stage.db, endpoint_id, NOW, FailureReason.CLEANUP)
     return stage

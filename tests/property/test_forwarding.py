@@ -114,8 +114,6 @@ TAILS = st.one_of(
 
 @dataclass
 class Outcome:
-    """What a stream comes to."""
-
     forwarded: dict[NetworkAddress, list[bytes]] = field(default_factory=dict)
     delivered: dict[bytes, list[bytes]] = field(default_factory=dict)
     received: Counter[int] = field(default_factory=Counter)

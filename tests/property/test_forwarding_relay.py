@@ -83,7 +83,6 @@ class Neighbour:
     held: list[tuple[bytes, float]] = field(default_factory=list)
 
     def give(self, frame: bytes) -> bool:
-        """Write a frame if the link takes the beginning of it."""
         if not self.room or self.owed:
             return False
         self.seen += frame[: self.room]
@@ -175,7 +174,6 @@ class Relay(RuleBasedStateMachine):
         self.end_visit(frame, self.now, disposition)
 
     def end_visit(self, frame: bytes, entered: float, disposition: Disposition) -> None:
-        """What has to be recorded of it."""
         header, _ = decode_dialog(frame)
         consumed = header.time_consumed + round((self.now - entered) * 1000)
         self.visits[header.message_id, entered, self.now, disposition, consumed, len(frame)] += 1
@@ -269,7 +267,6 @@ class Relay(RuleBasedStateMachine):
 
 
 def place(frame: bytes) -> tuple[object, ...]:
-    """What two copies of one frame share."""
     header, _ = decode_dialog(frame)
     side = header.is_from_target
     return header.kind, side, header.conversation_id, header.sequence_number, header.fragment_number
@@ -280,8 +277,6 @@ def deliver_nothing(database: bytes, frames: list[bytes], origin: FrameOrigin) -
 
 
 class CompiledRelay(Relay):
-    """The same on the compiled kernel."""
-
     kernel_name = "compiled"
 
 

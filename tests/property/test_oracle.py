@@ -39,7 +39,6 @@ class Situation:
 
 
 def surroundings(situation: Situation) -> RoutingContext:
-    """The same situation in the router's own words."""
     facts, here = situation.facts, situation.here
     msdb = build_table(here.msdb, now=here.now)
     return RoutingContext(

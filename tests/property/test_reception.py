@@ -211,7 +211,6 @@ class ReceptionMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def arrive_in_order(self, data: st.DataObject) -> None:
-        """So that dialogs get anywhere."""
         self.take(self.frames[: data.draw(st.integers(1, len(self.frames)))])
 
     @precondition(lambda self: self.model.state)
@@ -262,7 +261,6 @@ class ReceptionMachine(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        """Errors come first, the rest in order."""
         expected = sorted(self.model.unread, key=lambda message: -message[0])
 
         messages = receive(self.db, queue=QUEUE)
@@ -352,7 +350,6 @@ halves = st.one_of(st.integers(0, 3), st.just(2**32 - 1))
 
 @st.composite
 def junk(draw: st.DrawFn, conversation_id: bytes, instance: bytes) -> bytes:
-    """Anything that has the form of a dialog frame."""
     contact = Contact(
         conversation_id,
         draw(st.booleans()),

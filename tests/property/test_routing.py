@@ -72,7 +72,6 @@ surroundings = st.builds(
 
 
 def _target(decision: Decision) -> tuple[object, ...]:
-    """Where a frame goes, or why it goes nowhere."""
     first = decision.candidates[0].address if decision.candidates else None
     return decision.disposition, decision.step, decision.route, first, decision.database
 

@@ -105,7 +105,6 @@ def test_what_was_not_changed_is_opened_and_a_bit_that_was_is_noticed(one: Sent,
 def test_what_was_cut_off_or_moved_to_another_dialog_or_direction_is_noticed(
     one: Sent, other: bytes, data: st.DataObject
 ) -> None:
-    """Also if the length was made to fit."""
     end = data.draw(st.integers(0, len(one.frame) - 1))
     cut = one.frame[:end]
     moved = one.frame[:32] + other + one.frame[48:]

@@ -90,7 +90,6 @@ def test_loading_gives_settings_or_its_report_of_which_each_note_takes_one_line(
 
 
 def _paths(value: Any, path: KeyPath = ()) -> list[KeyPath]:
-    """Every key path below a parsed value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, below in items for found in ((*path, key), *_paths(below, (*path, key)))]
 

@@ -96,7 +96,6 @@ any_input = st.binary(max_size=600) | mutated()
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
-    """The data, cut at these places."""
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     return [data[start:stop] for start, stop in pairwise(places)]
 

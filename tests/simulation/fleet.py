@@ -1,22 +1,28 @@
-"""
-Fleets that no machine holds, by the product's own parts under one virtual clock: who is chosen, who dials when, who
+"""Fleets that no machine holds, by the product's own parts under one virtual clock: who is chosen, who dials when, who
 learns of a failover when, and what a link costs.
 
-`python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json` and `fleets.svg`; see there,
-and docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures, but for memory.
+`python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json` and `fleets.svg`; see
+docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures, but for memory.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import json
 import math
 import random
+import statistics
 import sys
+import time
+import tracemalloc
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,17 +30,323 @@ from unittest import mock
 import structlog
 
 from bench.plot import WIDTH, drawing
+from broker.conversation.frames import Contact, Fragment, Travel, message_frame
+from broker.errors import PeerSilentError
+from broker.flow import Disposition
+from broker.forwarding.entry import FrameOrigin
 from broker.net.dialer import Dialer
 from broker.net.peer_table import PeerTable
-from broker.protocol.layout import NO_GUID
+from broker.protocol.frame import Hello, decode_dialog, encode_link
+from broker.protocol.layout import NO_GUID, Flag, FrameKind
+from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide
+from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide, hosted
+from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
-from tests.simulation.fleet_crowd import crowd, memory
-from tests.simulation.fleet_failover import failover
-from tests.simulation.machine import MachineLoop, Net
+from tests.simulation.instance import Instance, Part
+from tests.simulation.joined import around
+from tests.simulation.machine import MachineLoop, Net, PlayedEnd, Process
 from tests.support.virtual_time import run_virtually
+
+BATCH = 20  # messages that a talker sends at one time
+PAUSE_SECONDS = 0.2  # ... and between two such times
+
+
+def memory(links: int) -> dict[str, Any]:
+    """Bytes of a gateway for each link that is online and idle, objects of the loop and the socket left out."""
+    loop = MachineLoop()
+    found: dict[str, Any] = {}
+
+    async def main(_: object) -> None:
+        net = Net(loop, random.Random(1))
+        gateway = Instance(Part("gateway", ()), around(net, random.Random(1)), b"g" * 16)
+        gateway.start()
+        strangers = Process("town")
+
+        def connect(number: int) -> Any:
+            near, far = PlayedEnd(net, gateway.process), PlayedEnd(net, strangers)
+            near.far, far.far = far, near
+            hello = Hello(instance=uuid.uuid4().bytes, arbitration=uuid.uuid4().bytes, name=f"endpoint-{number}",
+                          addresses=(f"tcp://endpoint-{number}:4022",))  # fmt: skip
+            far.send(encode_link(hello))
+            return near
+
+        accept = gateway.peers.accept
+        for number in range(10):
+            gateway.process.context.run(accept, connect(number), f"tcp://town:{number}")
+        await asyncio.sleep(1.0)
+        ends = [connect(number) for number in range(10, 10 + links)]
+        await asyncio.sleep(0.1)
+        tracemalloc.start()
+        for number, end in enumerate(ends):
+            gateway.process.context.run(accept, end, f"tcp://town:{1000 + number}")
+        await asyncio.sleep(0.5)
+        found["bytes"] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        found["links"] = len(gateway.peers.links) - 10
+        gateway.kill()
+        for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
+            asyncio.tasks._unregister_task(task)
+
+    with structlog.testing.capture_logs():
+        run_virtually(main, loop)
+    assert found["links"] == links
+    return {"links": links, "bytes of a link": round(found["bytes"] / links)}
+
+
+class Talker(Instance):
+    """An endpoint without a database: it hosts a service, and knows what came, by conversation."""
+
+    def __init__(self, *made: Any) -> None:
+        super().__init__(*made)
+        self.got: Counter[bytes] = Counter()
+        self.wrong = 0
+
+    def on_routes(self) -> None:
+        super().on_routes()
+        here = hosted({self.broker_instance: [self.part.service]})
+        self.forwarder.set_routing(table=self.routes, hosted=here, is_forwarding=False)
+
+    def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
+        for frame in frames:
+            header = decode_dialog(frame)[0]
+            assert database == header.to_broker_instance, origin
+            self.wrong += header.sequence_number != self.got[header.conversation_id]
+            self.got[header.conversation_id] += 1
+
+
+def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, Any]:
+    """
+    Talkers and gateways, so many of each, and so many messages of each talker, sent to the next one by two gateways.
+
+    Links, handshakes, heartbeats, routing and forwarding are the product's own. Everything has to come, once and in
+    order.
+    """
+    loop, chance = MachineLoop(), random.Random(seed)
+    talking, hopping = counts
+    found: dict[str, Any] = {}
+    begun = time.process_time()
+
+    async def main(_: object) -> None:
+        net = Net(loop, chance)
+        hops, talkers = await _gathered(net, counts, chance)
+        pairs = zip(talkers, [*talkers[1:], talkers[0]], strict=True)
+        await asyncio.gather(*(_talk(near, far, messages, chance) for near, far in pairs))
+        await asyncio.sleep(5.0)
+        found["seconds"] = loop.time()
+        found["delivered"] = sum(one.got.total() for one in talkers)
+        found["wrong"] = sum(one.wrong for one in talkers)
+        found["forwarded"] = sum(hop.forwarder.received.total() for hop in hops)
+        found["dropped"] = _parted(loop, hops, talkers)
+
+    _run(loop, main)
+    return {
+        "instances": talking + hopping,
+        "messages sent": talking * messages,
+        "messages delivered": found["delivered"],
+        "forwarded by gateways": found["forwarded"],
+        "doubled, out of order, or lost": found["wrong"] + talking * messages - found["delivered"],
+        "dropped": found["dropped"],
+        "virtual seconds": round(found["seconds"], 1),
+        "CPU seconds": round(time.process_time() - begun),
+    }
+
+
+async def _gathered(net: Net, counts: tuple[int, int], chance: random.Random) -> tuple[list[Instance], list[Talker]]:
+    talking, hopping = counts
+    surroundings = around(net, chance)
+    names = [f"endpoint-{number}" for number in range(talking)]
+    to_all = tuple(RouteProperties(service_name=f"Service {name}", address=f"tcp://{name}:4022") for name in names)
+    hops = [Instance(Part(f"gateway-{number}", to_all), surroundings, uuid.uuid4().bytes) for number in range(hopping)]
+    talkers = []
+    for number, name in enumerate(names):
+        far = f"Service {names[(number + 1) % len(names)]}"
+        ways = tuple(
+            RouteProperties(service_name=far, address=f"tcp://gateway-{(number + more) % hopping}:4022")
+            for more in range(2)
+        )
+        local = (RouteProperties(address="LOCAL"),)
+        talkers.append(Talker(Part(name, local, None, f"Service {name}", ways), surroundings, chance.randbytes(16)))
+    for one in [*hops, *talkers]:
+        one.start()
+    await asyncio.sleep(1.0)
+    return hops, talkers
+
+
+def _parted(loop: MachineLoop, hops: list[Instance], talkers: list[Talker]) -> int:
+    """All of them end; the frames that they have dropped."""
+    dropped: Counter[Disposition] = Counter()
+    for one in [*hops, *talkers]:
+        assert one.forwarder.unaccounted == 0
+        dropped += one.forwarder.dropped
+        one.kill()
+    for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
+        asyncio.tasks._unregister_task(task)
+    return dropped.total()
+
+
+def _run(loop: MachineLoop, main: Any) -> None:
+    patches = mock.patch("broker.net.dialer.socket", _Sockets(loop)), mock.patch("time.monotonic", loop.time)
+    with patches[0], patches[1], structlog.testing.capture_logs():
+        run_virtually(main, loop)
+
+
+class _Sockets:
+    """The module `socket`, as the dialler uses it."""
+
+    SOCK_STREAM = 1
+
+    def __init__(self, loop: MachineLoop) -> None:
+        self._loop = loop
+
+    def socket(self, *kind: object) -> PlayedEnd:
+        return self._loop.net.socket(*kind)
+
+
+async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random) -> None:
+    await asyncio.sleep(chance.uniform(0.0, 1.0))
+    contact = Contact(
+        chance.randbytes(16),
+        is_initiator=True,
+        service_name=near.part.service,
+        broker_instance=near.broker_instance,
+        far_service=far.part.service,
+        far_broker_instance=far.broker_instance,
+    )
+    facts = RoutingFacts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
+    origin = _Nobody()
+    for start in range(0, messages, BATCH):
+        here = RoutingContext(near.own_routes, Hosted(), near.peers.table.health_of, is_forwarding=False)
+        frames = []
+        for sequence in range(start, min(messages, start + BATCH)):
+            way = near.forwarder.table.entry_for(decide(facts, here), FrameKind.MESSAGE)
+            fragment = Fragment((sequence, 0), Flag.LAST_FRAGMENT, b"x" * 200, (0, 0))
+            frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
+        near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+class _Nobody:
+    def __init__(self) -> None:
+        self.received: Counter[int] = Counter()
+
+    def reject(self, _frame: object, _disposition: Disposition) -> None: ...
+
+
+TICK_SECONDS = 1.0  # between two looks of an instance at its links
+ROUND_TRIP = 0.02  # seconds at most, to any gateway
+TAKE_OVER_SECONDS = 0.1  # until the partner has the lock of a principal that is gone
+GONE_AT = 100.0
+TAKEN_AT = GONE_AT + TAKE_OVER_SECONDS
+AFTER_SECONDS = 120.0
+HEARTBEAT_MS = 15_000  # as configured where nobody says otherwise
+
+
+class Clock:
+    """Virtual seconds; what is due at one instant is done in the order in which it was planned."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._plan: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = itertools.count()
+
+    def later(self, seconds: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._plan, (self.now + seconds, next(self._number), do))
+
+    def run(self, until: float) -> None:
+        while self._plan and self._plan[0][0] <= until:
+            self.now, _, do = heapq.heappop(self._plan)
+            do()
+        self.now = until
+
+
+class Prober:
+    """One gateway. Shape: `known_at` when it knew that the partner is the principal; `asked_at` when it asked."""
+
+    def __init__(self, clock: Clock, chance: random.Random, *, is_silent: bool) -> None:
+        self.clock = clock
+        self.known_at: float | None = None
+        self.asked_at: list[float] = []
+        self._trip = chance.uniform(0.001, ROUND_TRIP)
+        self._has_asked = False
+        self._route = MirroredRoute("first", "second", chance.random)
+        self._route.use(clock.now)
+        self._route.on_reply("second", "mirror", 1, clock.now)
+        self._route.on_reply("first", "principal", 1, clock.now)
+        lost_at = GONE_AT + self._trip / 2
+        if is_silent:
+            lost_at = silent_at(chance.uniform(0.0, HEARTBEAT_MS / 1000))
+        clock.later(lost_at, self._lose)
+
+    def tell(self) -> None:
+        """The partner says what it is to a prober that has asked it."""
+        if self._has_asked:
+            role, epoch = ("principal", 2) if self.clock.now >= TAKEN_AT else ("mirror", 1)
+            self.clock.later(self._trip / 2, partial(self._hear, role, epoch))
+
+    def _lose(self) -> None:
+        self._follow(self._route.on_unreachable("first", "connection reset", self.clock.now))
+
+    def _hear(self, role: str, epoch: int) -> None:
+        if self._route.principal is None:
+            self._follow(self._route.on_reply("second", role, epoch, self.clock.now))
+
+    def _follow(self, addresses: tuple[str, ...]) -> None:
+        route, now = self._route, self.clock.now
+        if "second" in addresses:
+            self.asked_at.append(now)
+            self._has_asked = True
+            self.clock.later(self._trip / 2, self.tell)
+        if route.principal == "second":
+            self.known_at = now
+        elif route.due is not None:
+            self.clock.later(max(0.0, route.due - now), partial(self._on_time, route.due))
+
+    def _on_time(self, due: float) -> None:
+        if self._route.due == due:
+            self._follow(self._route.on_time(self.clock.now))
+
+
+def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]:
+    """
+    The principal of a pair that all gateways use is gone: with a reset of its connections, or silent.
+
+    A silent one is found out by the heartbeat, for whose silence each link waits. The partner takes over, and tells at
+    once whoever has asked it.
+    """
+    chance, clock = random.Random(seed), Clock()
+    probers = [Prober(clock, chance, is_silent=is_silent) for _ in range(gateways)]
+
+    def announce() -> None:
+        for prober in probers:
+            prober.tell()
+
+    clock.later(TAKEN_AT, announce)
+    clock.run(GONE_AT + AFTER_SECONDS)
+    delays = sorted(prober.known_at - GONE_AT for prober in probers if prober.known_at is not None)
+    asked = [at for prober in probers for at in prober.asked_at]
+    return {
+        "know the partner": len(delays),
+        "seconds until half know": round(statistics.median(delays), 2),
+        "seconds until all know": round(delays[-1], 2),
+        "questions to the partner": len(asked),
+        "questions in the fullest second": max(Counter(int(one) for one in asked).values()),
+    }
+
+
+def silent_at(phase: float) -> float:
+    """When a link with nothing but heartbeats finds its peer silent, which it last heard `phase` seconds before."""
+    connection = LinkStateMachine(Hello(heartbeat_ms=HEARTBEAT_MS), now=GONE_AT - phase)
+    connection.receive(Hello(heartbeat_ms=HEARTBEAT_MS, instance=b"p" * 16), GONE_AT - phase)
+    now = GONE_AT
+    while True:
+        try:
+            connection.tick(now)
+        except PeerSilentError:
+            return now
+        now += TICK_SECONDS
+
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "performance"
 TICK_SECONDS = 1.0  # between two looks of an instance at what it might dial
@@ -60,12 +372,10 @@ SMALL = Size(gateways=50, endpoints=2000, connections=300, links=30, talkers=20,
 
 
 def address_of(number: int) -> NetworkAddress:
-    """Of a gateway."""
     return NetworkAddress(f"gateway-{number}", 4022)
 
 
 def table_to(*numbers: int) -> RouteTable:
-    """Routes to one service by each of these gateways."""
     now = datetime.now(UTC)
     properties = [RouteProperties(service_name="Billing", address=str(address_of(one))) for one in numbers]
     return build_table(
@@ -248,7 +558,6 @@ def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Every question, one after the other."""
     told = storm(size)
     short = storm(size, away=1.0)
     with mock.patch("broker.net.peer_table.SPREAD", 0.0):

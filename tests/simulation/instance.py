@@ -48,7 +48,7 @@ from broker.store.sqlite.role_file import PrincipalRecord, write_principal
 from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation.machine import PORT, Net, Process
-from tests.simulation.watched_store import WatchedStore
+from tests.simulation.performance import WatchedStore
 
 MAX_FRAME = 4096
 HEARTBEAT_MS = 1000
@@ -110,20 +110,17 @@ class Instance:
 
     @property
     def address(self) -> NetworkAddress:
-        """Where it is reached."""
         return NetworkAddress(self.part.name, PORT)
 
     # --- lives ---
 
     def start(self) -> None:
-        """A new process."""
         self.life += 1
         self.is_up = True
         self.process = Process(self.part.name)
         self.process.context.run(self._build)
 
     def do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Something that its own process does."""
         return self.process.context.run(asyncio.get_running_loop().create_task, work)
 
     def kill(self, *, is_dark: bool = False) -> None:
@@ -148,7 +145,6 @@ class Instance:
             await endpoint.close()
 
     def lose_lock(self) -> None:
-        """Storage takes the lock of a process that stands still."""
         if self._lock >= 0:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
@@ -217,7 +213,6 @@ class Instance:
         return RoleKeeper(self.part.name, path, LockSource(), self, supervision=supervision)
 
     def reroute(self, routes: tuple[RouteProperties, ...], own_routes: tuple[RouteProperties, ...]) -> None:
-        """Other routes, of msdb and of the database."""
         self.routes, self.own_routes = table_of(routes), table_of(own_routes)
         self.process.context.run(self.on_routes)
 
@@ -279,7 +274,6 @@ class Instance:
     # --- the database; `Hosting` of the keeper ---
 
     async def open(self, _name: str, least_epoch: int) -> PrincipalRecord:
-        """Take the database over and serve it."""
         assert self.keeper is not None
         assert self.part.path is not None
         store = await asyncio.to_thread(self._take, self.part.path, least_epoch, self.keeper.standing.epoch)
@@ -306,7 +300,6 @@ class Instance:
         await asyncio.to_thread(self._give_back)
 
     def announce(self, broker_instance: bytes) -> None:
-        """Tell those who asked."""
         self.peers.announce_role(broker_instance)
 
     _leaving: Endpoint | None = None
@@ -348,7 +341,6 @@ class Instance:
 
 @lru_cache(maxsize=64)
 def table_of(routes: tuple[RouteProperties, ...]) -> RouteTable:
-    """A table of these routes."""
     now = datetime.now(UTC)
     return build_table([create_route(f"route {number}", one, now=now) for number, one in enumerate(routes)], now=now)
 

@@ -80,13 +80,10 @@ class Road:
 
     @property
     def is_hostile(self) -> bool:
-        """Whether frames are meddled with."""
         return bool(self.loss or self.repeat or self.late or self.damage)
 
 
 class MachineLoop(VirtualLoop):
-    """Virtual time for processes and their sockets."""
-
     def __init__(self) -> None:
         super().__init__()
         self.withholds = self._withholds
@@ -94,7 +91,6 @@ class MachineLoop(VirtualLoop):
         self.net: Net
 
     def wall_clock(self) -> float:
-        """As the process that asks believes."""
         owner = OWNER.get()
         return WALL_CLOCK + self._now + (0.0 if owner is None else owner.off)
 
@@ -123,27 +119,22 @@ class MachineLoop(VirtualLoop):
         fd.look()
 
     def remove_reader(self, fd: Any) -> bool:
-        """Do so no more."""
         was, fd.reader = fd.reader, None
         return was is not None
 
     def add_writer(self, fd: Any, callback: Callable[..., Any], *_args: Any) -> None:  # type: ignore[override]
-        """Call back while something can be sent."""
         fd.writer = callback
         fd.look()
 
     def remove_writer(self, fd: Any) -> bool:
-        """Do so no more."""
         was, fd.writer = fd.writer, None
         return was is not None
 
     async def getaddrinfo(self, host: Any, port: Any, **_how: Any) -> list[Any]:
-        """Every name is known."""
         await asyncio.sleep(0)
         return [(2, 1, 6, "", (host, port))]
 
     async def sock_connect(self, sock: Any, address: Any) -> None:
-        """Connect, or fail as a machine does."""
         await self.net.connect(sock, address)
 
 
@@ -186,7 +177,6 @@ class PlayedEnd:
         """None matters here."""
 
     def recv_into(self, view: memoryview) -> int:
-        """Read what has come."""
         if self._inbox:
             size = min(len(view), len(self._inbox), self.net.crumb())
             view[:size] = self._inbox[:size]
@@ -203,7 +193,6 @@ class PlayedEnd:
         raise BlockingIOError
 
     def send(self, data: Any) -> int:
-        """Send as much as there is room for."""
         if self._problem is not None:
             raise self._problem
         size = min(len(data), self.net.road.room - self.unread)
@@ -214,7 +203,6 @@ class PlayedEnd:
         return size
 
     def shutdown(self, _how: int) -> None:
-        """Nothing more comes from here."""
         self.post(None)
 
     def close(self) -> None:
@@ -264,17 +252,14 @@ class PlayedEnd:
             self._arrive(what)
 
     def hear(self, data: bytes) -> None:
-        """Bytes have come."""
         self._inbox += data
         self.look()
 
     def end(self) -> None:
-        """The far end sends nothing more."""
         self._has_ended = True
         self.look()
 
     def fail(self, problem: OSError) -> None:
-        """The connection is gone."""
         self._problem = problem
         self.look()
 
@@ -282,16 +267,13 @@ class PlayedEnd:
 
     @property
     def can_read(self) -> bool:
-        """Whether a read would bring anything, if only the end."""
         return bool(self._inbox) or self._has_ended or self._problem is not None
 
     @property
     def can_write(self) -> bool:
-        """Whether something would be taken."""
         return self._problem is not None or self.unread < self.net.road.room
 
     def look(self) -> None:
-        """Plan the callbacks that are due."""
         is_wanted = (self.reader is not None and self.can_read) or (self.writer is not None and self.can_write)
         if is_wanted and not self._is_due and not self.is_closed:
             self._is_due = True
@@ -332,16 +314,13 @@ class Net:
         loop.net = self
 
     def delay(self) -> float:
-        """Of the next thing sent."""
         return self.chance.uniform(0.0002, self.road.delay)
 
     def crumb(self) -> int:
-        """How much the next read brings at most."""
         most = self.road.crumb
         return most if most >= 1 << 18 else self.chance.randint(1, most)
 
     def is_cut(self, near: str, far: str) -> bool:
-        """Whether nothing arrives this way now."""
         return self.cuts[near, far] > 0
 
     def cut(self, ways: list[tuple[str, str]]) -> Callable[[], None]:
@@ -357,13 +336,11 @@ class Net:
         return mend
 
     def socket(self, *_kind: object) -> PlayedEnd:
-        """As `socket.socket`, in the process that asks."""
         owner = OWNER.get()
         assert owner is not None
         return PlayedEnd(self, owner)
 
     async def connect(self, near: PlayedEnd, where: tuple[str, int]) -> None:
-        """Three steps, of which the network may lose each."""
         host, here = where[0], near.owner.host
         await asyncio.sleep(self.delay())
         while not self._is_whole(here, host):  # noqa: ASYNC110 - virtual time
@@ -453,7 +430,6 @@ class Net:
             near.look()
 
     def _damaged(self, frame: bytes) -> bytes:
-        """A bit of its body turned over, where it has one."""
         _, body = decode_dialog(frame)
         if not body:
             return frame

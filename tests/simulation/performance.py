@@ -1,32 +1,317 @@
 """
 How a story of dialogs is performed, whatever the instances and the network are, and what must have become of it.
 
-When it has been told, everything gets well, and then everything that was promised must come true: each direction of
-each dialog was delivered once and in order, both sides know that it is over, nothing is left in files or in memory, and
-nobody says anything any more.
+The applications' records are the model: they change only when a transaction has committed, so they say what has to be
+delivered, and in which order. When a story has been told, everything gets well. Then each direction of each dialog was
+delivered once and in order, both sides know that it is over, nothing is left, and nobody says anything any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
+import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog, begin_dialog, get_dialog
+from broker.client.receiving import Message, receive
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
+from broker.errors import ConversationError, StoreUnavailableError
+from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.inspect import read_balance
-from tests.simulation.application import Application, Side, carry_out, keep_reading
-from tests.simulation.ending import check_direction, fragments_needed, is_nothing_left, maybe_end, rows_left
-from tests.simulation.story import DAY, SIDES, Blow
-from tests.simulation.watched_store import WatchedStore
+from broker.store.sqlite.quarantine import failures, resume
+from broker.store.sqlite.transaction import epoch
+from broker.store.sqlite.write_batch import SqliteStore
+from tests.simulation.story import DAY, SIDES, Blow, Deed, Habit
+from tests.support.dialog import QUEUE, rows
 from tests.support.virtual_time import VirtualLoop
+
+
+class WatchedStore(SqliteStore):
+    """
+    Fails now and then, before, within or behind the commit; after each turn the ledger holds.
+
+    Shape: `chance` and `failure`, the chance that a turn fails, are those of a story, which makes a class of its own.
+    """
+
+    chance: random.Random
+    failure = 0.0
+
+    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
+        """
+        As `SqliteStore`.
+
+        Raises:
+            StoreUnavailableError: as well when it is to fail.
+            AssertionError: messages are unaccounted for, or a copy that has been taken over has stored something.
+        """
+        how = self.chance.choice(["before", "within", "behind"]) if self.chance.random() < self.failure else ""
+        if how == "before":
+            raise StoreUnavailableError(str(self.path), "played: before")
+        if how == "within":
+            steps = iter([0] * self.chance.randrange(300))
+            self.connection.set_progress_handler(lambda: 1 if self._is_over(steps) else 0, 5)
+        seen = self._seen
+        try:
+            result = super().write_in_writer(batch)
+        finally:
+            self.connection.set_progress_handler(None, 0)
+            if self.connection.in_transaction:  # SQLite may stop behind a BEGIN that has worked; no disk does that
+                self.connection.execute("ROLLBACK")
+            assert read_balance(self.connection).unaccounted == 0
+        if batch.frames:
+            assert self.epoch == epoch(self.connection), "frames were stored by a principal of earlier"
+        if how == "behind":
+            self._seen = seen  # as when a look behind the commit fails: what was found is found again
+            raise StoreUnavailableError(str(self.path), "played: behind")
+        return result
+
+    def _is_over(self, steps: object) -> bool:
+        if next(steps, None) is None:  # type: ignore[call-overload]
+            self.connection.set_progress_handler(None, 0)
+            return True
+        return False
+
+
+ENDED = frozenset({8426, 8429, 8462, 8489, 8410})  # what may be answered to who is too late
+ERROR_NUMBER = 4711
+
+
+@dataclass(eq=False)
+class Side:
+    """What is true of one side of one dialog. Shape: `timer` UTC instant for which a timer is set."""
+
+    sent: list[bytes] = field(default_factory=list)
+    got: list[bytes] = field(default_factory=list)
+    has_ended: bool = False
+    is_told: bool = False  # it ended because the far side had, or because of an error
+    has_failed: bool = False  # an error was sent or received here
+    timer: float | None = None
+
+
+class Application:
+    """
+    One side's application on a connection of its own.
+
+    Shape: `sides` by conversation_id, in the order of their first use; `note` is told each thing done.
+    """
+
+    def __init__(self, name: str, path: Path, chance: random.Random, note: Callable[[str], None]) -> None:
+        self.name = name
+        self.db = sqlite3.connect(path, isolation_level=None)
+        self.sides: dict[uuid.UUID, Side] = defaultdict(Side)
+        self._random = chance
+        self._note = note
+        self._after_commit: list[Callable[[], None]] = []
+
+    # --- transactions ---
+
+    @contextmanager
+    def _transaction(self, *, is_kept: bool) -> Iterator[None]:
+        """What the model learns in it becomes true with the commit, or never."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            self._after_commit.clear()
+            raise
+        self.db.execute("COMMIT" if is_kept else "ROLLBACK")
+        if is_kept:
+            for change in self._after_commit:
+                change()
+        self._after_commit.clear()
+
+    def find(self, conversation: uuid.UUID) -> Dialog | None:
+        """This side of a dialog, None when there is none."""
+        query = "SELECT conversation_handle FROM broker_conversation WHERE conversation_id = ?"
+        found = rows(self.db, query, conversation.bytes)
+        return get_dialog(self.db, uuid.UUID(bytes=found[0])) if found else None
+
+    # --- deeds ---
+
+    def do(self, deed: Deed, dialog: Dialog) -> None:
+        """Do it; who is too late for it is told so, and nothing has happened then."""
+        self._note(f"{self.name}: {deed.what} {deed.amount} on dialog {deed.dialog}")
+        try:
+            with self._transaction(is_kept=deed.what != "rollback"):
+                self._do(deed, dialog)
+        except ConversationError as error:
+            _check_is_too_late(error)
+            self._note(f"{self.name}: refused with {error.number}")
+
+    def _do(self, deed: Deed, dialog: Dialog) -> None:
+        side = self.sides[dialog.conversation_id]
+        if deed.what == "send":
+            self._send(dialog, deed.amount)
+        elif deed.what in ("many", "rollback"):
+            bodies = [self.body(self._random.choice([0, 30, 150])) for _ in range(deed.amount)]
+            dialog.send_many(bodies)
+            self._after_commit.append(lambda: side.sent.extend(bodies))
+        elif deed.what == "timer":
+            due = time.time() + deed.amount / 10
+            dialog.set_timer(deed.amount / 10)
+            self._after_commit.append(lambda: setattr(side, "timer", due))
+        elif deed.what == "cancel":
+            dialog.cancel_timer()
+            self._after_commit.append(lambda: setattr(side, "timer", None))
+        else:
+            self.end(dialog, error=ERROR_NUMBER if deed.what == "error" else None)
+
+    def body(self, size: int) -> bytes:
+        """Of a message, so many bytes long."""
+        return self._random.randbytes(size)
+
+    def _send(self, dialog: Dialog, size: int) -> None:
+        body = self.body(size)
+        sequence = dialog.send(body)
+        sent = self.sides[dialog.conversation_id].sent
+        assert sequence >= len(sent)
+        self._after_commit.append(lambda: sent.append(body))
+
+    def end(self, dialog: Dialog, *, error: int | None = None, is_told: bool = False) -> None:
+        side = self.sides[dialog.conversation_id]
+        dialog.end(error=error)
+
+        def change() -> None:
+            side.has_ended, side.timer = True, None
+            side.is_told |= is_told
+            side.has_failed |= error is not None
+
+        if self.db.in_transaction:
+            self._after_commit.append(change)
+        else:
+            change()
+
+    # --- reading ---
+
+    def read(self, habit: Habit, *, is_settling: bool) -> None:
+        """One transaction of the reader; while it settles, none is rolled back and nothing new is begun."""
+        if not self.db.execute("SELECT EXISTS (SELECT 1 FROM broker_message)").fetchone()[0]:
+            return  # most looks find nothing, and a story has a thousand
+        is_kept = is_settling or self._random.random() >= habit.rollback
+        for failure in list(failures(self.db)):
+            if failure.quarantine_time is not None:
+                with self._transaction(is_kept=True):
+                    resume(self.db, failure.endpoint_id)
+        over: set[uuid.UUID] = set()
+        messages: list[Message] = []
+        with self._transaction(is_kept=is_kept):
+            messages = receive(self.db, queue=QUEUE, top=habit.top)
+            for message in messages:
+                if message.dialog.conversation_id not in over:
+                    self._take(message, over, 0.0 if is_settling else habit.answer)
+        if messages:
+            self._note(f"{self.name}: received {len(messages)}{'' if is_kept else ', rolled back'}")
+
+    def _take(self, message: Message, over: set[uuid.UUID], answer: float) -> None:
+        dialog = message.dialog
+        side = self.sides[dialog.conversation_id]
+        assert not side.has_ended, f"{self.name}: a message after the end of this side"
+        if message.is_timer:
+            enqueued = message.message_enqueue_time.timestamp()
+            if side.timer is not None and enqueued >= side.timer - 0.001:
+                self._after_commit.append(lambda: setattr(side, "timer", None))
+        elif message.is_end or message.is_error:
+            over.add(dialog.conversation_id)
+            if message.is_error:
+                self._after_commit.append(lambda: setattr(side, "has_failed", True))
+            self.end(dialog, is_told=True)
+        else:
+            body = message.body
+            self._after_commit.append(lambda: side.got.append(body))
+            if self._random.random() < answer:
+                try:
+                    self._send(dialog, self._random.choice([0, 5, 700]))
+                except ConversationError as error:
+                    _check_is_too_late(error)
+
+
+def _check_is_too_late(error: ConversationError) -> None:
+    assert error.number in ENDED, error
+
+
+async def carry_out(deeds: Iterable[Deed], dialogs: Sequence[Dialog], applications: Mapping[str, Application]) -> None:
+    """All that the story has the applications do, each in its time."""
+    for deed in deeds:
+        await asyncio.sleep(deed.after)
+        application = applications[deed.side]
+        dialog = application.find(dialogs[deed.dialog].conversation_id)
+        if dialog is not None:
+            application.do(deed, dialog)
+
+
+async def keep_reading(
+    application: Application, habit: Habit, chance: random.Random, is_settling: Callable[[], bool]
+) -> None:
+    while True:
+        await asyncio.sleep(chance.uniform(habit.pause / 2, habit.pause))
+        application.read(habit, is_settling=is_settling())
+
+
+ENVELOPE_BYTES = 100  # of the first fragment, at most
+LEFT_BEHIND = (
+    "broker_conversation",
+    "broker_transmission",
+    "broker_transmission_part",
+    "broker_fragment",
+    "broker_received",
+    "broker_message",
+    "broker_failure",
+)
+
+
+def maybe_end(applications: Mapping[str, Application], dialog: Dialog) -> bool:
+    """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
+    ours, theirs = (applications[name].sides[dialog.conversation_id] for name in SIDES)
+    if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
+        return True
+    is_complete = theirs.got == ours.sent and ours.got == theirs.sent
+    if is_complete and ours.timer is None and theirs.timer is None:
+        applications["shop"].end(dialog)
+        return True
+    return False
+
+
+def is_nothing_left(applications: Mapping[str, Application]) -> bool:
+    return not any(
+        rows(side.db, f"SELECT 1 FROM {table} LIMIT 1") for side in applications.values() for table in LEFT_BEHIND
+    )
+
+
+def rows_left(applications: Mapping[str, Application]) -> Iterator[str]:
+    for name, application in applications.items():
+        for table in LEFT_BEHIND:
+            for row in application.db.execute(f"SELECT * FROM {table} LIMIT 5"):
+                short = [value[:8].hex() if isinstance(value, bytes) else value for value in row]
+                yield f"left in {name}.{table}: {short}"
+
+
+def fragments_needed(applications: Mapping[str, Application], fragment_size: int) -> int:
+    """How many fragments there are in all that was sent, and in the ends of all dialogs."""
+    needed = 0
+    for application in applications.values():
+        for side in application.sides.values():
+            bodies = [*map(len, side.sent), 0]
+            needed += sum(-(-(size + ENVELOPE_BYTES) // fragment_size) for size in bodies)
+    return needed
+
+
+def check_direction(what: str, sender: Side, receiver: Side, *, has_failed: bool) -> None:
+    """What came is what was sent, in order; and all of it, where nothing cut the dialog short."""
+    assert receiver.got == sender.sent[: len(receiver.got)], f"{what}: not what was sent, or not in order"
+    if not has_failed and (receiver.is_told or not receiver.has_ended):
+        assert len(receiver.got) == len(sender.sent), f"{what}: {len(receiver.got)} of {len(sender.sent)} came"
+
 
 QUIET_SECONDS = 120.0  # virtual; within which everything has to be over once the network is whole
 SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
@@ -54,12 +339,10 @@ class Outcome:
 
 
 def place() -> Path | None:
-    """Where databases of stories are."""
     return FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
 
 
 def tuning(fragment_size: int) -> DialogTuning:
-    """Of all databases of stories."""
     return DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=fragment_size)
 
 
@@ -107,7 +390,6 @@ class Performance:
         self.store = failing_store(chance)
 
     def note(self, what: str) -> None:
-        """One line of the history."""
         self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
 
     # --- what differs ---
@@ -116,23 +398,18 @@ class Performance:
         """Everybody begins, and the network becomes as bad as the story says."""
 
     def lasting(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on for ever, beside reading."""
         return []
 
     async def strike(self, blow: Blow) -> None:
-        """Something happens."""
         raise NotImplementedError
 
     def part(self) -> None:
-        """All end."""
         raise NotImplementedError
 
     def get_well(self) -> None:
-        """The network is whole."""
         raise NotImplementedError
 
     def is_sending(self) -> bool:
-        """Whether anybody has something to send in memory."""
         raise NotImplementedError
 
     def is_known(self) -> bool:
@@ -144,23 +421,19 @@ class Performance:
         raise NotImplementedError
 
     def digest(self) -> int:
-        """Of the story."""
         return self.said()
 
     def check_rest(self) -> int:
         """Of everybody, at the end; the frames that both databases sent."""
         raise NotImplementedError
 
-    def check_now(self) -> None:
-        """What must be true while it settles."""
+    def check_now(self) -> None: ...
 
-    def tell_rest(self) -> None:
-        """Into the history, what is left in memory."""
+    def tell_rest(self) -> None: ...
 
     # --- what is the same ---
 
     async def run(self) -> None:
-        """All of it."""
         self.start()
         self.store.failure = self.story.store_failure
         shop = self.applications["shop"]
@@ -191,7 +464,6 @@ class Performance:
         await keep_reading(self.applications[name], self.story.habits[name], self.chance, lambda: self.is_settling)
 
     def clear_up(self) -> None:
-        """Nothing bad happens any more."""
         self.note("the network is whole")
         self.get_well()
         self.store.failure = 0.0
@@ -223,11 +495,9 @@ class Performance:
             await asyncio.sleep(self.look_seconds)
 
     def is_quiet(self) -> bool:
-        """Whether nothing is left anywhere."""
         return is_nothing_left(self.applications) and not self.is_sending()
 
     def check(self, dialogs: list[Dialog]) -> None:
-        """Everything promised has come true."""
         for number, dialog in enumerate(dialogs):
             ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
             has_failed = ours.has_failed or theirs.has_failed or self.story.lifetimes[number] < DAY
@@ -242,7 +512,6 @@ class Performance:
         assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
 
     def tell_what_is_left(self) -> None:
-        """Into the history."""
         for line in rows_left(self.applications):
             self.note(line)
         self.tell_rest()

@@ -19,8 +19,7 @@ from unittest import mock
 import structlog
 
 from broker.flow import Disposition
-from tests.simulation.application import Application
-from tests.simulation.performance import Outcome, Performance, failing_store, place, tuning
+from tests.simulation.performance import Application, Outcome, Performance, failing_store, place, tuning
 from tests.simulation.story import SIDES, Blow, Story
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
@@ -53,8 +52,6 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
 
 
 class _Stage(Performance):
-    """One performance."""
-
     look_seconds = 0.05
 
     def __init__(
@@ -85,7 +82,6 @@ class _Stage(Performance):
         return [self._age()]
 
     async def _age(self) -> None:
-        """Held frames grow old."""
         while True:
             await asyncio.sleep(1.0)
             for node in self.network.nodes.values():

@@ -1,9 +1,9 @@
 """
-Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of mirrored pairs, of both
-joined with whole instances, of two targets of one dialog, and of pairs with a file for each partner.
+Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of whole
+instances with mirrored pairs, of two targets of one dialog, and of pairs with a file for each partner.
 
 A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
-number always tells the same story: `make simulate OF=mirrors SEEDS=1 FROM=NUMBER`. What Python draws for the order of
+number always tells the same story: `make simulate OF=joined SEEDS=1 FROM=NUMBER`. What Python draws for the order of
 its sets is always the same, for which this module begins anew where it has to.
 
 Exit codes: 0 everything came true; 1 it did not, and the numbers are told.
@@ -22,17 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from tests.simulation import (
-    command_play,
-    command_story,
-    joined_play,
-    joined_story,
-    mirror_play,
-    mirror_story,
-    play,
-    story,
-    target_play,
-)
+from tests.simulation import command, joined, play, story, target_play
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
 LOOK_SECONDS = 10.0  # between two lines of progress
@@ -61,10 +51,9 @@ class Subject:
 
 SUBJECTS = {
     "dialogs": Subject(story.draw, play.play, story.smaller),
-    "mirrors": Subject(mirror_story.draw, mirror_play.play, mirror_story.smaller),
-    "joined": Subject(joined_story.draw, joined_play.play, joined_story.smaller),
+    "joined": Subject(joined.draw, joined.play, joined.smaller),
     "targets": Subject(target_play.draw, target_play.play, target_play.smaller),
-    "commanded": Subject(command_story.draw, command_play.play, joined_story.smaller),
+    "commanded": Subject(command.draw, command.play, joined.smaller),
 }
 
 
@@ -91,7 +80,6 @@ def trouble(story: S, how: Callable[[S], P]) -> tuple[str, P | None]:
 
 
 def tell(name: str, seed: int) -> Told:
-    """Draw it and play it."""
     subject = SUBJECTS[name]
     problem, outcome = trouble(subject.draw(seed), subject.play)
     ratio = outcome.frames / max(1, outcome.needed) if outcome is not None else 0.0
@@ -126,12 +114,10 @@ def explain(name: str, seed: int) -> str:
 
 
 def again(name: str, seed: int) -> str:
-    """The command that tells a story once more."""
     return f"again: make simulate OF={name} SEEDS=1 FROM={seed}"
 
 
 def tell_user(text: str) -> None:
-    """One line, at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -160,7 +146,6 @@ def simulate(name: str, seeds: range, processes: int) -> bool:
 
 
 def main() -> int:
-    """Play the numbers asked for."""
     if os.environ.get(HASHES) != "0":
         os.execve(sys.executable, sys.orig_argv, os.environ | {HASHES: "0"})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

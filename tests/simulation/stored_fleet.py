@@ -1,58 +1,216 @@
 """
 A fleet of whole instances with databases, under one virtual clock, while everything happens to it that can.
 
-Real applications begin dialogs in files; messages are stored, acknowledged, sent again. Meanwhile gateways, databases
-and partners of pairs are killed, cut off, stopped and started, and frames are lost, doubled, damaged and late. All that
-the joined stories ask for must be true here, and what has become of each message is told by name (`stored_judge`).
-`stored_run` plays two thousand instances and keeps the figures.
+`python -m tests.simulation.stored_fleet` plays two thousand, prints how far it is and writes
+`docs/performance/stored-fleet.json`. What has become of each message is told by name, by the applications' records.
+
+Exit codes: 0 everything promised came true; 1 it did not, and what was wrong is told.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import os
+import platform
 import random
+import resource
+import sqlite3
+import sys
 import tempfile
+import time
 import uuid
 import zlib
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from broker.client.dialog import begin_dialog
+from broker.client.dialog import Dialog, begin_dialog
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.transaction import epoch
-from tests.simulation.application import keep_reading
-from tests.simulation.ending import fragments_needed, is_nothing_left, maybe_end
+from tests.simulation.fleet import DIRECTORY
 from tests.simulation.instance import Instance, Surroundings
-from tests.simulation.joined_blows import Blows
-from tests.simulation.joined_play import stand_in
+from tests.simulation.joined import stand_in
+from tests.simulation.joined_blows import Belief, Blows, Watch
 from tests.simulation.machine import MachineLoop, Net, Road
 from tests.simulation.performance import (
     FRAMES_FACTOR,
     FRAMES_MORE,
     QUIET_SECONDS,
     SILENCE_SECONDS,
+    Application,
+    WatchedStore,
     ended,
     failing_store,
     forget_tasks,
+    fragments_needed,
+    is_nothing_left,
+    keep_reading,
+    maybe_end,
     place,
     raise_first,
     tuning,
 )
-from tests.simulation.stored_judge import Clerk, Diary, FleetStore, FleetWatch, Said, Talk, counted, judge
-from tests.simulation.stored_parts import parts_of
-from tests.simulation.stored_plan import House, Plan
+from tests.simulation.stored_plan import House, Plan, Size, draw, parts_of
 from tests.simulation.story import DAY, Blow, Habit
-from tests.simulation.watched_store import WatchedStore
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
+
+NUMBER_BYTES = 8
+TOLD_LINES = 300  # of what happened last
+AGAIN_SECONDS = 5.0  # until held frames are looked at again, once some were held too long
+
+
+class Diary:
+    """What has happened, in words: a sum of all of it, and its last lines."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.sum = 0
+        self.lines: deque[str] = deque(maxlen=TOLD_LINES)
+        self._clock = clock
+
+    def note(self, what: str) -> None:
+        line = f"{self._clock():8.3f} {what}"
+        self.sum = zlib.crc32(line.encode(), self.sum)
+        self.lines.append(line)
+
+
+class Said:
+    """What instances log, counted; `errors` but for those of a store that was made to fail."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        self.errors: list[Any] = []
+
+    def __call__(self, _logger: Any, method: str, event: Any) -> Any:
+        self.events[event["event"]] += 1
+        if method in {"error", "critical", "exception"} and event["event"] != "store failed":
+            self.errors.append(event)
+        raise structlog.DropEvent
+
+
+class Clerk(Application):
+    """An application whose bodies can be told apart. Shape: `numbers` of all bodies of the fleet so far."""
+
+    numbers: Iterator[int]
+
+    def __init__(self, numbers: Iterator[int], name: str, path: Path, chance: random.Random, diary: Diary) -> None:
+        super().__init__(name, path, chance, diary.note)
+        self.numbers = numbers
+
+    def body(self, size: int) -> bytes:
+        """Its number, and what chance adds."""
+        filling = self._random.randbytes(size - NUMBER_BYTES) if size > NUMBER_BYTES else b""
+        return next(self.numbers).to_bytes(NUMBER_BYTES) + filling
+
+
+class FleetStore(WatchedStore):
+    """A database of the fleet. Shape: `problems` of all of them, what has gone wrong in a turn."""
+
+    problems: list[str]
+
+    def write_in_writer(self, batch: Any) -> Any:
+        """As `WatchedStore`; what is found in it is found at once, though its task is begun anew."""
+        try:
+            return super().write_in_writer(batch)
+        except AssertionError as error:
+            self.problems.append(f"{self.path.name}: {error}")
+            raise
+
+
+class FleetWatch(Watch):
+    """What has to be true while it lasts is noted where it is not, and the fleet goes on. Shape: `noted` in words."""
+
+    def __init__(self, *known: Any) -> None:
+        super().__init__(*known)
+        self.noted: list[str] = []
+
+    def check_silence(self, near: str, far: str, since: float, *, own: int) -> None:
+        self._note(lambda: super(FleetWatch, self).check_silence(near, far, since, own=own))
+
+    def check_followed(self, beliefs: Iterable[Belief], heir: str, since: float, *, own: int = 0) -> None:
+        self._note(lambda: super(FleetWatch, self).check_followed(beliefs, heir, since, own=own))
+
+    async def hold_to_ways(self) -> None:
+        while True:
+            try:
+                await super().hold_to_ways()
+            except AssertionError as error:
+                self.noted.append(str(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _note(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except AssertionError as error:
+            self.noted.append(f"{self._clock():.3f}: {error}")
+
+
+@dataclass(frozen=True)
+class Talk:
+    dialog: Dialog
+    shop: Clerk
+    bank: Clerk
+
+    @property
+    def sides(self) -> dict[str, Application]:
+        return {"shop": self.shop, "bank": self.bank}
+
+    def directions(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        ours, theirs = (one.sides[self.dialog.conversation_id] for one in (self.shop, self.bank))
+        yield ours.sent, theirs.got
+        yield theirs.sent, ours.got
+
+
+def judge(talks: Iterable[Talk], *, is_over: bool) -> Counter[str]:
+    """What is wrong, by its name; what has not come yet is lost only when all is over, or later ones have come."""
+    wrong: Counter[str] = Counter()
+    for talk in talks:
+        for sent, got in talk.directions():
+            if got != sent[: len(got)] or (is_over and len(got) < len(sent)):
+                wrong += told_apart(sent, got, is_over=is_over)
+    return wrong
+
+
+def told_apart(sent: list[bytes], got: list[bytes], *, is_over: bool) -> Counter[str]:
+    """Of one direction of a dialog: messages that are doubled, invented, out of order, or lost."""
+    wrong: Counter[str] = Counter()
+    places = {body: place for place, body in enumerate(sent)}
+    seen: set[int] = set()
+    newest = -1
+    for body in got:
+        place = places.get(body)
+        if place is None:
+            wrong["invented"] += 1
+        elif place in seen:
+            wrong["doubled"] += 1
+        else:
+            wrong["out of order"] += place < newest
+            newest = max(newest, place)
+            seen.add(place)
+    wrong["lost"] = len(set(range(len(sent) if is_over else newest)) - seen)
+    return +wrong
+
+
+def counted(talks: Iterable[Talk]) -> tuple[int, int, int]:
+    """Messages to banks, messages to shops, and a sum over all that has come."""
+    there = back = total = 0
+    for talk in talks:
+        (_, to_bank), (_, to_shop) = talk.directions()
+        there, back = there + len(to_bank), back + len(to_shop)
+        for body in (*to_bank, *to_shop):
+            total = zlib.crc32(body, total)
+    return there, back, total
+
 
 POLL_SECONDS = 0.1  # at most between two looks for what applications have committed
 LOOK_SECONDS = 0.5  # between two looks whether it is
@@ -153,8 +311,6 @@ def play(plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Outcome:
 
 
 class Fleet:
-    """One performance."""
-
     def __init__(self, plan: Plan, loop: MachineLoop, chance: random.Random, directory: Path, said: Said) -> None:
         self.plan = plan
         self.loop = loop
@@ -198,7 +354,6 @@ class Fleet:
     # --- what happens ---
 
     async def run(self, tell: Callable[[str], None]) -> None:
-        """All of it."""
         for instance in self.instances.values():
             instance.start()
         await asyncio.sleep(1.0)
@@ -372,3 +527,67 @@ class Fleet:
         for clerk in self.clerks.values():
             clerk.db.close()
         forget_tasks(self.loop)
+
+
+FILE = DIRECTORY / "stored-fleet.json"
+HASHES = "PYTHONHASHSEED"
+
+
+def figures(seed: int, size: Size, outcome: Outcome, cpu_seconds: float) -> dict[str, Any]:
+    """What is kept of a run; whoever was wrong is in `noted`, for all else ends the run."""
+    there, back = outcome.messages
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "machine": f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPUs",
+        "versions": {"Python": platform.python_version(), "SQLite": sqlite3.sqlite_version},
+        "seed": seed,
+        "size": asdict(size),
+        "instances": size.instances,
+        "databases": size.regions * (size.shops + size.banks + size.pairs),
+        "mirrored pairs": size.regions * size.pairs,
+        "dialogs": outcome.dialogs,
+        "messages to banks": there,
+        "messages to shops": back,
+        "lost, doubled, out of order, or invented": 0,
+        "noted while it lasted": outcome.noted,
+        "blows": dict(sorted(outcome.happened.items())),
+        "frames of the bad spell": dict(sorted(outcome.harm.items())),
+        "takeovers": outcome.said["database taken over"],
+        "turns of stores that failed": outcome.said["store failed"],
+        "frames refused by mirrors": outcome.refused_by_mirrors,
+        "frames sent by instances with databases": outcome.frames,
+        "fragments needed at least": outcome.needed,
+        "virtual seconds": round(outcome.seconds, 1),
+        "CPU seconds": round(cpu_seconds),
+        "peak of resident memory, MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "files at the end, MiB": outcome.file_bytes >> 20,
+        "digest": outcome.digest,
+    }
+
+
+def main() -> int:
+    """Play, print, and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--regions", type=int, default=Size.regions, help="of 21 instances; less is not written")
+    chosen = parser.parse_args()
+    if os.environ.get(HASHES) != "0":
+        itself = [sys.executable, "-m", "tests.simulation.stored_fleet", *sys.argv[1:]]
+        os.execve(sys.executable, itself, os.environ | {HASHES: "0"})
+    size = Size(regions=chosen.regions)
+
+    def tell(text: str) -> None:
+        sys.stdout.write(f"{time.process_time():7.1f} s of CPU, {text}\n")
+        sys.stdout.flush()
+
+    outcome = play(draw(chosen.seed, size), tell)
+    found = figures(chosen.seed, size, outcome, time.process_time())
+    text = json.dumps(found, indent=1) + "\n"
+    sys.stdout.write(text)
+    if size == Size() and not outcome.noted:
+        FILE.write_text(text, encoding="utf-8")
+    return 1 if outcome.noted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,18 +1,22 @@
 """
-A fleet whose dialogs are stored, as it is drawn from a number: who is there, what its applications do, what happens.
+A fleet whose dialogs are stored, as it is drawn from a number: its instances, applications and blows.
 
 A region has two gateways, and around them shops, banks, and banks that are mirrored pairs; a shop has dialogs with a
 bank and a pair of its own region and with one of the next, two gateways away. The last region is next to the first.
-A plan is a value, and the same number draws the same one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from tests.simulation.joined_story import BLOWS, JUMPS
+from broker.routing.route import RouteProperties
+from tests.simulation.instance import Part
+from tests.simulation.joined import BLOWS, JUMPS
 from tests.simulation.machine import Road
 from tests.simulation.story import Blow, Deed
 
@@ -45,7 +49,6 @@ class Size:
 
     @property
     def instances(self) -> int:
-        """Gateways and partners of pairs are counted each."""
         return self.regions * (2 + self.shops + self.banks + 2 * self.pairs)
 
 
@@ -64,17 +67,14 @@ class House:
 
     @property
     def banks(self) -> tuple[str, ...]:
-        """As `Blows` asks."""
         return self.names
 
     @property
     def is_pair(self) -> bool:
-        """Whether it is mirrored."""
         return len(self.names) > 1
 
     @property
     def store_failure(self) -> float:
-        """As `Blows` asks."""
         return 0.0 if self.is_pair else STORE_FAILURE
 
 
@@ -90,7 +90,6 @@ class Region:
 
     @property
     def houses(self) -> tuple[House, ...]:
-        """All of them."""
         return (*self.shops, *self.banks)
 
 
@@ -110,16 +109,13 @@ class Plan:
 
     @property
     def houses(self) -> Iterator[House]:
-        """All of them."""
         return (house for region in self.regions for house in region.houses)
 
     def next_to(self, region: Region, step: int) -> Region:
-        """The region so many steps on."""
         return self.regions[(region.number + step) % len(self.regions)]
 
 
 def draw(seed: int, size: Size) -> Plan:
-    """The plan of this number."""
     chance = random.Random(seed)
     regions = tuple(_region(chance, number, size) for number in range(size.regions))
     far: dict[str, tuple[House, ...]] = {}
@@ -183,3 +179,46 @@ def _blow(chance: random.Random, region: Region, beyond: tuple[str, ...], second
     name = chance.choice([gateway, chance.choice(ends), chance.choice(pair.names)])  # a third of all at gateways
     owner = next((house.service for house in region.banks if house.is_pair and name in house.names), "")
     return owner, Blow(at, what, name, "", lasts)
+
+
+LOCAL = (RouteProperties(address="LOCAL"),)
+
+
+def parts_of(
+    plan: Plan, path: Callable[[House], Path], ids: Mapping[str, uuid.UUID]
+) -> Iterator[tuple[Part, House | None]]:
+    """Every instance, and its house; None of a gateway."""
+    callers: dict[str, list[str]] = defaultdict(list)
+    for shop, banks in plan.far.items():
+        for bank in banks:
+            if shop not in callers[bank.service]:
+                callers[bank.service].append(shop)
+    for region in plan.regions:
+        routes = tuple(_of_gateway(plan, region, ids))
+        for gateway in region.gateways:
+            yield Part(gateway, routes), None
+        for house in region.houses:
+            far = [one.service for one in plan.far[house.service]] if house.is_shop else callers[house.service]
+            own = tuple(_by(region.gateways, dict.fromkeys(far)))
+            for name in house.names:
+                yield Part(name, LOCAL, path(house), house.service, own, is_mirrored=house.is_pair), house
+
+
+def _of_gateway(plan: Plan, region: Region, ids: Mapping[str, uuid.UUID]) -> Iterator[RouteProperties]:
+    """To its own houses, to the banks of the next region, and back to the shops of the last one."""
+    for house in region.houses:
+        if house.is_pair:
+            first, second = (f"tcp://{name}:4022" for name in house.names)
+            yield RouteProperties(house.service, str(ids[house.service]), address=first, mirror_address=second)
+        else:
+            yield RouteProperties(service_name=house.service, address=f"tcp://{house.names[0]}:4022")
+    there, back = plan.next_to(region, 1), plan.next_to(region, -1)
+    yield from _by(there.gateways, (bank.service for bank in there.banks))
+    yield from _by(back.gateways, (shop.service for shop in back.shops))
+
+
+def _by(gateways: Iterable[str], services: Iterable[str]) -> Iterator[RouteProperties]:
+    gateways = tuple(gateways)
+    for service in services:
+        for gateway in gateways:
+            yield RouteProperties(service_name=service, address=f"tcp://{gateway}:4022")

@@ -78,7 +78,6 @@ class Story:
 
 
 def draw(seed: int) -> Story:
-    """The story of this number."""
     chance = random.Random(seed)
     pick = chance.choice
     gateways = pick([0, 1, 1, 2, 3])
@@ -111,7 +110,6 @@ def draw(seed: int) -> Story:
 
 
 def draw_deed(chance: random.Random, dialogs: int) -> Deed:
-    """Something that one of the applications does."""
     what = chance.choices(
         ["send", "many", "rollback", "timer", "cancel", "end", "error"], weights=[12, 4, 2, 2, 1, 1, 0.5]
     )[0]
@@ -132,7 +130,6 @@ def _blow(chance: random.Random, names: list[str]) -> Blow:
 
 
 def draw_habit(chance: random.Random) -> Habit:
-    """How one of them reads."""
     return Habit(
         pause=chance.choice([0.02, 0.1, 0.5]),
         top=chance.choice([1, 5, 100]),
@@ -162,7 +159,6 @@ def plainer(story: S, plain: Any, *fields: str, within: str = "") -> Iterator[S]
 
 
 def calmer(story: S) -> Iterator[S]:
-    """The story with one of its readers as readers are."""
     habits: dict[str, Habit] = story.habits
     for side in SIDES:
         if habits[side] != Habit():
@@ -170,7 +166,6 @@ def calmer(story: S) -> Iterator[S]:
 
 
 def smaller(story: Story) -> Iterator[Story]:
-    """Stories with something left out, more of it first."""
     yield from left_out(story, "deeds", "blows")
     yield from plainer(story, Weather(), "loss", "repeat", "damage", "reject", "delay", "room", within="weather")
     if story.store_failure:

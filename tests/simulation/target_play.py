@@ -54,7 +54,6 @@ class TargetStory:
 
 
 def draw(seed: int) -> TargetStory:
-    """The story of this number."""
     chance = random.Random(seed)
     pick = chance.choice
     names = ["shop", "gateway0", "gateway1", *TARGETS]
@@ -72,7 +71,6 @@ def draw(seed: int) -> TargetStory:
 
 
 def smaller(story: TargetStory) -> Iterator[TargetStory]:
-    """Stories with one thing left out."""
     for field in ("dialogs", "blows"):
         row = getattr(story, field)
         for at in range(len(row)):
@@ -106,8 +104,6 @@ def play(story: TargetStory) -> Outcome:
 
 
 class _Stage:
-    """One performance."""
-
     def __init__(self, story: TargetStory, loop: VirtualLoop, directory: Path, outcome: Outcome) -> None:
         self.story = story
         self.loop = loop
@@ -157,7 +153,6 @@ class _Stage:
         return not any(self._rows(target, query, UNCONFIRMED) for target in TARGETS)
 
     def _losers(self) -> int:
-        """Dialogs that both databases have had."""
         query = "SELECT conversation_id FROM broker_conversation UNION SELECT conversation_id FROM broker_tombstone"
         first, second = (set(self._rows(target, query)) for target in TARGETS)
         return len(first & second)

@@ -142,7 +142,6 @@ async def test_resend_timer_goes_on_as_if_no_clock_had_jumped(tmp_path: Path, ju
 
 
 def state_of(dialog: Dialog) -> ConversationState:
-    """As it is now."""
     return dialog.state
 
 

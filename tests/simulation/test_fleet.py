@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.simulation.fleet import SMALL, distribution, draw, storm, storm_figures
-from tests.simulation.fleet_crowd import crowd, crowd_under_fire, memory
-from tests.simulation.fleet_failover import failover
+from tests.simulation.fleet import SMALL, crowd, distribution, draw, failover, memory, storm, storm_figures
 
 
 def test_conversations_are_spread_and_only_those_of_a_gateway_that_is_gone_move() -> None:
@@ -42,12 +38,3 @@ def test_everything_comes_once_and_in_order_through_a_fleet_of_whole_instances()
     found = crowd((SMALL.talkers, SMALL.hops), SMALL.messages)
 
     assert (1000, 0, 0) == (found["messages delivered"], found["doubled, out of order, or lost"], found["dropped"])
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_everything_comes_again_when_gateways_that_died_or_were_not_heard_are_back(seed: int) -> None:
-    found = crowd_under_fire((SMALL.talkers, SMALL.hops), SMALL.messages, blows=SMALL.hops // 2, seed=seed)
-
-    assert 500 < found["delivered meanwhile"] <= 1000
-    assert 0 == found["doubled meanwhile"]
-    assert (1000, 0) == (found["delivered afterwards"], found["doubled or out of order afterwards"])

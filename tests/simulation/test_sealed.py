@@ -79,7 +79,6 @@ def _replay(hostile: Hostile, frame: bytes) -> list[bytes]:
 
 
 def _swap(hostile: Hostile, frame: bytes) -> list[bytes]:
-    """The box of another frame, or the dialog of another."""
     header, _ = decode_dialog(frame)
     other, body = decode_dialog(hostile.chance.choice(hostile.seen))
     moved = Header(**{name: getattr(other, name) for name in _FIELDS})
@@ -165,13 +164,11 @@ class Stage:
 
     @contextmanager
     def at(self, node: Node) -> Iterator[sqlite3.Connection]:
-        """An application's connection."""
         assert node.path is not None
         with closing(sqlite3.connect(node.path, isolation_level=None)) as db:
             yield db
 
     def begin(self, count: int = 2) -> list[Dialog]:
-        """Dialogs with some messages each."""
         dialogs: list[Dialog] = []
         with self.at(self.a) as db:
             for number in range(count):
@@ -182,7 +179,6 @@ class Stage:
         return dialogs
 
     def bodies(self, node: Node) -> dict[bytes, list[bytes]]:
-        """What waits at a node for RECEIVE, by conversation."""
         found: dict[bytes, list[bytes]] = {}
         with self.at(node) as db:
             for conversation, content in rows(
@@ -199,14 +195,12 @@ class Stage:
             return int(rows(db, "SELECT count(*) FROM broker_transmission")[0])
 
     def answer(self, count: int) -> None:
-        """The target answers everything that has come."""
         with self.at(self.b) as db:
             for _ in range(count):
                 for message in receive(db, queue=QUEUE, top=1):
                     message.dialog.send(b"answer to " + bytes(message.body), type="Y")
 
     async def drained(self) -> None:
-        """Nothing waits anywhere."""
         await self.network.until(lambda: not self.waiting(self.a) and not self.waiting(self.b), seconds=300)
 
     def dropped(self, node: Node) -> set[Disposition]:
@@ -220,8 +214,6 @@ def body(dialog: int, message: int) -> bytes:
 
 
 def tell(path: Path, seed: int, mode: str, story: Callable[[Stage], Awaitable[None]]) -> None:
-    """A story in virtual time."""
-
     async def main(loop: VirtualLoop) -> None:
         with mock.patch("time.time", loop.wall_clock):
             stage = Stage(loop, path, seed, mode=mode)

@@ -12,16 +12,14 @@ from broker.forwarding import forwarder
 from broker.forwarding.reroute import Rerouter
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
-from broker.routing.mirrored import TRANSITIONS, MirrorEvent, MirrorSide, MirrorState, OwnRole
-from tests.simulation import command_play, command_story, joined_play, joined_story, mirror_story, target_play
-from tests.simulation.command_pair import Arbiter
-from tests.simulation.command_story import CommandStory
+from broker.routing.mirrored import OwnRole
+from tests.simulation import command, joined, target_play
+from tests.simulation.command import Arbiter, CommandStory
 from tests.simulation.machine import Road
-from tests.simulation.performance import Outcome
-from tests.simulation.simulate import SUBJECTS, shrunk, tell, trouble
-from tests.simulation.story import DAY, Blow, Deed, Habit, Story
+from tests.simulation.simulate import tell, trouble
+from tests.simulation.story import DAY, Blow, Deed, Habit
 
-SHORT = {"dialogs": (200, 20), "mirrors": (300, 30), "joined": (45, 15), "targets": (150, 30), "commanded": (20, 10)}
+SHORT = {"dialogs": (200, 20), "joined": (45, 15), "targets": (150, 30), "commanded": (20, 10)}
 CASES = [
     pytest.param(name, range(first, first + step), marks=[pytest.mark.long] * (first > 1), id=f"{name} from {first}")
     for name, (count, step) in SHORT.items()
@@ -29,11 +27,10 @@ CASES = [
 ]
 ONCE_WRONG = {
     "dialogs": (1509, 1693),  # both ends ended at once: the closed one threw early fragments away unacknowledged
-    "mirrors": (37915, 67371),  # a mirror that had lied, and was believed, became stale with frames on their way to it
     "commanded": (494, 1436),  # a late answer made the principal lapse; an application read no more of a file
 }
 LOST_WAY = replace(  # one of two gateways is without power, while six dialogs, some by each, send more than TCP keeps
-    joined_story.draw(1),
+    joined.draw(1),
     tiers=(1, 2),
     is_pair=False,
     road=Road(room=700),
@@ -44,7 +41,7 @@ LOST_WAY = replace(  # one of two gateways is without power, while six dialogs, 
     blows=tuple(Blow(at, "power", name, "gateway-00", 5.0) for at, name in ((0.5, "gateway-10"), (8.0, "gateway-11"))),
 )
 STOPPED = replace(  # the principal stands still in a turn, and its partner is named and takes the same messages
-    command_story.draw(1),
+    command.draw(1),
     tiers=(1,),
     road=Road(),
     store_failure=0.0,
@@ -73,51 +70,28 @@ def test_story_that_once_went_wrong_goes_well(name: str, seed: int) -> None:
 
 
 def test_hints_that_are_lost_late_doubled_or_stale_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_play, "HINTED", 0.4)
+    monkeypatch.setattr(joined, "HINTED", 0.4)
 
     assert [] == [told for told in (tell("joined", seed) for seed in range(1, 9)) if told.problem]
 
 
 def test_frames_that_are_held_for_a_lost_link_leave_by_another() -> None:
-    assert "" == trouble(LOST_WAY, joined_play.play)[0]
+    assert "" == trouble(LOST_WAY, joined.play)[0]
 
 
 @pytest.mark.parametrize("story", [STOPPED, STOPPED_IN_COMMIT, FROZEN, PLANNED, SLOW])
 def test_partner_is_named_and_everything_comes_once(story: CommandStory) -> None:
-    told = "\n".join(command_play.play(story).history)
+    told = "\n".join(command.play(story).history)
 
     assert "bank-b is to be the principal" in told
     assert ("stands still in a turn" in told) == (story.blows[0].what == "overtake_turn")
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_same_number_tells_the_same_story(name: str) -> None:
-    draw, play = SUBJECTS[name].draw, SUBJECTS[name].play
-    digests: list[Any] = [play(draw(seed)) for seed in (7, 7, 8)]
-
-    assert draw(7) == draw(7)
-    assert digests[0].digest == digests[1].digest != digests[2].digest
-
-
-def test_what_goes_wrong_is_told_and_made_smaller() -> None:
-    def fails(story: Story) -> Outcome:
-        assert len(story.deeds) < 2, "too many"
-        return Outcome()
-
-    subject = replace(SUBJECTS["dialogs"], play=fails)
-    story = next(one for one in map(subject.draw, range(1, 99)) if len(one.deeds) == 10)
-
-    smallest = shrunk(subject, story)
-
-    assert (2, ()) == (len(smallest.deeds), smallest.blows)
-    assert "too many" in trouble(smallest, fails)[0]
-
-
 # --- the judge can fail ---
 
 
-def joined(seed: int) -> Callable[[], str]:
-    return lambda: trouble(joined_story.draw(seed), joined_play.play)[0]
+def of_joined(seed: int) -> Callable[[], str]:
+    return lambda: trouble(joined.draw(seed), joined.play)[0]
 
 
 @pytest.mark.parametrize(
@@ -126,27 +100,26 @@ def joined(seed: int) -> Callable[[], str]:
         (
             ["broker.store.sqlite.transaction.check_epoch", "broker.store.sqlite.write_batch.check_epoch"],
             lambda _db: None,
-            joined(198),
+            of_joined(198),
             "",
         ),
-        ([Peers._resolve_duplicate], lambda *_: False, joined(23), "two connections"),
-        ([Mirrors.on_unserved], lambda *_: None, joined(41), "believes in"),
-        ([Rerouter.by_health], lambda *_: None, lambda: trouble(LOST_WAY, joined_play.play)[0], "leads on"),
+        ([Peers._resolve_duplicate], lambda *_: False, of_joined(23), "two connections"),
+        ([Mirrors.on_unserved], lambda *_: None, of_joined(41), "believes in"),
+        ([Rerouter.by_health], lambda *_: None, lambda: trouble(LOST_WAY, joined.play)[0], "leads on"),
         (
             ["broker.store.sqlite.transaction.commit"],
             lambda db: db.execute("COMMIT"),
-            lambda: trouble(STOPPED, command_play.play)[0],
+            lambda: trouble(STOPPED, command.play)[0],
             "stores something",
         ),
-        ([OwnRole.is_confirmed], lambda *_: True, lambda: trouble(FROZEN, command_play.play)[0], ""),
-        ([Arbiter._is_released], lambda *_: True, lambda: trouble(PLANNED, command_play.play)[0], "the principal"),
+        ([OwnRole.is_confirmed], lambda *_: True, lambda: trouble(FROZEN, command.play)[0], ""),
+        ([Arbiter._is_released], lambda *_: True, lambda: trouble(PLANNED, command.play)[0], "the principal"),
     ],
     ids=["epoch", "two connections", "lost principal", "held frames", "commit without a clock", "role", "failover"],
 )
 def test_what_is_broken_on_purpose_is_found_out(
     monkeypatch: pytest.MonkeyPatch, places: list[Any], broken: Any, story: Callable[[], str], told: str
 ) -> None:
-    """A database that does not look at its epoch, both connections of two kept, a lost principal not asked after…"""
     for place in places:
         monkeypatch.setattr(place if isinstance(place, str) else f"{place.__module__}.{place.__qualname__}", broken)
 
@@ -154,24 +127,6 @@ def test_what_is_broken_on_purpose_is_found_out(
 
     assert problem
     assert told in problem
-
-
-def test_probers_that_believe_too_much_and_receivers_without_a_fence_are_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A stale copy believed; and a principal that stood still commits what is not its own any more."""
-
-    def first_trouble(*, is_fenced: bool = True) -> str:
-        stories = (replace(mirror_story.draw(seed), is_fenced=is_fenced) for seed in range(1, 301))
-        return next(filter(None, (trouble(one, SUBJECTS["mirrors"].play)[0] for one in stories)), "")
-
-    assert "committed" in first_trouble(is_fenced=False)
-    for (before, side, heard), _ in list(TRANSITIONS.items()):
-        if heard is MirrorEvent.CLAIMS_LOWER and before is not MirrorState.NEVER_USED:
-            is_first = side is MirrorSide.FIRST
-            wrong = MirrorState.FIRST_PRINCIPAL if is_first else MirrorState.SECOND_PRINCIPAL
-            monkeypatch.setitem(TRANSITIONS, (before, side, heard), wrong)
-    assert "a stale copy" in first_trouble()
 
 
 def test_two_applications_see_one_dialog_of_a_service_that_is_no_exclusive_target() -> None:

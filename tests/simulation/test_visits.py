@@ -10,8 +10,7 @@ import pytest
 from broker.flow import Disposition
 from broker.forwarding.ring import VisitRecord
 from broker.protocol.layout import CONVERSATION_AT, MESSAGE_ID_AT, Flag, FrameKind
-from tests.simulation.application import Side
-from tests.simulation.performance import Outcome
+from tests.simulation.performance import Outcome, Side
 from tests.simulation.play import play
 from tests.simulation.story import DAY, SIDES, Story, draw
 from tests.support.network import Node
@@ -41,7 +40,6 @@ def messages(records: list[VisitRecord]) -> list[VisitRecord]:
 
 
 def left(life: list[VisitRecord]) -> list[VisitRecord]:
-    """Frames that were handed to a next hop."""
     return [record for record in life if record.entry is not None and record.disposition is Disposition.FORWARDED]
 
 

@@ -52,8 +52,8 @@ LONG = (
     "spark/test_jobs",
     "spark/test_routes",
 )
-# Tests that break the product to see that the simulation notices, and tests of its own tools.
-LONG_NAMES = ("found_out", "made_smaller", "tells_the_same_story")
+# Tests that break the product to see that the simulation notices.
+LONG_NAMES = ("found_out",)
 
 
 def is_long(path: str, name: str) -> bool:
