@@ -20,10 +20,8 @@ from pathlib import Path
 from broker.errors import BrokerError
 from examples.demo.topology import TimedOutError
 from tests.chaos import pair
-from tests.chaos.account import Accounts
-from tests.chaos.bookkeeping import journal_faults, ledger_faults
+from tests.chaos.accounts import Accounts, journal_faults, ledger_faults
 from tests.chaos.cast import SEALED, STOCK
-from tests.chaos.chapter import Judged, read_chapter, wait_entered
 from tests.chaos.configuration import journal_of
 from tests.chaos.daemon_log import DaemonLogs
 from tests.chaos.faults.catalog import FAULTS
@@ -31,11 +29,9 @@ from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Entry, What
 from tests.chaos.job import Orders
-from tests.chaos.judge import judge
+from tests.chaos.judge import Circumstances, Span, judge
 from tests.chaos.path import Paths
-from tests.chaos.progress import Progress
-from tests.chaos.stuck import describe
-from tests.chaos.verdict import Circumstances, Span
+from tests.chaos.progress import Judged, Progress, describe, read_chapter, wait_entered
 
 WARM_SECONDS = 30.0
 HOLD_SECONDS = (3.0, 8.0)

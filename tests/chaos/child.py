@@ -1,15 +1,69 @@
-"""An application of a fault run as a child process, in the namespace of its host."""
+"""Daemons and applications of a fault run as child processes, and how they end."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
+from broker.errors import BrokerError
+from examples.demo.topology import Daemon
 from tests.chaos.history import answer_open_question
 from tests.chaos.job import Job, Orders, history_of
 from tests.chaos.network.host import Host
+
+LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy
+TELL_SECONDS = 10.0  # for its last words
+DRAINED = 0
+LEFT_BEHIND = 7  # what could not be handed on in time; its sender has it
+
+
+class BadEndError(BrokerError):
+    """A process did not end as it should."""
+
+
+def leave(name: str, daemon: Daemon, *, codes: Collection[int]) -> None:
+    """
+    Wait for the end of a daemon; one that does not end gets SIGABRT, and tells in its log where it is.
+
+    Args:
+        name: Of its host.
+        daemon: Was sent SIGTERM.
+        codes: Exit codes that are allowed.
+
+    Raises:
+        BadEndError: it had another exit code, or did not end within LEAVE_SECONDS; it has ended all the same.
+    """
+    try:
+        code = daemon.wait(LEAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.kill(daemon.pid, signal.SIGABRT)
+        try:
+            daemon.wait(TELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+        raise BadEndError(
+            f"{name} has not ended {LEAVE_SECONDS:g} s after SIGTERM; its log tells where it is"
+        ) from None
+    if code not in codes:
+        raise BadEndError(f"{name} has ended with exit code {code} after SIGTERM")
+
+
+def bad_ends(daemons: dict[str, Daemon]) -> list[str]:
+    """End these, which have nothing to do any more: a sentence for each that does not end in good order."""
+    for daemon in daemons.values():
+        daemon.terminate()
+    found = []
+    for name, daemon in daemons.items():  # a second SIGTERM would end a drain, and journals with it
+        try:
+            leave(name, daemon, codes=[DRAINED])
+        except BadEndError as error:
+            found.append(str(error))
+    return found
+
 
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 90.0  # longer than one waits for a locked file

@@ -42,16 +42,14 @@ from tests.chaos.cast import (
     make_initiators,
     make_targets,
 )
-from tests.chaos.child import Application
+from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
 from tests.chaos.configuration import PORT, sections, write_scripts
 from tests.chaos.job import Job, Orders
-from tests.chaos.leaving import DRAINED, LEFT_BEHIND, bad_ends, leave
+from tests.chaos.judge import Message
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
-from tests.chaos.reign import Watch
 from tests.chaos.sealing import Sealing
-from tests.chaos.traffic import Traffic
-from tests.chaos.verdict import Message
+from tests.chaos.traffic import Traffic, Watch
 from tests.support.certificates import Pair, authority, make
 
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
@@ -109,6 +107,11 @@ class Fleet:
         """The databases of a host."""
         return [home for home in self.homes if name in home.hosts]
 
+    @property
+    def stock(self) -> Home:
+        """The database of the pair."""
+        return next(home for home in self.targets if home.hosts == STOCK)
+
     def file(self, home: Home, name: str) -> Path:
         """The file of a database on a host; a pair with a lock has one, which lies at the first partner."""
         if self.has_lock and len(home.hosts) > 1:
@@ -135,7 +138,7 @@ class Fleet:
     def principal(self) -> str:
         """The host of the pair whose role file says so, or the file of the pair that has one."""
         if self.has_lock:
-            reign = read_principal(self.file(next(home for home in self.homes if home.hosts == STOCK), STOCK[0]))
+            reign = read_principal(self.file(self.stock, STOCK[0]))
             return STOCK[0] if reign is None else reign.principal
         return next((name for name in STOCK if self.role_file(name).read_text().startswith("principal")), STOCK[0])
 

@@ -12,14 +12,211 @@ asked for, by their own clocks. What the system says of numbers, lifetimes and i
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from tests.chaos.aside import Asides
 from tests.chaos.history import Entry, What
-from tests.chaos.timers import Timers
-from tests.chaos.verdict import CLOCK_SECONDS, Circumstances, Kind, Verdict, verdict_of
+
+CLOCK_SECONDS = 0.2  # two looks at one clock of a host may disagree by that much, where nobody has stepped it
+
+Message = tuple[str, bool, int]
+"""Conversation id, whether the initiator's side sent it, sequence number."""
+Span = tuple[float, float]
+"""From, until."""
+
+
+class Kind(StrEnum):
+    """What can be wrong."""
+
+    LOST = "lost"
+    GONE = "acknowledged but gone"
+    DOUBLED = "doubled"
+    REORDERED = "reordered"
+    MISNUMBERED = "another sequence number"
+    INVENTED = "invented"
+    TO_MIRROR = "delivered to a mirror"
+    LATE = "delivered after the lifetime"
+    FAILED = "failed without a reason"
+    SPLIT = "divided between databases"
+    MISDELIVERED = "delivered to somebody else"
+    LIFETIME = "another lifetime than was asked for"
+    UNDONE = "sent by a transaction that was rolled back"
+    BESIDE = "another type or other headers"
+    PRIORITY = "another priority"
+    URGENCY = "received before what is more urgent"
+    GROUP = "another conversation group"
+    EARLY = "a timer before its time"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Shape: `number` of the message in its direction, -1 = none; `lines` (application, line) of what proves it."""
+
+    kind: Kind
+    application: str
+    conversation: str
+    number: int
+    lines: tuple[tuple[str, int], ...]
+    why: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{application}:{line}" for application, line in self.lines)
+        message = f"message {self.number} of " if self.number >= 0 else ""
+        return f"{self.kind}: {self.application}: {message}dialog {self.conversation}: {self.why} ({where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """
+    What else is known.
+
+    Shape: `held` messages that their senders' databases still keep, None = nobody has looked; `waiting` messages in the
+    queues of their receivers, who have not asked for them yet; `lateness` seconds that a message may be on its way
+    without any clock noticing, and `hidden` spans in which one may be for all of the span; `astray` databases, each
+    with a span in which its wall clock was not right, so that its instants prove nothing of the dialogs that it had
+    then;
+    `is_over` whether everything was given the time to arrive; `copies` the name of what is one database for all, by
+    each of its files, where it has several; `services` the service of each file, where that is known. Spans are
+    monotonic seconds, and `utc_at_zero` UTC seconds at their 0.
+    """
+
+    held: Collection[Message] | None = None
+    waiting: Collection[Message] = ()
+    lateness: float = 2.0
+    hidden: Sequence[Span] = ()
+    astray: Sequence[tuple[str, Span]] = ()
+    utc_at_zero: float = 0.0
+    is_over: bool = True
+    copies: Mapping[str, str] = field(default_factory=dict)
+    services: Mapping[str, str] = field(default_factory=dict)
+
+
+def verdict_of(kind: Kind, entry: Entry, why: str, *more: Entry) -> Verdict:
+    """One about what an entry tells of, with the entries that prove it."""
+    lines = tuple(dict.fromkeys((one.application, one.line) for one in (entry, *more)))
+    number = entry.event.number if entry.event.what in (What.SENT, What.RECEIVED, What.FOUND, What.UNDONE) else -1
+    return Verdict(kind, entry.application, entry.event.conversation, number, lines, why)
+
+
+LEVELS = {What.TIMER: 12, What.ERROR: 11}  # above all priorities
+
+
+class Asides:
+    """
+    Args:
+        began: The beginning of each dialog, when it is known.
+    """
+
+    def __init__(self, began: Mapping[str, Entry]) -> None:
+        self._began = began
+        self._calls: dict[tuple[str, float], tuple[int, Entry]] = {}
+        self._groups: dict[str, Entry] = {}  # the first entry of each group of a target
+        self._targets: dict[str, Entry] = {}  # and of each dialog there
+
+    def begun(self, entry: Entry) -> Iterator[Verdict]:
+        """What is wrong with the beginning of a dialog."""
+        event = entry.event
+        if event.asked_group and event.asked_group != event.group:
+            yield verdict_of(Kind.GROUP, entry, f"{event.group}, and {event.asked_group} was asked for")
+
+    def look(self, entry: Entry, sent: Entry | None) -> Iterator[Verdict]:
+        """
+        What is wrong with something that came.
+
+        Args:
+            entry: That it did.
+            sent: That it was sent; None when it was not, or is no message.
+        """
+        event, began = entry.event, self._began.get(entry.event.conversation)
+        if sent is not None and event.what is What.RECEIVED and sent.event.beside != event.beside:
+            yield verdict_of(Kind.BESIDE, sent, f"{event.beside} instead of {sent.event.beside}", entry)
+        if began is not None and 0 not in (asked := (began.event.priority, event.priority)) and asked[0] != asked[1]:
+            yield verdict_of(Kind.PRIORITY, entry, f"{asked[1]} instead of {asked[0]}", began)
+        yield from self._group(entry, began)
+        yield from self._turn(entry)
+
+    def _group(self, entry: Entry, began: Entry | None) -> Iterator[Verdict]:
+        event = entry.event
+        if event.asked_group and event.asked_group != event.group:
+            yield verdict_of(Kind.GROUP, entry, f"of {event.group}, when {event.asked_group} was asked for")
+        if not event.group:
+            return
+        if event.is_initiator:
+            if began is not None and began.event.group and began.event.group != event.group:
+                yield verdict_of(Kind.GROUP, entry, f"{event.group}, and it began in {began.event.group}", began)
+            return
+        first = self._targets.setdefault(event.conversation, entry)
+        if first.event.group != event.group:
+            yield verdict_of(Kind.GROUP, entry, f"{event.group}, and {first.event.group} before", first)
+        other = self._groups.setdefault(event.group, entry)
+        if other.event.conversation != event.conversation:
+            yield verdict_of(Kind.GROUP, entry, f"it is that of dialog {other.event.conversation}", other)
+
+    def _turn(self, entry: Entry) -> Iterator[Verdict]:
+        event = entry.event
+        level, key = LEVELS.get(event.what, event.priority), (entry.application, event.call)
+        before = self._calls.get(key)
+        if event.call and level:
+            self._calls[key] = level, entry
+            if before is not None and before[0] < level:
+                yield verdict_of(Kind.URGENCY, before[1], f"{before[0]} before {level} in one RECEIVE", entry)
+
+
+LATE_SECONDS = 30.0  # behind its time: a side that ends later has had it, whatever befell its daemon
+
+Side = tuple[str, bool]
+"""Conversation id, whether it is the initiator's."""
+
+
+class Timers:
+    """
+    Args:
+        utc_at_zero: UTC seconds at which the monotonic clock was 0.
+        unsettled: Dialogs that a database had while its clock was not right, or a while later.
+    """
+
+    def __init__(self, utc_at_zero: float, unsettled: Collection[str]) -> None:
+        self._utc_at_zero = utc_at_zero
+        self._unsettled = unsettled
+        self._set: defaultdict[Side, list[Entry]] = defaultdict(list)
+        self._fired: Counter[Side] = Counter()
+
+    def set(self, entry: Entry) -> None:
+        """One is set."""
+        self._set[entry.event.side].append(entry)
+
+    def fired(self, entry: Entry) -> Iterator[Verdict]:
+        """One has come."""
+        event, count = entry.event, self._fired[entry.event.side]
+        known = [one for one in self._set[event.side] if one.at <= entry.at]
+        if not known:
+            yield verdict_of(Kind.INVENTED, entry, "nobody had set a timer")
+            return
+        if count >= len(known):
+            yield verdict_of(Kind.DOUBLED, entry, "a timer that has come before", known[-1])
+            return
+        self._fired[event.side] += 1
+        early = known[count].event.until - min(event.stored_at, event.until)
+        if event.conversation not in self._unsettled and early > CLOCK_SECONDS:
+            yield verdict_of(Kind.EARLY, entry, f"{early:.1f} s", known[count])
+
+    def lost(self, over: Mapping[Side, Entry], failed: Collection[Side]) -> Iterator[Verdict]:
+        """
+        Those that have not come, when everything is over.
+
+        Args:
+            over: The end of each side that its application has ended.
+            failed: Sides that were told that their dialog failed, which ends its timer.
+        """
+        for side, settings in self._set.items():
+            for setting in settings[self._fired[side] :]:
+                due, end = setting.event.until_most, over.get(side)
+                is_brief = end is not None and end.at + self._utc_at_zero < due + LATE_SECONDS
+                if not is_brief and side not in failed and side[0] not in self._unsettled:
+                    yield verdict_of(Kind.LOST, setting, "its timer has never come")
+
 
 LIFETIME_EXCEEDED, PEER_GONE = -8489, -8462
 CAME = (What.RECEIVED, What.END, What.ERROR, What.TIMER)

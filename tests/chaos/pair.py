@@ -1,30 +1,30 @@
 """
-Whoever decides about the mirrored pair, and moves its file: what a cluster manager and its storage do for real ones.
+The mirrored pair: who decides about its roles, and moves its file, as a cluster manager and its storage do.
 
-A pair with a lock decides by itself (`tests.chaos.lock_pair`). Of the other kind each partner has a file of its own. A
-failover ends the applications, tells the principal that it is a mirror, waits for it to have stepped down, copies the
-file, and tells the partner. From then on an application looks into the file of the mirror, in which nothing may be
-stored; and what was received where is judged by the roles that are told here.
+A pair with a lock has one file, the holder of the lock is the principal, and one application works on it. Of the other
+kind each partner has a file. A failover ends the applications, tells the principal that it is a mirror, waits for it
+to have stepped down, copies the file, and tells the partner. From then on an application looks into the file of the
+mirror, in which nothing may be stored; and what was received where is judged by the roles that are told here.
 """
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from broker.errors import DaemonUnreachableError
+from broker.errors import BrokerError
 from examples.demo.topology import TimedOutError
-from tests.chaos import lock_pair
 from tests.chaos.cast import STOCK
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Event, History, What
 from tests.chaos.job import Orders
 
 SECONDS = 30.0
+POLL_SECONDS = 0.1
 
 
 def fail_over(fleet: Fleet, *, is_lost: bool = False) -> None:
@@ -34,27 +34,54 @@ def fail_over(fleet: Fleet, *, is_lost: bool = False) -> None:
     Raises:
         TimedOutError: it did not within SECONDS.
     """
+    old, new = fleet.principal, fleet.mirror
+    if is_lost and fleet.has_lock:
+        fleet.daemons[old].kill()
     if fleet.has_lock:
-        lock_pair.fail_over(fleet, is_lost=is_lost)
+        _move_lock(fleet, old, new, is_lost=is_lost)
         return
-    old = fleet.principal
-    new = next(name for name in STOCK if name != old)
-    home = next(home for home in fleet.targets if home.hosts == STOCK)
-    for name in STOCK:
-        fleet.applications[name].stop()
+    stop_applications(fleet)
     if is_lost:
         fleet.daemons[old].kill()
+    move_file(fleet, old, new, is_awaited=not is_lost)
+
+
+def _move_lock(fleet: Fleet, old: str, new: str, *, is_lost: bool) -> None:
+    def is_so() -> bool:
+        if fleet.principal == new:
+            return True
+        if not is_lost:
+            with suppress(BrokerError):  # it stands still, or has handed over just now
+                fleet.daemons[old].admin.sql("ALTER DATABASE stock SET PARTNER FAILOVER", None)
+        time.sleep(POLL_SECONDS)
+        return fleet.principal == new
+
+    wait_until(is_so, seconds=SECONDS, what=f"{new} principal")
+    becomes(fleet, new, "principal")
+    if not is_lost:
+        becomes(fleet, old, "mirror")
+    fleet.watch.look()
+
+
+def stop_applications(fleet: Fleet) -> None:
+    """Those of the pair, while its file is moved."""
+    for name in STOCK:
+        fleet.applications[name].stop()
+
+
+def move_file(fleet: Fleet, old: str, new: str, *, is_awaited: bool) -> None:
+    """Tell the principal, copy its file, tell its partner; `is_awaited` until the principal has stepped down."""
+    home = fleet.stock
     epoch = int(re.findall(r"\d+", fleet.role_file(old).read_text(encoding="ascii"))[0])
     _say(fleet, old, "mirror")
-    if not is_lost:
-        _becomes(fleet, old, "mirror")
+    if is_awaited:
+        becomes(fleet, old, "mirror")
     tell_roles(fleet, {old: "mirror"})
     mark = _copy(fleet.file(home, old), fleet.file(home, new))
     tell_roles(fleet, {new: "principal"})
     _say(fleet, new, f"principal {epoch + 1}")
-    _becomes(fleet, new, "principal")
-    job = fleet.applications[new].job
-    fleet.applications[new].start(replace(job, kind="target"))
+    becomes(fleet, new, "principal")
+    fleet.applications[new].start(replace(fleet.applications[new].job, kind="target"))
     fleet.applications[old].start(replace(fleet.applications[old].job, kind="mirror", mark=mark))
 
 
@@ -63,47 +90,52 @@ def tell_roles(fleet: Fleet, roles: dict[str, str] | None = None) -> None:
     if fleet.has_lock:
         fleet.watch.begin()
         return
-    home = next(home for home in fleet.targets if home.hosts == STOCK)
-    principal = fleet.principal
-    roles = roles or {name: "principal" if name == principal else "mirror" for name in STOCK}
     phase = Orders.read(fleet.orders).phase
-    for name, role in roles.items():
+    for name, role in (roles or decided(fleet)).items():
         path = fleet.histories / phase / f"role-{name}.history"
         path.parent.mkdir(parents=True, exist_ok=True)
-        history = History(path, f"role-{name}", str(fleet.file(home, name)))
+        history = History(path, f"role-{name}", str(fleet.file(fleet.stock, name)))
         history.tell(Event(What.ROLE, note=role))
         history.close()
 
 
+def decided(fleet: Fleet) -> dict[str, str]:
+    """The role that each partner has to have."""
+    principal = fleet.principal
+    return {name: "principal" if name == principal else "mirror" for name in STOCK}
+
+
 def contradictions(fleet: Fleet) -> list[str]:
-    """Partners that do not say of themselves what was decided, even after SECONDS: one that claims what it lost."""
-    if fleet.has_lock:
-        return lock_pair.contradictions(fleet)
+    """What is wrong: other roles than decided after SECONDS; with a lock, what `Watch` has seen."""
     wrong = []
-    for name in STOCK:
-        decided = fleet.role_file(name).read_text(encoding="ascii").split()[0]
+    for name, role in decided(fleet).items():
         try:
-            _becomes(fleet, name, decided)
+            becomes(fleet, name, role)
         except TimedOutError as error:
             wrong.append(f"another role than was decided: {error}")
+    if fleet.has_lock:
+        fleet.watch.look()
+        fleet.watch.read_logs()
+        wrong += fleet.watch.wrong
+        fleet.watch.wrong = []
     return wrong
+
+
+def becomes(fleet: Fleet, name: str, role: str) -> None:
+    """Wait until a partner has this role; one that does not run is a mirror. Raises TimedOutError: not in SECONDS."""
+
+    def is_so() -> bool:
+        if not fleet.daemons[name].is_running:
+            return role == "mirror"
+        return fleet.watch.role(name) == role
+
+    wait_until(is_so, seconds=SECONDS, what=f"{name} {role}")
 
 
 def _say(fleet: Fleet, name: str, words: str) -> None:
     fresh = fleet.role_file(name).with_suffix(".fresh")
     fresh.write_text(words, encoding="ascii")
     fresh.replace(fleet.role_file(name))
-
-
-def _becomes(fleet: Fleet, name: str, role: str) -> None:
-    def is_so() -> bool:
-        try:
-            standing: dict[str, Any] = fleet.daemons[name].status()["mirroring"]["stock"]
-        except DaemonUnreachableError:
-            return not fleet.daemons[name].is_running and role == "mirror"
-        return bool(standing["role"] == role)
-
-    wait_until(is_so, seconds=SECONDS, what=f"{name} {role}")
 
 
 def _copy(source: Path, destination: Path) -> int:

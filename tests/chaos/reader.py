@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import broker
+from tests.chaos.application import REST_SECONDS, UndoneError, Work
 from tests.chaos.history import NOTE, Event, is_applied
 from tests.chaos.job import Job, Orders
 from tests.chaos.talk import answer_all
-from tests.chaos.work import REST_SECONDS, UndoneError, Work
 
 LOOK_SECONDS = 0.05  # between two looks at the file and at the orders
 GRACE_SECONDS = 5.0

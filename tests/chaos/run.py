@@ -34,7 +34,7 @@ from tests.chaos.cast import COMMAND, LOCK
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.network.impairment import NetworkError
-from tests.chaos.network.opening import open_network
+from tests.chaos.network.namespaces import open_network
 
 VERDICTS_SHOWN = 20
 ATTEMPTS = 3  # at a phase that hits nothing

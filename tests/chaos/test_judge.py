@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.chaos.history import Entry, Event, What
-from tests.chaos.judge import judge
-from tests.chaos.verdict import Circumstances, Kind
+from tests.chaos.judge import Circumstances, Kind, judge
 
 UNTIL = 1000.0
 DIALOGS = [f"0d000000-0000-4000-8000-00000000000{number}" for number in range(3)]

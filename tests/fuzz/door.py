@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from types import ModuleType
 
-from tests.fuzz import far, kept, live, operator, peer, word
+from tests.fuzz import live, operator, peer, word
 from tests.fuzz.target import Target
 
-GROUPS: tuple[ModuleType, ...] = (peer, operator, word, kept, far, live)
+GROUPS: tuple[ModuleType, ...] = (peer, operator, word, live)
 
 
 @cache

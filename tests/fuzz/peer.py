@@ -1,7 +1,8 @@
-"""What a peer says: frames, HELLO and the other link messages as MessagePack, bodies of dialog frames."""
+"""What peers say: frames, HELLO and the other link messages as MessagePack, bodies of dialog frames, sealed ones."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 
@@ -53,8 +54,12 @@ from broker.security.seal import (
     read_packet,
     seal,
 )
+from broker.security.secured import Mode, Secured
+from broker.security.session import Opener, Sealer
 from tests.fuzz.target import KIB, Target
+from tests.support.identities import credentials
 from tests.support.kernel import MAX_FRAME, Walker
+from tests.support.sealed import NOW, initiator, sealed
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=MAX_FRAME)
 HEADER = Header(
@@ -295,6 +300,37 @@ def _box(data: bytes) -> None:
     assert data in _good_boxes()
 
 
+# --- sealed frames ---
+
+
+@cache
+def _secured() -> Secured:
+    return Secured(Mode.FULL, far_principal="CN=billing")
+
+
+@cache
+def _opener() -> Opener:
+    return Opener(credentials("billing", "orders"), keys_max=64)
+
+
+@cache
+def _good_frames() -> tuple[bytes, ...]:
+    contact = initiator(_secured())
+    # With keys of this process alone: what another one has sealed is none of these.
+    by = Sealer(_secured(), contact.direction(), credentials("orders", "billing"), os.urandom)
+    return tuple(sealed(contact, by, bytes([number]) * 20) for number in range(3))
+
+
+def _opened(data: bytes) -> None:
+    """Whatever comes as a sealed frame: only what the far database has sealed is believed, and as it was."""
+    header, body = decode_dialog(data)
+    opened = _opener().open(header, data, body, lambda: None, NOW)
+    # Two fields change on the way, and nothing else.
+    good = {frame[:6] + frame[7:12] + frame[16:] for frame in _good_frames()}
+    assert data[:6] + data[7:12] + data[16:] in good
+    assert opened.body
+
+
 @cache
 def targets() -> tuple[Target, ...]:
     """The targets of this file."""
@@ -305,4 +341,5 @@ def targets() -> tuple[Target, ...]:
         Target("frame", _dialog_frame, (FrameMalformedError,), _frame_seeds),
         Target("body", _bodies, (FrameMalformedError,), _body_seeds),
         Target("box", _box, (SealRefusedError,), lambda: list(_good_boxes())),
+        Target("opened", _opened, (SealRefusedError, FrameMalformedError), lambda: list(_good_frames())),
     )

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from broker.protocol.frame import Fatal, Hello, Pong, encode_dialog, encode_link
-from tests.fuzz.hearing import Heard, WrongAnswerError, judge
+from tests.fuzz.converse import Heard, Stage, WrongAnswerError, judge
 from tests.fuzz.peer import HEADER
 from tests.fuzz.spoken import MALFORMED, Line, Script
-from tests.fuzz.stage import Stage
 
 WARM, CONVERSATIONS = 100, 200
 GROWTH_MAX = 16 * 1024 * 1024

@@ -22,7 +22,6 @@ LONG = (
     "examples/",
     "fuzz/test_conversation",
     "fuzz/test_daemon",
-    "fuzz/test_grammar",
     "loopback/test_admin_attack",
     "loopback/test_admin_bytes",
     "loopback/test_bench",

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from tests.chaos.faults import handover, machine, network, operator, overtaking, process
+from tests.chaos.faults import host, network, operator, pair
 from tests.chaos.faults.fault import Fault
 
 _KINDS: tuple[type[Fault], ...] = (
-    process.Kill,
-    process.KillApplication,
-    process.Freeze,
-    process.Restart,
-    process.RollingRestart,
+    host.Kill,
+    host.KillApplication,
+    host.Freeze,
+    host.Restart,
+    host.RollingRestart,
     network.Partition,
     network.Isolate,
     network.OneWay,
     network.Reset,
     *network.EVERYWHERE,
-    machine.FullDisk,
-    machine.ClockStep,
-    machine.Exhaustion,
-    machine.MemoryLimit,
+    host.FullDisk,
+    host.ClockStep,
+    host.Exhaustion,
+    host.MemoryLimit,
     operator.Reload,
     operator.RouteChange,
     operator.Rotation,
-    operator.FailOver,
-    operator.LostPrincipal,
-    handover.FrozenPartner,
-    handover.IsolatedPartner,
-    overtaking.Overtaken,
+    pair.FailOver,
+    pair.LostPrincipal,
+    pair.FrozenPartner,
+    pair.IsolatedPartner,
+    pair.Overtaken,
 )
 FAULTS = {kind.name: kind for kind in _KINDS}

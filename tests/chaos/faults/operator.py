@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos import pair
-from tests.chaos.cast import PARCELS, STOCK
+from tests.chaos.cast import PARCELS
 from tests.chaos.configuration import route
 from tests.chaos.faults.fault import Fault
 from tests.support.certificates import authority
@@ -105,36 +104,3 @@ class Rotation(Fault):
     def end(self) -> None:
         self.fleet.authority = self._new
         self.fleet.trust(self._new)
-
-
-class FailOver(Fault):
-    """The pair changes its roles, and changes them again."""
-
-    name = "failover"
-
-    def choose(self) -> str:
-        self.take_all(STOCK)
-        return f"{self.fleet.principal} hands over"
-
-    def begin(self) -> None:
-        pair.fail_over(self.fleet)
-
-    def end(self) -> None:
-        pair.fail_over(self.fleet)
-
-
-class LostPrincipal(Fault):
-    """The principal is killed, the partner follows; the killed one comes back as the mirror."""
-
-    name = "lost-principal"
-
-    def choose(self) -> str:
-        self.take_all(STOCK)
-        self._lost = self.fleet.principal
-        return f"{self._lost} is lost"
-
-    def begin(self) -> None:
-        pair.fail_over(self.fleet, is_lost=True)
-
-    def end(self) -> None:
-        self.fleet.daemons[self._lost].start(wait=False)

@@ -1,5 +1,5 @@
 """
-Hosts that are network namespaces, on a bridge of the kernel in a namespace of its own.
+Hosts that are network namespaces, on a bridge of the kernel in a namespace of its own; and which kind a machine allows.
 
     host "gateway": eth0 10.66.0.1 --- port1 |        |
                                              | bridge |
@@ -22,17 +22,14 @@ import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tests.chaos.network.command import run
-from tests.chaos.network.disk import Disk
-from tests.chaos.network.host import Host
+from tests.chaos.network.host import Disk, Host, Memory
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError, NetworkError
-from tests.chaos.network.memory import Memory
+from tests.chaos.network.loopback import LoopbackNetwork
 from tests.chaos.network.network import Changes, Network
-from tests.chaos.network.removal import NAMESPACES, remove, remove_dead
+from tests.chaos.network.removal import NAMESPACES, new_tag, remove, remove_dead, run
 from tests.chaos.network.switch import DEVICE
-from tests.chaos.network.tag import new_tag
 
 ROOT = Path(__file__).parents[3]
 TOOLS = ("ip", "tc", "bridge", "ss", "nsenter", "prlimit", "mount", "umount")
@@ -190,3 +187,30 @@ def _number(address: str) -> int:
 
 def _port(address: str) -> str:
     return f"port{_number(address)}"
+
+
+Kind = Literal["namespaces", "loopback"]
+
+
+def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) -> Network:
+    """
+    A network without hosts.
+
+    Args:
+        directory: Holds one for each host; made if it is not there.
+        seed: Of the dice of all impairments.
+        kind: The only kind wanted; None = namespaces if they can be made, else loopback, whose `reason` says why, or
+            with BROKER_TEST_COMPLETE, which allows nothing to be left out, an error.
+
+    Raises:
+        NetworkError: that kind cannot be made.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if kind == "loopback":
+        return LoopbackNetwork(directory, seed=seed)
+    try:
+        return NamespaceNetwork(directory, seed=seed)
+    except NetworkError as error:
+        if kind is not None or os.environ.get("BROKER_TEST_COMPLETE"):
+            raise
+        return LoopbackNetwork(directory, seed=seed, reason=str(error))

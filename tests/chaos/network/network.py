@@ -24,8 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.generator import compiler
-from tests.chaos.network.clock import Clock
-from tests.chaos.network.host import Host, Parts
+from tests.chaos.network.host import Clock, Host, Parts
 from tests.chaos.network.impairment import CUT, WHOLE, Counts, Fault, Impairment, ImpossibleError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

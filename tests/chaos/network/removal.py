@@ -1,26 +1,78 @@
 """
 The end of a network: its processes, mounts, control groups and namespaces, found by their tag in the system itself.
 
-Nothing is remembered in a file, so that it does not matter who made them and how far that got. `remove` is called by
-the switch when its network closes or its harness dies, and `remove_dead` by the next network for what even the switch
-has left behind. Both may meet somebody who does the same: what is gone is gone.
+A tag names the process that made the network by its number and the instant at which it started (`/proc/PID/stat`, field
+22): a number alone comes back some day. `remove` is called by the switch when its network closes or its harness dies,
+and `remove_dead` by the next network for what even the switch has left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
-from tests.chaos.network.command import run
 from tests.chaos.network.impairment import NetworkError
-from tests.chaos.network.memory import groups
-from tests.chaos.network.tag import find_tag, is_alive
+
+SECONDS = 30.0
+
+
+def run(*words: str, lines: list[str] | None = None) -> None:
+    """
+    Run a command; `lines` are its standard input.
+
+    Raises:
+        NetworkError: it is not there, or says that it failed; with its last words.
+    """
+    told = None if lines is None else "".join(f"{line}\n" for line in lines)
+    try:
+        done = subprocess.run(words, input=told, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NetworkError(f"{' '.join(words)}: {error}") from error
+    if done.returncode:
+        raise NetworkError(f"{' '.join(words)}: {(done.stderr or done.stdout).strip() or done.returncode}")
+
+
+PATTERN = re.compile(r"broker-hosts-(\d+)-(\d+)-\d+")
+_numbers = count(1)
+
+
+def new_tag() -> str:
+    """A tag of this process that no other network has."""
+    return f"broker-hosts-{os.getpid()}-{_started(os.getpid())}-{next(_numbers)}"
+
+
+def find_tag(text: str) -> str:
+    """The tag that a name begins with; "" when it has none."""
+    found = PATTERN.match(text)
+    return found.group() if found else ""
+
+
+def is_alive(tag: str) -> bool:
+    """Whether the process that made it still runs."""
+    found = PATTERN.fullmatch(tag)
+    assert found, tag
+    return _started(int(found.group(1))) == int(found.group(2))
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks since the system did; None when there is none, or only what is left of it."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
 
 NAMESPACES = Path("/run/netns")
+CONTROL_GROUPS = Path("/sys/fs/cgroup/memory")
 MOUNTS = Path("/proc/self/mounts")
 DYING_SECONDS = 10.0
 POLL_SECONDS = 0.01
@@ -63,6 +115,14 @@ def mounts(tag: str) -> list[tuple[str, Path]]:
     """Source and directory of the mounts of a tag, of every one with ""."""
     pairs = [line.split()[:2] for line in MOUNTS.read_text(encoding="utf-8").splitlines()]
     return [(source, Path(_unescaped(directory))) for source, directory in pairs if _belongs(source, tag)]
+
+
+def groups(tag: str) -> list[Path]:
+    """The control groups of a tag, of every one with ""."""
+    if not CONTROL_GROUPS.is_dir():
+        return []
+    found = (path for path in CONTROL_GROUPS.rglob("broker-hosts-*") if path.is_dir())
+    return sorted(path for path in found if (find_tag(path.name) == tag if tag else find_tag(path.name)))
 
 
 def processes(tag: str) -> set[int]:
