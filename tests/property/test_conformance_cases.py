@@ -140,168 +140,161 @@ def play(directory: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
     run_virtually(run)
 
 
+def staged(story: Callable[[Stage], Awaitable[None]]) -> Callable[[Path], None]:
+    """The test that plays a story."""
+
+    def test(tmp_path: Path) -> None:
+        play(tmp_path, story)
+
+    return test
+
+
 # --- 5: load shared ---
 
 
-def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(tmp_path: Path) -> None:
+@staged
+async def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(stage: Stage) -> None:
     """Weights change all new picks, and none of the dialogs whose target is fixed."""
+    east, west = (stage.database(name, "Billing", at("shop", service="Orders")) for name in ("east", "west"))
+    shop = stage.database("shop", "Orders", [])
+    to_east, to_west = (at(node.name, service="Billing", instance=instance_of(node)) for node in (east, west))
+    shop.reroute([*to_east, *to_west])
+    dialogs = [stage.begin() for _ in range(30)]
 
-    async def story(stage: Stage) -> None:
-        east, west = (stage.database(name, "Billing", at("shop", service="Orders")) for name in ("east", "west"))
-        shop = stage.database("shop", "Orders", [])
-        to_east, to_west = (at(node.name, service="Billing", instance=instance_of(node)) for node in (east, west))
-        shop.reroute([*to_east, *to_west])
-        dialogs = [stage.begin() for _ in range(30)]
+    for dialog in dialogs:
+        dialog.send(b"first")
+    await stage.until(lambda: None not in stage.far_instances().values())
+    fixed = stage.far_instances()
+    shop.reroute([*at("east", service="Billing", instance=instance_of(east), weight=1000), *to_west])
+    for dialog in dialogs:
+        dialog.send(b"second")
+    await stage.until(lambda: stage.waiting("shop") == 0)
 
-        for dialog in dialogs:
-            dialog.send(b"first")
-        await stage.until(lambda: None not in stage.far_instances().values())
-        fixed = stage.far_instances()
-        shop.reroute([*at("east", service="Billing", instance=instance_of(east), weight=1000), *to_west])
-        for dialog in dialogs:
-            dialog.send(b"second")
-        await stage.until(lambda: stage.waiting("shop") == 0)
-
-        assert {instance_of(east), instance_of(west)} == set(fixed.values())
-        assert fixed == stage.far_instances()
-        for node in (east, west):
-            by_dialog: dict[uuid.UUID, list[bytes]] = {}
-            for message in stage.received(node.name):
-                by_dialog.setdefault(message.dialog.conversation_id, []).append(message.body)
-            own = {dialog for dialog, far in fixed.items() if far == instance_of(node)}
-            assert {dialog: [b"first", b"second"] for dialog in own} == by_dialog
-
-    play(tmp_path, story)
+    assert {instance_of(east), instance_of(west)} == set(fixed.values())
+    assert fixed == stage.far_instances()
+    for node in (east, west):
+        by_dialog: dict[uuid.UUID, list[bytes]] = {}
+        for message in stage.received(node.name):
+            by_dialog.setdefault(message.dialog.conversation_id, []).append(message.body)
+        own = {dialog for dialog, far in fixed.items() if far == instance_of(node)}
+        assert {dialog: [b"first", b"second"] for dialog in own} == by_dialog
 
 
 # --- R7, R8: several ways ---
 
 
-def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
-    tmp_path: Path,
+@staged
+async def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
+    stage: Stage,
 ) -> None:
     """The first copy arrives and no answer comes back; the second one takes the other gateway."""
+    bank = stage.database("bank", "Billing", [])
+    shop = stage.database("shop", "Orders", [])
+    gateways = [
+        stage.gateway(name, at("bank", service="Billing") + at("shop", service="Orders"))
+        for name in ("gateway-a", "gateway-b")
+    ]
+    shop.reroute(at("gateway-a", "gateway-b", service="Billing", instance=instance_of(bank)))
+    stage.begin_through("gateway-a").send(b"once")
 
-    async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", [])
-        shop = stage.database("shop", "Orders", [])
-        gateways = [
-            stage.gateway(name, at("bank", service="Billing") + at("shop", service="Orders"))
-            for name in ("gateway-a", "gateway-b")
-        ]
-        shop.reroute(at("gateway-a", "gateway-b", service="Billing", instance=instance_of(bank)))
-        stage.begin_through("gateway-a").send(b"once")
+    await stage.until(lambda: states(stage.applications["bank"]) == ["CO"])
+    gateways[0].crash()
+    await stage.until(lambda: dropped_by(bank, Disposition.DUPLICATE) > 0)
+    bank.reroute(at("gateway-a", "gateway-b", service="Orders", instance=instance_of(shop)))
+    await stage.until(lambda: stage.waiting("shop") == 0)
 
-        await stage.until(lambda: states(stage.applications["bank"]) == ["CO"])
-        gateways[0].crash()
-        await stage.until(lambda: dropped_by(bank, Disposition.DUPLICATE) > 0)
-        bank.reroute(at("gateway-a", "gateway-b", service="Orders", instance=instance_of(shop)))
-        await stage.until(lambda: stage.waiting("shop") == 0)
-
-        assert [b"once"] == [message.body for message in stage.received("bank")]
-        assert gateways[1].forwarder.forwarded > 0
-
-    play(tmp_path, story)
+    assert [b"once"] == [message.body for message in stage.received("bank")]
+    assert gateways[1].forwarder.forwarded > 0
 
 
-def test_answers_and_acknowledgements_may_come_back_through_another_gateway(tmp_path: Path) -> None:
-    async def story(stage: Stage) -> None:
-        stage.database("bank", "Billing", at("back", service="Orders"))
-        stage.database("shop", "Orders", at("there", service="Billing"))
-        there = stage.gateway("there", at("bank", service="Billing"))
-        back = stage.gateway("back", at("shop", service="Orders"))
+@staged
+async def test_answers_and_acknowledgements_may_come_back_through_another_gateway(stage: Stage) -> None:
+    stage.database("bank", "Billing", at("back", service="Orders"))
+    stage.database("shop", "Orders", at("there", service="Billing"))
+    there = stage.gateway("there", at("bank", service="Billing"))
+    back = stage.gateway("back", at("shop", service="Orders"))
 
-        stage.begin().send(b"question")
-        [message] = await stage.collected("bank", 1)
-        message.dialog.send(b"answer")
-        [answer] = await stage.collected("shop", 1)
+    stage.begin().send(b"question")
+    [message] = await stage.collected("bank", 1)
+    message.dialog.send(b"answer")
+    [answer] = await stage.collected("shop", 1)
 
-        assert b"answer" == answer.body
-        assert [0, 0] == [node.forwarder.dropped.total() for node in (there, back)]
-        assert there.forwarder.forwarded > 0
-        assert back.forwarder.forwarded > 0
-
-    play(tmp_path, story)
+    assert b"answer" == answer.body
+    assert [0, 0] == [node.forwarder.dropped.total() for node in (there, back)]
+    assert there.forwarder.forwarded > 0
+    assert back.forwarder.forwarded > 0
 
 
-def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(tmp_path: Path) -> None:
+@staged
+async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(stage: Stage) -> None:
     """Both hosts of a route by name get message 1; the one whose answer comes later is told -8495."""
+    shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
+    east = stage.database("east", "Billing", [])  # which cannot answer yet
+    west = stage.database("west", "Billing", at("shop", service="Orders"))
+    dialog = stage.begin_through("east")
 
-    async def story(stage: Stage) -> None:
-        shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
-        east = stage.database("east", "Billing", [])  # which cannot answer yet
-        west = stage.database("west", "Billing", at("shop", service="Orders"))
-        dialog = stage.begin_through("east")
+    dialog.send(b"order")
+    await stage.until(lambda: states(stage.applications["east"]) == ["CO"])
+    stage.network.disconnect(east)
+    await stage.until(lambda: stage.far_instances()[dialog.conversation_id] == instance_of(west))
+    stage.network.connect(east)
+    east.reroute(at("shop", service="Orders"))
+    [order] = stage.received("east")
+    order.dialog.send(b"late answer")
+    [error] = await stage.collected("east", 1)
 
-        dialog.send(b"order")
-        await stage.until(lambda: states(stage.applications["east"]) == ["CO"])
-        stage.network.disconnect(east)
-        await stage.until(lambda: stage.far_instances()[dialog.conversation_id] == instance_of(west))
-        stage.network.connect(east)
-        east.reroute(at("shop", service="Orders"))
-        [order] = stage.received("east")
-        order.dialog.send(b"late answer")
-        [error] = await stage.collected("east", 1)
-
-        assert error.is_error
-        assert b"-8495" in error.body
-        assert ["ER"] == states(stage.applications["east"])
-        assert 0 == stage.waiting("east")
-        assert dropped_by(shop, Disposition.OTHER_INSTANCE) > 0
-        assert instance_of(west) == stage.far_instances()[dialog.conversation_id]
-        assert [b"order"] == [message.body for message in stage.received("west")]
-        assert [] == stage.received("shop")
-
-    play(tmp_path, story)
+    assert error.is_error
+    assert b"-8495" in error.body
+    assert ["ER"] == states(stage.applications["east"])
+    assert 0 == stage.waiting("east")
+    assert dropped_by(shop, Disposition.OTHER_INSTANCE) > 0
+    assert instance_of(west) == stage.far_instances()[dialog.conversation_id]
+    assert [b"order"] == [message.body for message in stage.received("west")]
+    assert [] == stage.received("shop")
 
 
 # --- R10: a change of routes ---
 
 
-def test_change_of_routes_loses_nothing_that_a_gateway_holds(tmp_path: Path) -> None:
+@staged
+async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage) -> None:
     """Not even when no route is left by which it could come again."""
+    bank = stage.database("bank", "Billing", at("shop", service="Orders"))
+    stage.database("shop", "Orders", at("gateway", service="Billing"))
+    gateway = stage.gateway("gateway", at("bank", service="Billing"))
+    bank.crash()
+    stage.begin().send(b"held")
+    await stage.until(lambda: gateway.forwarder.pool.frames == 1)
 
-    async def story(stage: Stage) -> None:
-        bank = stage.database("bank", "Billing", at("shop", service="Orders"))
-        stage.database("shop", "Orders", at("gateway", service="Billing"))
-        gateway = stage.gateway("gateway", at("bank", service="Billing"))
-        bank.crash()
-        stage.begin().send(b"held")
-        await stage.until(lambda: gateway.forwarder.pool.frames == 1)
+    gateway.forwarder.set_routing(table=RouteTable(), hosted=Hosted(), is_forwarding=True)
+    await stage.until(lambda: dropped_by(gateway, Disposition.NO_ROUTE) > 0)
+    bank.start()
 
-        gateway.forwarder.set_routing(table=RouteTable(), hosted=Hosted(), is_forwarding=True)
-        await stage.until(lambda: dropped_by(gateway, Disposition.NO_ROUTE) > 0)
-        bank.start()
-
-        assert [b"held"] == [message.body for message in await stage.collected("bank", 1)]
-
-    play(tmp_path, story)
+    assert [b"held"] == [message.body for message in await stage.collected("bank", 1)]
 
 
 # --- R11 to R14: gateways ---
 
 
-def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(tmp_path: Path) -> None:
-    async def story(stage: Stage) -> None:
-        stage.database("bank", "Billing", at("shop", service="Orders"))
-        one, two = stage.circle()
+@staged
+async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(stage: Stage) -> None:
+    stage.database("bank", "Billing", at("shop", service="Orders"))
+    one, two = stage.circle()
 
-        def exhausted() -> int:
-            return sum(dropped_by(node, Disposition.HOPS_EXHAUSTED) for node in (one, two))
+    def exhausted() -> int:
+        return sum(dropped_by(node, Disposition.HOPS_EXHAUSTED) for node in (one, two))
 
-        stage.begin().send(b"round")
-        await stage.until(lambda: exhausted() == 1)
-        assert HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
-        assert 1 == stage.waiting("shop")
-        await stage.until(lambda: exhausted() == 2)
-        assert 2 * HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
-        two.crash()
-        two.routes = at("bank", service="Billing")
-        two.start()
+    stage.begin().send(b"round")
+    await stage.until(lambda: exhausted() == 1)
+    assert HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
+    assert 1 == stage.waiting("shop")
+    await stage.until(lambda: exhausted() == 2)
+    assert 2 * HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
+    two.crash()
+    two.routes = at("bank", service="Billing")
+    two.start()
 
-        assert [b"round"] == [message.body for message in await stage.collected("bank", 1)]
-
-    play(tmp_path, story)
+    assert [b"round"] == [message.body for message in await stage.collected("bank", 1)]
 
 
 def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp_path: Path) -> None:
@@ -324,60 +317,51 @@ def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp
     assert [(seen[0][0], hops) for hops in range(HOP_LIMIT + 1)] == seen
 
 
-def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_is_sent_again(tmp_path: Path) -> None:
+@staged
+async def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_is_sent_again(stage: Stage) -> None:
     body = bytes(range(256)) * 80
+    _, gateway, bank = stage.line()
+    gateway.forwarder.pool.limit_bytes = 5000
 
-    async def story(stage: Stage) -> None:
-        _, gateway, bank = stage.line()
-        gateway.forwarder.pool.limit_bytes = 5000
+    stage.begin().send(body)
+    await stage.until(lambda: dropped_by(gateway, Disposition.POOL_LIMIT) > 0)
+    assert 0 < gateway.forwarder.pool.used_bytes <= 5000 < len(body)
+    bank.start()
 
-        stage.begin().send(body)
-        await stage.until(lambda: dropped_by(gateway, Disposition.POOL_LIMIT) > 0)
-        assert 0 < gateway.forwarder.pool.used_bytes <= 5000 < len(body)
-        bank.start()
-
-        assert [body] == [message.body for message in await stage.collected("bank", 1)]
-
-    play(tmp_path, story)
+    assert [body] == [message.body for message in await stage.collected("bank", 1)]
 
 
-def test_case_r13_gateway_killed_with_messages_held_loses_nothing(tmp_path: Path) -> None:
+@staged
+async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: Stage) -> None:
     bodies = [bytes([number]) for number in range(20)]
+    _, gateway, bank = stage.line()
+    dialog = stage.begin()
 
-    async def story(stage: Stage) -> None:
-        _, gateway, bank = stage.line()
-        dialog = stage.begin()
+    for number in bodies:
+        dialog.send(number)
+    await stage.until(lambda: gateway.forwarder.pool.frames > 0)
+    gateway.crash()
+    bank.start()
+    gateway.start()
+    assert 0 == gateway.forwarder.pool.frames
 
-        for number in bodies:
-            dialog.send(number)
-        await stage.until(lambda: gateway.forwarder.pool.frames > 0)
-        gateway.crash()
-        bank.start()
-        gateway.start()
-        assert 0 == gateway.forwarder.pool.frames
-
-        assert bodies == [message.body for message in await stage.collected("bank", len(bodies))]
-
-    play(tmp_path, story)
+    assert bodies == [message.body for message in await stage.collected("bank", len(bodies))]
 
 
-def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(tmp_path: Path) -> None:
+@staged
+async def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(stage: Stage) -> None:
     """The gateway acknowledges nothing meanwhile: only the target does."""
+    shop, gateway, bank = stage.line()
+    dialog = stage.begin()
 
-    async def story(stage: Stage) -> None:
-        shop, gateway, bank = stage.line()
-        dialog = stage.begin()
+    dialog.send(b"one")
+    await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
+    assert 1 == gateway.forwarder.pool.frames
+    assert (1, 0) == (stage.waiting("shop"), shop.forwarder.delivered)
+    assert stage.far_instances()[dialog.conversation_id] is None
+    bank.start()
+    await stage.until(lambda: stage.waiting("shop") == 0)
 
-        dialog.send(b"one")
-        await stage.until(lambda: dropped_by(gateway, Disposition.ALREADY_HELD) > 1)
-        assert 1 == gateway.forwarder.pool.frames
-        assert (1, 0) == (stage.waiting("shop"), shop.forwarder.delivered)
-        assert stage.far_instances()[dialog.conversation_id] is None
-        bank.start()
-        await stage.until(lambda: stage.waiting("shop") == 0)
-
-        assert [b"one"] == [message.body for message in stage.received("bank")]
-        assert 0 == dropped_by(bank, Disposition.DUPLICATE)
-        assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]
-
-    play(tmp_path, story)
+    assert [b"one"] == [message.body for message in stage.received("bank")]
+    assert 0 == dropped_by(bank, Disposition.DUPLICATE)
+    assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]

@@ -54,7 +54,7 @@ def check_routes(facts: RoutingFacts, one: Pass, shown: PassShown) -> None:
     known = one.table.all_routes(facts.to_service)
     told = [(fate.name, fate.address, fate.broker_instance) for fate in fates]
     assert sorted(told, key=repr) == sorted(map(telling, known), key=repr)
-    assert all(part.why for step in shown.steps for part in (step, *step.routes))
+    assert all(step.why and all(fate.why for fate in step.routes) for step in shown.steps)
 
 
 def check_choice(one: Pass, shown: PassShown) -> None:

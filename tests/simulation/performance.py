@@ -326,7 +326,7 @@ class Outcome:
     How it went.
 
     Shape: `frames` that both databases sent, `needed` the least there can be; `seconds` virtual; `history` in words;
-    `members` nodes or instances, and `sides` by name and conversation id, as the story left them.
+    `members` instances by name.
     """
 
     digest: int = 0
@@ -335,7 +335,6 @@ class Outcome:
     seconds: float = 0.0
     history: list[str] = field(default_factory=list)
     members: dict[str, Any] = field(default_factory=dict, repr=False)
-    sides: dict[str, dict[uuid.UUID, Side]] = field(default_factory=dict, repr=False)
 
 
 def place() -> Path | None:

@@ -25,9 +25,9 @@ from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 
-def play(story: Story, *, is_followed: bool = False) -> Outcome:
+def play(story: Story) -> Outcome:
     """
-    Tell it from beginning to end, and maybe let every instance tell of all its frames.
+    Tell it from beginning to end.
 
     Raises:
         AssertionError, or whatever went wrong in it; the history so far is in its `__notes__`.
@@ -40,7 +40,7 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
 
     async def main(loop: VirtualLoop) -> None:
         with tempfile.TemporaryDirectory(dir=place()) as directory, mock.patch("time.time", loop.wall_clock):
-            await _Stage(story, loop, Path(directory), outcome, is_followed=is_followed).run()
+            await _Stage(story, loop, Path(directory), outcome).run()
 
     try:
         with mock.patch("uuid.uuid4", guid), structlog.testing.capture_logs():
@@ -54,13 +54,10 @@ def play(story: Story, *, is_followed: bool = False) -> Outcome:
 class _Stage(Performance):
     look_seconds = 0.05
 
-    def __init__(
-        self, story: Story, loop: VirtualLoop, directory: Path, outcome: Outcome, *, is_followed: bool
-    ) -> None:
+    def __init__(self, story: Story, loop: VirtualLoop, directory: Path, outcome: Outcome) -> None:
         self.network = Network(loop, story.seed, tuning(story.fragment_size))
         super().__init__(story, loop, self.network.random, outcome)
         self.fragment_size = story.fragment_size
-        self.network.is_followed = is_followed
         self.store = self.network.store = failing_store(self.chance)
         self.store.failure = story.store_failure
         hops = [f"gateway{number}" for number in range(story.gateways)]
@@ -72,8 +69,6 @@ class _Stage(Performance):
             self.network.add(Node(self.network, name, [(None, "LOCAL")], directory / f"{name}.db", service, ways))
         for name in SIDES:
             self.applications[name] = Application(name, directory / f"{name}.db", self.chance, self.note)
-        outcome.members = self.network.nodes
-        outcome.sides = {name: application.sides for name, application in self.applications.items()}
 
     def start(self) -> None:
         self.network.weather = self.story.weather

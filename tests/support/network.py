@@ -25,7 +25,6 @@ from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, FrameOrigin, frame_bounds
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
-from broker.forwarding.ring import Ring, VisitRecord, decode
 from broker.protocol.frame import Rejected, decode_dialog
 from broker.protocol.layout import CONVERSATION_AT
 from broker.routing.address import NetworkAddress
@@ -38,7 +37,6 @@ from tests.support.dialog import make_endpoint, open_database
 from tests.support.virtual_time import VirtualLoop
 
 MAX_FRAME = 64 * 1024
-RING_BYTES = 8 * 1024 * 1024  # for all that an instance tells in a story
 Table = Sequence[tuple[str | None, str] | RouteProperties]
 """Routes as (service name or any, address), or in full."""
 
@@ -124,7 +122,6 @@ class Wire:
 
     def _carry(self, frame: bytes) -> None:
         weather = self._network.weather
-        self._near.carried.append(frame)
         self._network.digest = zlib.crc32(frame[CONVERSATION_AT:], self._network.digest)
         self._network.carried[self._near.name] += 1
         tampered = self._network.tamper(self._near.name, self._far.name, frame)
@@ -136,7 +133,6 @@ class Wire:
 
     def _arrive(self, frame: bytes) -> None:
         if self._far.is_up and self._far.life == self._life:
-            self._far.arrived.append(frame)
             self._far.receive(frame, self)
 
 
@@ -146,8 +142,7 @@ class Node:
     One instance.
 
     Shape: `path` its database, None for a gateway; `life` how often it has started; `routes` of msdb, `own_routes` of
-    its database; frames that `carried` its links and that `arrived`; what each life has told of them in `records`;
-    `credentials` of its database.
+    its database; `credentials` of its database.
     """
 
     network: Network
@@ -160,9 +155,6 @@ class Node:
     is_up: bool = False
     forwarder: Forwarder = field(init=False)
     endpoint: Endpoint | None = None
-    carried: list[bytes] = field(default_factory=list)
-    arrived: list[bytes] = field(default_factory=list)
-    records: list[list[VisitRecord]] = field(default_factory=list)
     credentials: DialogCredentials = field(default_factory=DialogCredentials)
 
     @property
@@ -178,7 +170,6 @@ class Node:
             deliver=self._deliver,
             request_link=lambda _: None,
             health_of=self._health_of,
-            ring=Ring(RING_BYTES, sample=1) if self.network.is_followed else None,
         )
         here = Hosted()
         if self.path is not None:
@@ -198,7 +189,6 @@ class Node:
     def crash(self) -> None:
         """The process is gone, and all it knew."""
         self.is_up = False
-        self.tell()
         self.network.disconnect(self)
         if self.endpoint is not None:
             for kept in self.endpoint._tasks:
@@ -207,13 +197,6 @@ class Node:
             self.endpoint.transmitter.close()
             self.endpoint._store.close()
             self.endpoint = None
-
-    def tell(self) -> None:
-        """The end of a life: what its ring has told."""
-        ring = self.forwarder.ring
-        if ring is not None:
-            assert ring.shed == 0
-            self.records.append(list(decode(ring.take())))
 
     def receive(self, frame: bytes, origin: FrameOrigin) -> None:
         """What one read of a link brought."""
@@ -253,8 +236,8 @@ class Network:
 
     Shape: `weather` holds from the next frame on; `severed` (near, far) names between which every frame is lost,
     although the link stays; `digest` of every frame sent so far, transmission ids left out; `carried` frames by the
-    name of the node that sent them on; `store` makes that of a database; `is_followed` whether instances have rings;
-    `tamper` what somebody on the way makes of each frame.
+    name of the node that sent them on; `store` makes that of a database; `tamper` what somebody on the way makes of
+    each frame.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int, settings: DialogTuning | None = None) -> None:
@@ -265,7 +248,6 @@ class Network:
         self.digest = 0
         self.carried: Counter[str] = Counter()
         self.store: type[SqliteStore] = SqliteStore
-        self.is_followed = False
         self.nodes: dict[str, Node] = {}
         self.tamper: Tamper = lambda _near, _far, frame: [frame]
         self.settings = settings or DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
