@@ -81,107 +81,38 @@ class Case:
         return self.marked[self.marked.index("«") + 1 : self.marked.index("»")].partition("\n")[0]
 
 
-NO_ADDRESSES = (
-    # no scheme, or another one
-    " ",
-    "east",
-    "east:4022",
-    "tcp",
-    "tcp:",
-    "tcp:east:4022",
-    "tcp:/east:4022",
-    "tcp:\\\\east",
-    "tcps://east:4022",
-    "udp://east:4022",
-    "http://east:4022",
-    "//east:4022",
-    "LOKAL",
-    "LOCAL:4022",
-    "LOCAL/",
-    "[LOCAL]",
-    "TRANSPORT://east",
-    "tran\u017fport",  # a long s is no S, though it becomes one in upper case
-    # blanks
-    " tcp://east",
-    "tcp://east ",
-    "tcp:// east",
-    "tcp://ea st",
-    "tcp://east :4022",
-    "tcp://east\t:4022",
-    "tcp://east\n:4022",
-    "tcp://ea\u00a0st",
-    "tcp://ea\u2028st",
-    "LOCAL ",
-    "\tTRANSPORT",
-    # the port
-    "tcp://east:",
-    "tcp://east:/",
-    "tcp://east:0",
-    "tcp://east:00000",
-    "tcp://east:65536",
-    "tcp://east:99999",
-    "tcp://east:004022",
-    "tcp://east:4294971318",
-    "tcp://east:-1",
-    "tcp://east:+1",
-    "tcp://east:http",
-    "tcp://east:4022x",
-    "tcp://east:0x10",
-    "tcp://east:\uff14\uff10\uff12\uff12",  # full-width digits
-    "tcp://east:4022:4022",
-    # what else a URL may have
-    "tcp://east:4022/Orders",
-    "tcp://east/Orders",
-    "tcp://east:4022//",
-    "tcp://user@east:4022",
-    "tcp://user:word@east:4022",
-    "tcp://@east",
-    "tcp://east:4022?mode=1",
-    "tcp://east:4022#first",
-    "tcp://east,west",
-    "tcp://east;west",
-    # the host
-    "tcp://",
-    "tcp:///",
-    "tcp://:4022",
-    "tcp://.",
-    "tcp://.east",
-    "tcp://east..example",
-    "tcp://east.example..",
-    "tcp://-east",
-    "tcp://east-",
-    "tcp://east-.example",
-    "tcp://*",
-    "tcp://ea''st",
-    "tcp://ea%20st",
-    "tcp://\u00f6st",
-    "tcp://\u212aiel",  # a Kelvin sign is no k, though it becomes one in lower case
-    "tcp://ea\u200bst",
-    "tcp://ea\x00st",
-    "tcp://" + "a" * 64,
-    "tcp://" + "a" * 64 + ".example:4022",
-    # IPv4
-    "tcp://4022",
-    "tcp://1.2.3",
-    "tcp://1.2.3.256",
-    "tcp://1.2.3.4.5",
-    "tcp://1.2.3.4.",
-    "tcp://01.2.3.4",
-    # IPv6
-    "tcp://::1",
-    "tcp://2001:db8::1:4022",
-    "tcp://[::1",
-    "tcp://::1]:4022",
-    "tcp://[]",
-    "tcp://[]:4022",
-    "tcp://[::1]4022",
-    "tcp://[::1]:",
-    "tcp://[::1]:0",
-    "tcp://[::g]:4022",
-    "tcp://[1.2.3.4]:4022",
-    "tcp://[fe80::1%eth0]:4022",
-    "tcp://[[::1]]",
+# What no address may have: behind "tcp://east:", behind "tcp://", and by itself.
+_PORTS = (
+    "",
+    "0",
+    "65536",
+    "004022",
+    "-1",
+    "4022x",
+    "\uff14\uff10",
+    "4022:4022",
+    "4022/Orders",
+    "4022?mode=1",
+    "4022#a",
 )
+_HOSTS = (
+    "",
+    ":4022",
+    ".east",
+    "east..example",
+    "-east",
+    "east-.example",
+    "ea st",
+    "east ",
+    "ea''st",
+    "user@east",
+    "a,b",
+)
+_HOSTS += ("\u00f6st", "\u212aiel", "ea\u00a0st", "ea\x00st", "a" * 64, "4022", "1.2.3", "1.2.3.256", "01.2.3.4")
+_HOSTS += ("::1", "[::1", "[]", "[::1]4022", "[::g]:4022", "[1.2.3.4]:4022", "[fe80::1%eth0]:4022")
+_FORMS = (" ", "east:4022", "tcp:east:4022", "udp://east:4022", " tcp://east", "LOCAL ", "LOCAL:4022", "[LOCAL]")
+_FORMS += ("TRANSPORT://east", "tran\u017fport")  # a long s is no S, though it becomes one in upper case
+NO_ADDRESSES = (*_FORMS, *(f"tcp://east:{port}" for port in _PORTS), *(f"tcp://{host}" for host in _HOSTS))
 
 NO_GUIDS = (
     " ",
@@ -189,27 +120,12 @@ NO_GUIDS = (
     GUID[:-1],
     GUID + "1",
     GUID.replace("-", ""),
-    GUID.replace("-", " "),
-    GUID.replace("-", "_"),
     GUID.replace("5", "g"),
-    GUID.replace("5", "\uff15"),  # a full-width digit
-    "5b0f3c1e5-d5e-4f0b-8a55-0e9b0b9c2f11",
     " " + GUID,
-    GUID + " ",
     GUID + "\n",
-    "{" + GUID,
-    GUID + "}",
-    "}" + GUID + "{",
-    "{{" + GUID + "}}",
-    "{ " + GUID + " }",
-    "(" + GUID + ")",
-    "[" + GUID + "]",
-    "urn:uuid:" + GUID,
-    GUID + "," + GUID,
-    "x" * 256,
-    ZERO,
-    "{" + ZERO + "}",
 )
+NO_GUIDS += ("5b0f3c1e5-d5e-4f0b-8a55-0e9b0b9c2f11", GUID.replace("5", "\uff15"), "{" + GUID, "{{" + GUID + "}}")
+NO_GUIDS += ("urn:uuid:" + GUID, "x" * 256, ZERO, "{" + ZERO + "}")
 
 _CREATE = "CREATE ROUTE r WITH"
 _SERVICE = "SERVICE_NAME = '//shop/Orders'"
@@ -218,271 +134,144 @@ _ADDRESS = "ADDRESS = 'tcp://east'"
 _MIRROR = "MIRROR_ADDRESS = 'tcp://west'"
 _LONG_ADDRESS = "tcp://" + ".".join(["a" * 62] * 4)  # 257 characters
 
-_EMPTY = (
+_TEXTS = (
     Case(9659, f"{_CREATE} SERVICE_NAME = «''», {_ADDRESS}"),
-    Case(9659, f"{_CREATE} SERVICE_NAME = «N''», {_INSTANCE}, {_ADDRESS}, {_MIRROR}"),
-    Case(9659, f"{_CREATE} {_SERVICE}, BROKER_INSTANCE = «''», {_ADDRESS}"),
-    Case(9659, f"{_CREATE} BROKER_INSTANCE = «''», {_ADDRESS}"),
+    Case(9659, f"{_CREATE} {_SERVICE}, BROKER_INSTANCE = «N''», {_ADDRESS}"),
     Case(9659, f"{_CREATE} ADDRESS = «''»"),
-    Case(9659, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «''», {_MIRROR}"),
     Case(9659, f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = «''»"),
-    Case(9659, f"{_CREATE} {_ADDRESS}, MIRROR_ADDRESS = «N''»"),
-    Case(9659, "ALTER ROUTE Mirrored WITH SERVICE_NAME = «''»"),
-    Case(9659, "ALTER ROUTE LastResort WITH SERVICE_NAME = «''»"),
     Case(9659, "ALTER ROUTE Mirrored WITH BROKER_INSTANCE = «''»"),
-    Case(9659, "ALTER ROUTE Mirrored WITH ADDRESS = «''»"),
-    Case(9659, "ALTER ROUTE Mirrored WITH MIRROR_ADDRESS = «''»"),
-)
-
-_TOO_LONG = (
     Case(9660, f"{_CREATE} SERVICE_NAME = «'{'s' * 257}'», {_ADDRESS}"),
     Case(9660, f"{_CREATE} SERVICE_NAME = «N'{'s' * 256}'''», {_ADDRESS}"),  # a doubled quote is one character
-    Case(9660, f"{_CREATE} SERVICE_NAME = «'{'€' * 257}'», {_ADDRESS}"),
-    Case(9660, f"{_CREATE} SERVICE_NAME = «'{'s' * 1_000}'», {_ADDRESS}"),
     Case(9660, f"{_CREATE} {_SERVICE}, BROKER_INSTANCE = «'{'5' * 257}'», {_ADDRESS}"),
     Case(9660, f"{_CREATE} ADDRESS = «'{_LONG_ADDRESS}'»"),
-    Case(9660, f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = «'{_LONG_ADDRESS}'»"),
-    Case(9660, f"ALTER ROUTE ByName WITH SERVICE_NAME = «'{'s' * 257}'»"),
-    Case(9660, f"ALTER ROUTE ByName WITH BROKER_INSTANCE = «'{'5' * 257}'»"),
-    Case(9660, f"ALTER ROUTE ByName WITH ADDRESS = «'{_LONG_ADDRESS}'»"),
     Case(9660, f"ALTER ROUTE Mirrored WITH MIRROR_ADDRESS = «'{_LONG_ADDRESS}'»"),
+    Case(8412, f"{_CREATE} SERVICE_NAME = «'{'€' * 171}'», {_ADDRESS}"),  # 513 bytes of UTF-8
+    Case(8412, f"{_CREATE} SERVICE_NAME = «'{'é' * 255}€'», {_ADDRESS}"),
+    Case(8412, "ALTER ROUTE Wire WITH SERVICE_NAME = «'\ud800'»", is_writable=False),
 )
 
-_MIRROR_ALONE = (
+# A clause that needs another one, or excludes it.
+_ALONE = (
     Case(9661, f"{_CREATE} {_ADDRESS}, MIRROR_ADDRESS = «'tcp://west'»"),
     Case(9661, f"{_CREATE} {_SERVICE}, {_ADDRESS}, MIRROR_ADDRESS = «'tcp://west'»"),
-    Case(9661, f"{_CREATE} {_ADDRESS}, MIRROR_ADDRESS = «'tcp://east'»"),
     Case(9661, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', {_ADDRESS}, MIRROR_ADDRESS = «'tcp://west'»"),
-    Case(9661, "ALTER ROUTE LastResort WITH MIRROR_ADDRESS = «'tcp://west'»"),
-    Case(9661, "ALTER ROUTE ByName WITH MIRROR_ADDRESS = «'tcp://west'»"),
     Case(9661, "ALTER ROUTE ByName WITH ADDRESS = 'tcp://north' MIRROR_ADDRESS = «'tcp://west'»"),
-    Case(9661, f"ALTER ROUTE LastResort WITH {_SERVICE}, MIRROR_ADDRESS = «'tcp://west'»"),
     Case(9661, "ALTER ROUTE Here WITH ADDRESS = 'tcp://east', MIRROR_ADDRESS = «'tcp://west'»"),
-)
-
-_INSTANCE_ALONE = (
     Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}"),
-    Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{{{GUID.upper()}}}'», {_ADDRESS}"),
-    Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{GUID}'», ADDRESS = 'LOCAL'"),
-    Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{GUID}'», ADDRESS = 'TRANSPORT'"),
+    Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{{{GUID.upper()}}}'», ADDRESS = 'LOCAL'"),
     Case(9662, f"{_CREATE} BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}, {_MIRROR}"),
-    Case(9662, f"ALTER ROUTE LastResort WITH BROKER_INSTANCE = «'{GUID}'»"),
-    Case(9662, f"ALTER ROUTE LastResort WITH BROKER_INSTANCE = «'{GUID}'», {_MIRROR}"),
-    Case(9662, f"ALTER ROUTE Here WITH BROKER_INSTANCE = «'{GUID}'»"),
     Case(9662, f"ALTER ROUTE Wire WITH BROKER_INSTANCE = «'{GUID}'»"),
+    Case(9743, f"{_CREATE} ADDRESS = «'LOCAL'», {_MIRROR}"),
+    Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «'local'», {_MIRROR}"),
+    Case(9743, f"{_CREATE} ADDRESS = «'tranSport'», {_MIRROR}"),
+    Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = «'Local'»"),
+    Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = 'LOCAL', MIRROR_ADDRESS = «'TRANSPORT'»"),
+    Case(9743, "ALTER ROUTE Mirrored WITH ADDRESS = «'LOCAL'»"),
+    Case(9743, "ALTER ROUTE InstanceHere WITH MIRROR_ADDRESS = «'tcp://west'»"),
+    Case(9745, f"{_CREATE} {_SERVICE}, ADDRESS = «'TRANSPORT'»"),
+    Case(9745, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «'Transport'», {_MIRROR}"),
+    Case(9745, "ALTER ROUTE Mirrored WITH ADDRESS = «'TRANSPORT'»"),
+    Case(9745, "ALTER ROUTE Wire WITH SERVICE_NAME = «'//shop/Orders'»"),
+    Case(8413, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}"),
+    Case(8413, f"ALTER ROUTE Configuration WITH BROKER_INSTANCE = «'{GUID}'»"),
+    Case(8413, f"ALTER ROUTE Mirrored WITH SERVICE_NAME = «'{CONFIGURATION}'»"),
 )
 
 
-def _keywords_and_mirrors() -> Iterator[Case]:
-    for local in ("LOCAL", "local", "LocaL"):
-        yield Case(9743, f"{_CREATE} ADDRESS = «'{local}'», {_MIRROR}")
-        yield Case(9743, f"{_CREATE} {_SERVICE}, ADDRESS = «'{local}'», {_MIRROR}")
-        yield Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «'{local}'», {_MIRROR}")
-        yield Case(9743, f"ALTER ROUTE Mirrored WITH ADDRESS = «'{local}'»")
-    for transport in ("TRANSPORT", "transport", "tranSport"):
-        yield Case(9743, f"{_CREATE} ADDRESS = «'{transport}'», {_MIRROR}")
-        yield Case(9743, f"ALTER ROUTE LastResort WITH ADDRESS = «'{transport}'», {_MIRROR}")
-    for keyword in ("LOCAL", "Local", "TRANSPORT", "transport"):
-        yield Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = «'{keyword}'»")
-        yield Case(9743, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = 'LOCAL', MIRROR_ADDRESS = «'{keyword}'»")
-        yield Case(9743, f"{_CREATE} {_ADDRESS}, MIRROR_ADDRESS = «'{keyword}'»")
-        yield Case(9743, f"ALTER ROUTE Mirrored WITH MIRROR_ADDRESS = «'{keyword}'»")
-    for route in ("Here", "InstanceHere", "Wire"):
-        yield Case(9743, f"ALTER ROUTE {route} WITH MIRROR_ADDRESS = «'tcp://west'»")
-    yield Case(9743, f"ALTER ROUTE Here WITH {_SERVICE}, {_INSTANCE}, MIRROR_ADDRESS = «'tcp://west'»")
-
-
-def _bad_addresses() -> Iterator[Case]:
+def _values() -> Iterator[Case]:
+    """A clause whose value is none by itself, or next to the other address."""
     for text in NO_ADDRESSES:
         yield Case(9744, f"{_CREATE} ADDRESS = «'{text}'»")
-        yield Case(9744, f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = «'{text}'»")
     for text in NO_ADDRESSES[::7]:
-        yield Case(9744, f"ALTER ROUTE ByName WITH ADDRESS = «'{text}'»")
         yield Case(9744, f"ALTER ROUTE Mirrored WITH MIRROR_ADDRESS = «N'{text}'»")
-
-
-_TRANSPORT_BY_NAME = (
-    Case(9745, f"{_CREATE} {_SERVICE}, ADDRESS = «'TRANSPORT'»"),
-    Case(9745, f"{_CREATE} {_SERVICE}, ADDRESS = «'transport'»"),
-    Case(9745, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «'Transport'»"),
-    Case(9745, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = «'TRANSPORT'», {_MIRROR}"),
-    Case(9745, f"{_CREATE} SERVICE_NAME = 'tcp://east:4022/Orders', ADDRESS = «'TRANSPORT'»"),
-    Case(9745, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', ADDRESS = «'TRANSPORT'»"),
-    Case(9745, "ALTER ROUTE ByName WITH ADDRESS = «'TRANSPORT'»"),
-    Case(9745, "ALTER ROUTE Instance WITH ADDRESS = «'transport'»"),
-    Case(9745, "ALTER ROUTE Mirrored WITH ADDRESS = «'TRANSPORT'»"),
-    Case(9745, "ALTER ROUTE InstanceHere WITH ADDRESS = «'TRANSPORT'»"),
-    Case(9745, "ALTER ROUTE Wire WITH SERVICE_NAME = «'//shop/Orders'»"),
-    Case(9745, f"ALTER ROUTE Wire WITH SERVICE_NAME = «'//shop/Orders'», {_INSTANCE}"),
-    Case(9745, f"ALTER ROUTE LastResort WITH {_SERVICE}, ADDRESS = «'TRANSPORT'»"),
-)
-
-
-def _lifetimes_and_weights() -> Iterator[Case]:
-    for seconds in ("0", "-0", "+0", "-1", "-60", "2147483648", "-2147483648", "9999999999", "9" * 19, "1" + "0" * 999):
+    for seconds in ("0", "-0", "+0", "-1", "2147483648", "9" * 19, "1" + "0" * 999):
         yield Case(9746, f"{_CREATE} LIFETIME = «{seconds}», {_ADDRESS}")
-        yield Case(9746, f"ALTER ROUTE ByName WITH LIFETIME = «{seconds}»")
-    yield Case(9746, f"{_CREATE} {_SERVICE}, {_INSTANCE}, LIFETIME = «0», {_ADDRESS}, {_MIRROR}")
-    yield Case(9746, f"{_CREATE} {_ADDRESS}, LIFETIME = «0»")
-    for weight in ("0", "-1", "1001", "+1001", "2147483648", "9" * 1000):
+    yield Case(9746, "ALTER ROUTE ByName WITH LIFETIME = «0»")
+    for weight in ("0", "-1", "1001", "9" * 1000):
         yield Case(1080, f"{_CREATE} {_ADDRESS}, WEIGHT = «{weight}»")
-        yield Case(1080, f"ALTER ROUTE ByName WITH WEIGHT = «{weight}»")
-
-
-def _same_addresses() -> Iterator[Case]:
+    yield Case(1080, "ALTER ROUTE ByName WITH WEIGHT = «0»")
     for one, other in (
-        ("tcp://east", "tcp://east"),
-        ("tcp://east:4022", "tcp://east:4022"),
-        ("tcp://east", "tcp://east:4022"),
-        ("tcp://east:4022/", "tcp://east"),
-        ("tcp://east/", "tcp://east:4022/"),
+        ("tcp://east", "tcp://east:4022/"),
         ("TCP://East.Example", "tcp://EAST.example:4022"),
         ("tcp://east:80", "tcp://east:00080"),
-        ("tcp://192.168.10.2", "tcp://192.168.10.2:4022/"),
-        ("tcp://[::1]", "tcp://[0:0::0:1]:4022"),
         ("tcp://[2001:DB8::1]:9", "tcp://[2001:db8:0:0::1]:9/"),
     ):
         yield Case(9747, f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = '{one}', MIRROR_ADDRESS = «'{other}'»")
-    yield Case(9747, "ALTER ROUTE Mirrored WITH ADDRESS = «'tcp://west.example:4023'»")
     yield Case(9747, "ALTER ROUTE Mirrored WITH ADDRESS = «'TCP://WEST.example:4023/'»")
     yield Case(9747, "ALTER ROUTE Mirrored WITH MIRROR_ADDRESS = «'tcp://east.example'»")
-    yield Case(9747, "ALTER ROUTE Mirrored WITH ADDRESS = 'tcp://north', MIRROR_ADDRESS = «'tcp://north/'»")
-    yield Case(9747, f"ALTER ROUTE LastResort WITH {_SERVICE}, {_INSTANCE}, MIRROR_ADDRESS = «'tcp://EAST'»")
-
-
-_NAMES_FOR_NO_MESSAGE = (
-    Case(8412, f"{_CREATE} SERVICE_NAME = «'{'€' * 171}'», {_ADDRESS}"),  # 513 bytes of UTF-8
-    Case(8412, f"{_CREATE} SERVICE_NAME = «'{'é' * 255}€'», {_ADDRESS}"),
-    Case(8412, f"{_CREATE} SERVICE_NAME = «'{'😀' * 129}'», ADDRESS = 'LOCAL'"),
-    Case(8412, f"ALTER ROUTE ByName WITH SERVICE_NAME = «'{'€' * 171}'»"),
-    Case(8412, f"ALTER ROUTE Wire WITH SERVICE_NAME = «'{'€' * 171}'»"),
-    Case(8412, f"{_CREATE} SERVICE_NAME = «'\ud800'», {_ADDRESS}", is_writable=False),
-    Case(8412, f"{_CREATE} SERVICE_NAME = «'a\udfffb'», {_ADDRESS}", is_writable=False),
-    Case(8412, "ALTER ROUTE ByName WITH SERVICE_NAME = «'\ude00\ud83d'»", is_writable=False),
-)
-
-
-def _bad_instances() -> Iterator[Case]:
     for text in NO_GUIDS:
         yield Case(8413, f"{_CREATE} {_SERVICE}, BROKER_INSTANCE = «'{text}'», {_ADDRESS}")
-        yield Case(8413, f"ALTER ROUTE ByName WITH BROKER_INSTANCE = «'{text}'»")
-    yield Case(8413, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}")
-    yield Case(8413, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', BROKER_INSTANCE = «'{GUID}'», ADDRESS = 'LOCAL'")
-    yield Case(8413, f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}, {_MIRROR}")
-    yield Case(8413, f"ALTER ROUTE Configuration WITH BROKER_INSTANCE = «'{GUID}'»")
-    yield Case(8413, f"ALTER ROUTE Instance WITH SERVICE_NAME = «'{CONFIGURATION}'»")
-    yield Case(8413, f"ALTER ROUTE Mirrored WITH SERVICE_NAME = «'{CONFIGURATION}'»")
-    yield Case(
-        8413, f"ALTER ROUTE LastResort WITH SERVICE_NAME = '{CONFIGURATION}', BROKER_INSTANCE = «'{GUID}'», {_ADDRESS}"
-    )
+    yield Case(8413, "ALTER ROUTE ByName WITH BROKER_INSTANCE = «'DatabaseB'»")
 
 
 _NAMES_OF_ROUTES = (
     Case(103, f"CREATE ROUTE «{'r' * 129}» WITH {_ADDRESS}"),
-    Case(103, f"CREATE ROUTE «[{'r' * 129}]» WITH {_ADDRESS};"),
-    Case(103, f"ALTER ROUTE «[{'r' * 129}]» WITH LIFETIME = 1"),
     Case(103, f'DROP ROUTE «"{"r" * 129}"»'),
     Case(103, f"USE «[{'d' * 129}]»"),
     Case(1038, f"CREATE ROUTE «[]» WITH {_ADDRESS};"),
-    Case(1038, f'CREATE ROUTE «""» WITH {_ADDRESS}'),
-    Case(1038, f"CREATE ROUTE r AUTHORIZATION «[]» WITH {_ADDRESS}"),
-    Case(1038, "ALTER ROUTE «[]» WITH LIFETIME = 1"),
-    Case(1038, "DROP ROUTE «[]»"),
-    Case(1038, "USE «[]»"),
+    Case(1038, f'CREATE ROUTE r AUTHORIZATION «""» WITH {_ADDRESS}'),
     Case(2714, f"CREATE ROUTE «ByName» WITH {_SERVICE}, {_ADDRESS};", is_declared_too=False),
-    Case(2714, f"CREATE ROUTE «[ByName]» WITH {_ADDRESS}", is_declared_too=False),
-    Case(2714, f"CREATE ROUTE «AutoCreatedLocal» WITH {_ADDRESS};", is_declared_too=False),
+    Case(2714, f"CREATE ROUTE «[AutoCreatedLocal]» WITH {_ADDRESS};", is_declared_too=False),
     Case(2714, f"{_CREATE} {_ADDRESS};\nCREATE ROUTE «r» WITH {_ADDRESS};", is_declared_too=False),
     Case(911, "USE «nowhere»"),
-    Case(911, "USE «[no where]»;"),
-    Case(911, f"{_CREATE} {_ADDRESS};\nUSE «nowhere»; {_CREATE} ADDRESS = ''"),
+    Case(911, f"{_CREATE} {_ADDRESS};\nUSE «[no where]»; {_CREATE} ADDRESS = ''"),
     Case(15151, "ALTER ROUTE «nothing» WITH LIFETIME = 1"),
-    Case(15151, "ALTER ROUTE «byname» WITH LIFETIME = 1"),  # names compare byte for byte
+    Case(15151, "ALTER ROUTE «byname» WITH ADDRESS = ''"),  # names compare byte for byte
     Case(15151, "ALTER ROUTE «[ByName ]» WITH LIFETIME = 1"),
-    Case(15151, "ALTER ROUTE «nothing» WITH ADDRESS = ''"),
     Case(15151, "DROP ROUTE ByName;\nALTER ROUTE «ByName» WITH LIFETIME = 1"),
-    Case(15151, "DROP ROUTE «nothing»", is_declared_too=False),
     Case(15151, "DROP ROUTE «BYNAME»;", is_declared_too=False),
-    Case(15151, "DROP ROUTE ByName;\nDROP ROUTE «ByName»;", is_declared_too=False),
 )
 
 _GRAMMAR = (
     Case(102, "«CREATE_ROUTE» r"),
     Case(102, f"CREATE «ROUT» r WITH {_ADDRESS}"),
     Case(102, "CREATE ROUTE«»"),
-    Case(102, f"CREATE ROUTE «WITH» {_ADDRESS}"),
     Case(102, f"CREATE ROUTE «'r'» WITH {_ADDRESS}"),
     Case(102, f"CREATE ROUTE «1r» WITH {_ADDRESS}"),
     Case(102, f"CREATE ROUTE dbo«.»r WITH {_ADDRESS}"),  # a route's name has one part
-    Case(102, f"CREATE ROUTE [a]«.»[b] WITH {_ADDRESS}"),
-    Case(102, "CREATE ROUTE r«»"),
     Case(102, "CREATE ROUTE r «ADDRESS» = 'tcp://east'"),
     Case(102, "CREATE ROUTE r WITH«»"),
     Case(102, f"CREATE ROUTE r AUTHORIZATION «WITH» {_ADDRESS}"),
     Case(102, f"{_CREATE} «(»{_ADDRESS})"),
-    Case(102, "CREATE ROUTE «r» WITH SERVICE_NAME = 's'"),  # no ADDRESS
-    Case(102, f"CREATE ROUTE «r» WITH {_SERVICE}, {_INSTANCE}, LIFETIME = 1, {_MIRROR}, WEIGHT = 1;"),
+    Case(102, f"CREATE ROUTE «r» WITH {_SERVICE}, {_INSTANCE}, LIFETIME = 1, {_MIRROR}, WEIGHT = 1;"),  # no ADDRESS
     Case(102, f"{_CREATE} «ADRESS» = 'tcp://east'"),
-    Case(102, f"{_CREATE} {_ADDRESS}, «SERVICE» = 's'"),
     Case(102, f"{_CREATE} «[ADDRESS]» = 'tcp://east'"),
     Case(102, f"{_CREATE} ADDRESS «'tcp://east'»"),
     Case(102, f"{_CREATE} ADDRESS = «LOCAL»"),
-    Case(102, f"{_CREATE} ADDRESS = «4022»"),
-    Case(102, f"{_CREATE} ADDRESS = «NULL»"),
     Case(102, f'{_CREATE} ADDRESS = «"tcp://east"»'),
-    Case(102, f"{_CREATE} ADDRESS = «[tcp://east]»"),
     Case(102, f"{_CREATE} ADDRESS =«»"),
     Case(102, f"{_CREATE} {_SERVICE} «ADDRESS» = 'tcp://east'"),
-    Case(102, f"{_CREATE} {_ADDRESS},«»"),
     Case(102, f"{_CREATE} {_ADDRESS}, «,» WEIGHT = 1"),
     Case(102, f"{_CREATE} {_ADDRESS} «extra»"),
-    Case(102, f"{_CREATE} ADDRESS = 'tcp:' «'//east'»"),
     Case(102, f"{_CREATE} ADDRESS = 'tcp:' «+» '//east'"),
     Case(102, f"{_CREATE} {_ADDRESS}, «address» = 'tcp://west'"),
-    Case(102, f"{_CREATE} {_SERVICE}, «SERVICE_NAME» = 's', {_ADDRESS};"),
     Case(102, "ALTER ROUTE ByName WITH LIFETIME = 1 «LIFETIME» = 2"),
     Case(102, f"{_CREATE} LIFETIME = «'60'», {_ADDRESS}"),
     Case(102, f"{_CREATE} LIFETIME = «1.5», {_ADDRESS}"),
-    Case(102, f"{_CREATE} LIFETIME = «1e3», {_ADDRESS}"),
     Case(102, f"{_CREATE} LIFETIME = «-» 1, {_ADDRESS}"),
-    Case(102, f"{_CREATE} LIFETIME = «NULL», {_ADDRESS}"),
     Case(102, f"{_CREATE} LIFETIME = «{'9' * 1001}», {_ADDRESS}"),
-    Case(102, f"{_CREATE} {_ADDRESS}, WEIGHT = «'1'»"),
-    Case(102, f"{_CREATE} {_ADDRESS}, WEIGHT = «1.0»"),
-    Case(102, "ALTER ROUTE«»"),
-    Case(102, "ALTER ROUTE ByName«»"),
+    Case(102, f"{_CREATE} {_ADDRESS}, WEIGHT = «NULL»"),
     Case(102, "ALTER ROUTE ByName WITH«»"),
-    Case(102, "ALTER ROUTE ByName «SET» LIFETIME = 1"),
     Case(102, "ALTER ROUTE ByName «AUTHORIZATION» dbo"),
     Case(102, "ALTER ROUTE ByName WITH «,» LIFETIME = 1"),
-    Case(102, "ALTER ROUTE ByName WITH LIFETIME = 1, «,» WEIGHT = 1"),
-    Case(102, "DROP ROUTE«»"),
     Case(102, "DROP ROUTE ByName«,» Here"),
     Case(102, "DROP ROUTE IF EXISTS«»"),
-    Case(102, "DROP «ROUTES» ByName"),
-    Case(102, "USE«»"),
     Case(102, "USE msdb«.»sys"),
     Case(102, "«GO» now"),
     Case(102, "«)»"),
-    Case(102, "«=»"),
     Case(102, "«'a text'»"),
-    Case(102, "«EXEC» sp_who"),
     Case(102, "«\\»"),
-    Case(102, f"{_CREATE} {_ADDRESS};\n\n   «DORP» ROUTE r;\n"),
     Case(102, f"/* two\nlines */ {_CREATE} -- and more\n  {_ADDRESS}\n  «WITH» x"),
 )
 
 # Nothing is read behind these, so each is a script of its own.
 UNCLOSED = (
     Case(105, f"{_CREATE} ADDRESS = «'»tcp://east"),
-    Case(105, f"{_CREATE} ADDRESS = N«'»tcp://east''"),
     Case(105, f"{_CREATE} ADDRESS = 'tcp://east;\n{_CREATE} ADDRESS = 'tcp://east«'»;"),
-    Case(105, f"CREATE ROUTE «[»r WITH {_ADDRESS}"),
     Case(105, f'CREATE ROUTE «"»r WITH {_ADDRESS}'),
     Case(105, "DROP ROUTE «[»ByName]]"),
     Case(113, f"{_CREATE} {_ADDRESS} «/*» the rest"),
     Case(113, f"«/*» outer /* inner */\n{_CREATE} {_ADDRESS}"),
-    Case(113, f"{_CREATE} {_ADDRESS};\n-- a line\n«/*» and\nlines"),
 )
 
 # A route with several mistakes: each clause by itself first, in this order, then one against another.
@@ -493,23 +282,7 @@ _SEVERAL = (
     Case(9746, f"{_CREATE} LIFETIME = «0», {_ADDRESS}, BROKER_INSTANCE = '{GUID}'"),
 )
 
-CASES = (
-    *_EMPTY,
-    *_TOO_LONG,
-    *_MIRROR_ALONE,
-    *_INSTANCE_ALONE,
-    *_keywords_and_mirrors(),
-    *_bad_addresses(),
-    *_TRANSPORT_BY_NAME,
-    *_lifetimes_and_weights(),
-    *_same_addresses(),
-    *_NAMES_FOR_NO_MESSAGE,
-    *_bad_instances(),
-    *_NAMES_OF_ROUTES,
-    *_GRAMMAR,
-    *_SEVERAL,
-    *UNCLOSED,
-)
+CASES = (*_TEXTS, *_ALONE, *_values(), *_NAMES_OF_ROUTES, *_GRAMMAR, *_SEVERAL, *UNCLOSED)
 
 NUMBERS = frozenset(
     {102, 103, 105, 113, 911, 1038, 1080, 2714, 8412, 8413, 9659, 9660, 9661, 9662, 9743, 9744, 9745, 9746, 9747, 15151}
@@ -526,31 +299,23 @@ ACCEPTED = (
     f"{_CREATE} SERVICE_NAME = '{'é' * 256}', {_ADDRESS}",  # 512 bytes of UTF-8
     f"{_CREATE} SERVICE_NAME = N'{'😀' * 128}', {_ADDRESS}",
     f"{_CREATE} SERVICE_NAME = '{_QUOTE * 512}', {_ADDRESS}",  # 256 quotes
-    f"{_CREATE} SERVICE_NAME = ' ', {_ADDRESS}",
     f"{_CREATE} SERVICE_NAME = 'a\nb', {_ADDRESS}",
     f"{_CREATE} SERVICE_NAME = '{CONFIGURATION.upper()}', {_INSTANCE}, {_ADDRESS}",  # another service
     f"{_CREATE} SERVICE_NAME = '{CONFIGURATION}', ADDRESS = 'LOCAL'",
     f"{_CREATE} {_SERVICE}, BROKER_INSTANCE = '{{{GUID.upper()}}}', {_ADDRESS}",
-    f"{_CREATE} {_SERVICE}, {_INSTANCE}, ADDRESS = 'local'",
     f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, MIRROR_ADDRESS = 'tcp://east:4023'",
     f"{_CREATE} ADDRESS = 'tRANSPORT'",
-    f"{_CREATE} ADDRESS = 'tcp://local'",
     f"{_CREATE} ADDRESS = 'tcp://transport/'",
     f"{_CREATE} ADDRESS = '{_ADDRESS_256}'",
     f"{_CREATE} ADDRESS = 'tcp://{'a' * 63}'",
     f"{_CREATE} ADDRESS = 'TCP://SERVER_02:1'",
     f"{_CREATE} ADDRESS = 'tcp://east.example.:65535/'",
-    f"{_CREATE} ADDRESS = 'tcp://east:00080'",
-    f"{_CREATE} ADDRESS = 'tcp://[2001:db8::1]'",
-    f"{_CREATE} LIFETIME = 1, {_ADDRESS}",
     f"{_CREATE} LIFETIME = +2147483647, {_ADDRESS}",
     f"{_CREATE} LIFETIME = 0000000000000000000000000000001, {_ADDRESS}",
     f"{_CREATE} {_ADDRESS}, WEIGHT = 1000",
-    f"{_CREATE} {_ADDRESS}, WEIGHT = 1",
     f"CREATE ROUTE r AUTHORIZATION [the owner] WITH {_ADDRESS}",
     f"{_CREATE} {_ADDRESS}; ALTER ROUTE r WITH WEIGHT = 7, {_INSTANCE} {_SERVICE} {_MIRROR},",
     f"{_CREATE} {_ADDRESS}; ALTER ROUTE r WITH ADDRESS = 'TRANSPORT'",
-    f"{_CREATE} ADDRESS = 'TRANSPORT'; ALTER ROUTE r WITH {_SERVICE}, ADDRESS = 'LOCAL'",
     f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, {_MIRROR}; ALTER ROUTE r WITH LIFETIME = 2147483647",
     f"{_CREATE} {_SERVICE}, {_INSTANCE}, {_ADDRESS}, {_MIRROR}; {_SWAPPED}",
 )
