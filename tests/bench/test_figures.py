@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from bench.figures import FigureChange, Result, ResultError, Row, compare, load, row_of, save
+from bench.figures import FigureChange, Result, Row, compare, load, save
 from bench.report import show, show_changes
 
 KEY = ("forwarding", "256 B", "flood", "gateway")
@@ -15,16 +14,6 @@ KEY = ("forwarding", "256 B", "flood", "gateway")
 
 def row(subject: str, value: float, *, spread: float = 0.0, headline: str = "cpu_us") -> Row:
     return Row("forwarding", "256 B", "flood", subject, headline, {headline: value}, spread, subject == "relay")
-
-
-def test_a_row_has_the_medians_of_its_samples_and_the_spread_of_its_headline() -> None:
-    samples = [{"cpu_us": cpu, "p99_us": p99} for cpu, p99 in zip((8.0, 9.0, 10.0, 11.0, 100.0), range(5), strict=True)]
-
-    made = row_of(KEY, "cpu_us", samples, yardstick="relay")
-
-    assert {"cpu_us": 10.0, "p99_us": 2} == made.values
-    assert (KEY, 10.0, 0.1, False) == (made.key, made.figure, made.spread, made.is_yardstick)
-    assert row_of((*KEY[:3], "relay"), "cpu_us", samples[:1], yardstick="relay").is_yardstick
 
 
 @pytest.mark.parametrize(
@@ -71,22 +60,3 @@ def test_a_stored_result_is_read_again_and_printed(tmp_path: Path, capsys: pytes
     assert ["cpu abacus", "load averages before 0.1", "note: a note"] == lines[:3]
     assert ["256 B", "gateway", "1.5", "3.00", "0%"] == cells[0]
     assert ["forwarding, 256 B, flood, gateway", "1.50", "3.00", "20%", "WORSE, 2.00 times"] == cells[1]
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("no JSON", "holds no results"),
-        ("{}", "holds no results"),
-        (json.dumps({"format": 1, "rows": [{"bench": "codec"}]}), "holds no results"),
-        (json.dumps({"format": 0}), "stored by another version"),
-        (None, "No such file"),
-    ],
-)
-def test_another_file_is_refused_by_name(tmp_path: Path, text: str | None, problem: str) -> None:
-    path = tmp_path / "result.json"
-    if text is not None:
-        path.write_text(text)
-
-    with pytest.raises(ResultError, match=rf"result\.json: {problem}"):
-        load(path)

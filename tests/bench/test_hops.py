@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,112 +10,10 @@ import pytest
 
 from bench import dialogs, forwarding, haproxy
 from bench.forwarding import FLOOD, PING, Scenario
-from bench.generator import Generator, GeneratorError, compiler, make_generator, service_names, speaks_tls, traffic
-from broker.protocol.decoder import FrameDecoder
-from broker.protocol.frame import decode_dialog
-from broker.protocol.layout import FIRST_DIALOG_KIND, MAX_FRAME
-from examples.demo.topology import free_port, wait_for
+from bench.generator import compiler, make_generator, speaks_tls
+from examples.demo.topology import wait_for
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Sequence[str]:
-    """The load generator."""
-    return make_generator(tmp_path)
-
-
-class Tap:
-    """A hop of one connection that keeps the bytes it moved."""
-
-    def __init__(self, to: int) -> None:
-        self.moved = bytearray()
-        self._to = to
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(20)
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._thread.join()
-        self._listener.close()
-
-    def _run(self) -> None:
-        came, _ = self._listener.accept()
-        with came, socket.create_connection(("127.0.0.1", self._to)) as onward:
-            while data := came.recv(1 << 16):
-                self.moved += data
-                onward.sendall(data)
-
-
-@pytest.fixture
-def tap() -> Iterator[Tap]:
-    tap = Tap(free_port())
-    yield tap
-    tap.close()
-
-
-def test_no_frame_of_a_generator_is_a_copy_of_an_earlier_one(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
-    made = traffic(service_names(2), 4096, connections=1, listeners=1)
-    count = 3 * len(made.frames) // made.frame_bytes + 5
-
-    with Generator(
-        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=True
-    ) as generator:
-        told = generator.flood(count)
-
-    frames = [frame for frame in FrameDecoder(MAX_FRAME).feed(tap.moved) if frame[4] >= FIRST_DIALOG_KIND]
-    headers = [decode_dialog(frame)[0] for frame in frames]
-    assert count == told["messages"] == len(frames)
-    assert count == len({(header.conversation_id, header.sequence_number) for header in headers})
-    assert count == len({header.message_id for header in headers})
-
-
-def test_a_generator_tells_latencies_in_their_order(command: Sequence[str], tap: Tap, tmp_path: Path) -> None:
-    made = traffic(service_names(1), 64, connections=1, listeners=1)
-
-    with Generator(
-        command, tmp_path, made, port=tap.port, connections=1, listen=[tap._to], is_greeting=False
-    ) as generator:
-        answers = [generator.ping(20), generator.flood(100), generator.rate(20, 2000)]
-
-    assert [20, 100, 20] == [told["messages"] for told in answers]
-    for told in (answers[0], answers[2]):
-        assert 0 < told["p50_us"] <= told["p99_us"] <= told["p999_us"] <= told["max_us"]
-    assert answers[2]["seconds"] >= 19 / 2000
-
-
-def test_a_hop_that_is_not_there_or_goes_away_is_an_error(command: Sequence[str], tmp_path: Path) -> None:
-    made = traffic(service_names(1), 64, connections=1, listeners=1)
-
-    def generator(port: int) -> Generator:
-        return Generator(command, tmp_path, made, port=port, connections=1, listen=[free_port()], is_greeting=False)
-
-    with pytest.raises(GeneratorError, match="Connection refused"):
-        generator(free_port())
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        generator(listener.getsockname()[1]) as connected,
-    ):
-        listener.accept()[0].close()
-        with pytest.raises(GeneratorError, match=r"^load generator: "):
-            connected.flood(10)
-
-
-def test_without_a_compiler_that_works_there_is_no_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = tmp_path / "cc"
-    failing.write_text("#!/bin/sh\necho no stdio.h >&2\nexit 1\n")
-    failing.chmod(0o755)
-    for program, problem in ((failing, "generator.c: no stdio.h"), (tmp_path / "none", "does not run: No such file")):
-        monkeypatch.setenv("CC", str(program))
-
-        with pytest.raises(GeneratorError, match=problem):
-            make_generator(tmp_path)
-    monkeypatch.delenv("CC")
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(GeneratorError, match="no C compiler"):
-        make_generator(tmp_path)
 
 
 def test_every_hop_forwards_every_message_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:

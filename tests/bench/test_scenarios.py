@@ -9,11 +9,8 @@ import pytest
 
 from bench.dialogs import Ends, ends
 from bench.figures import Row
-from bench.forwarding import relay
 from bench.generator import Generator, compiler, make_generator, service_names, traffic
 from bench.scenarios import connections, day, open_dialogs, overload, saturation
-from bench.scenarios.knee import NoKneeError
-from bench.scenarios.loaded_hop import LoadedHop
 from examples.demo.topology import free_port
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
@@ -55,24 +52,6 @@ def test_what_is_pressed_into_a_connection_arrives_and_is_counted(generator: Gen
     assert (0, 0) == (told["fast_p50_us"], told["fast_max_us"])
 
 
-def test_what_comes_late_is_not_in_time(generator: Generator) -> None:
-    assert 0 == generator.offer(0.1, 500, limit=0.0, rest=20.0)["in_time"]
-
-
-def test_what_a_full_connection_does_not_take_is_refused_and_what_it_took_comes_later(generator: Generator) -> None:
-    generator.offer(0.05, 100, limit=1.0, rest=20.0)
-    generator.throttle(1)
-
-    full = generator.offer(0.5, 20_000, limit=1.0)
-    generator.throttle(0)
-    rest = generator.offer(0, 0, limit=1.0, rest=20.0)
-
-    assert full["messages"] == full["taken"] + full["refused"]
-    assert full["refused"] > 0
-    assert full["on_the_way"] == full["taken"] - full["arrived"] > 0
-    assert (0, full["on_the_way"]) == (rest["on_the_way"], rest["arrived"])
-
-
 @pytest.mark.timeout(240)
 def test_what_is_offered_to_dialogs_is_stepped_up_until_it_is_too_much(
     net: Ends, monkeypatch: pytest.MonkeyPatch
@@ -110,24 +89,6 @@ def test_open_dialogs_are_begun_used_kept_over_restarts_and_ended(net: Ends, mon
     assert all(one["sender_mib"] > 0 and one["target_db_mib"] > 0 for one in told.values())
     assert 0 < told["3 new dialogs, one after the other"]["p50_ms"]
     assert all(0 <= one["resent"] <= 10 * 60 for subject, one in told.items() if "messages_s" in one)
-
-
-def test_a_hop_whose_knee_is_above_all_that_is_offered_is_told(
-    command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everything arrives within a minute, so the steps go on to the last one."""
-    monkeypatch.setattr(saturation, "GATEWAY_START", 500.0)
-    monkeypatch.setattr(saturation, "GATEWAY_MOST", 1000.0)
-    told: list[str] = []
-
-    with (
-        relay() as hop,
-        LoadedHop(hop, command, tmp_path) as loaded,
-        pytest.raises(NoKneeError, match=r"^1,000 messages a second still arrive in time"),
-    ):
-        saturation.find_gateway_knee(loaded, saturation.Scale(0.1, 0.1, 0, gateway_limit=60.0), "relay", told.append)
-
-    assert ["relay: 500 messages a second, 100.0% in time", "relay: 1,000 messages a second, 100.0% in time"] == told
 
 
 @pytest.mark.timeout(240)

@@ -13,7 +13,6 @@ import pytest
 import broker
 from broker.protocol.frame import Hello, encode_link
 from tests.browser.conftest import HOSTILE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
-from tests.browser.test_report import CONTRAST, CONTRAST_MIN
 from tests.support.axe import axe_source
 from tests.support.chromium import Browser, Tab
 from tests.support.steady import steady
@@ -156,15 +155,6 @@ async def test_a_decision_is_explained_step_by_step(browser: Browser, shown: Sho
     assert "2. service alone matched: 1 route matches" in told
 
 
-async def test_a_question_that_contradicts_itself_is_answered_with_the_reason(browser: Browser, shown: Shown) -> None:
-    tab = await look(browser, shown["gateway"].page)
-
-    await tab.evaluate("document.querySelector('#explain-form button').click()")
-    await seen(tab, "document.querySelector('#explain-answer [role=alert]')")
-
-    assert "name the service" in await tab.evaluate("document.getElementById('explain-answer').innerText")
-
-
 async def test_why_a_message_is_not_there_is_told_as_a_chain(browser: Browser, shown: Shown) -> None:
     conversation = send(shown, TO_NOWHERE)
     tab = await look(browser, shown["orders"].page)
@@ -178,51 +168,6 @@ async def test_why_a_message_is_not_there_is_told_as_a_chain(browser: Browser, s
     assert conversation.upper() in told
     assert TO_NOWHERE in told
     assert all(label in told for label in ("Because", "What happens next", "What to do"))
-
-
-async def test_what_is_dropped_leads_to_why(browser: Browser, shown: Shown) -> None:
-    """The sample of a drop is a link to the search for its conversation."""
-    conversation = send(shown, TO_NOWHERE)
-    tab = await look(browser, shown["gateway"].page)
-    link = (
-        "[...document.querySelectorAll('#drops-table tr')].find(row => row.innerText.includes('no route'))"
-        "?.querySelector('a[href^=\"#why=\"]')"
-    )
-    await seen(tab, link)
-
-    await tab.evaluate(f"{link}.click()")
-    await seen(tab, "document.getElementById('why-answer').textContent.includes('broker why')")
-
-    told = await tab.evaluate("document.getElementById('drops').innerText")
-    assert "no route" in told
-    assert "CREATE ROUTE" in told
-    assert conversation
-
-
-async def test_only_an_id_is_searched_and_that_once(browser: Browser, shown: Shown) -> None:
-    tab = await look(browser, shown["orders"].page)
-
-    for text, answer in (
-        ("00000000-0000-4000-8000-000000000000", "knows nothing of it"),
-        ("no id", "no id is not an id"),
-        ("../status", "../status is not an id"),
-        ("100%", "100% is not an id"),
-    ):
-        await tab.evaluate(
-            f"document.getElementById('why-id').value = {json.dumps(text)};"
-            "document.querySelector('#why-form button').click()"
-        )
-        await seen(tab, f"document.getElementById('why-answer').innerText.includes({json.dumps(answer)})")
-
-    assert 1 == len([one for one in tab.requests if "/v1/why/" in one])
-    assert [] == tab.complaints
-
-
-@pytest.mark.parametrize("address", ["#why=%", "#why=%E0%A4%A", "#why=", "#why=100%25"])
-async def test_no_address_keeps_the_page_from_being_live(browser: Browser, shown: Shown, address: str) -> None:
-    tab = await look(browser, shown["orders"].page + address)
-
-    assert [] == tab.complaints
 
 
 async def test_what_waits_is_told_with_the_reason_and_what_happens_next(browser: Browser, shown: Shown) -> None:
@@ -296,17 +241,6 @@ async def test_no_word_of_a_table_is_broken_on_a_phone(browser: Browser, shown: 
     assert [] == await tab.evaluate(BROKEN)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-async def test_text_stands_out_from_what_is_behind_it(browser: Browser, shown: Shown, *, dark: bool) -> None:
-    tab = await look(browser, shown["orders"].page, dark=dark)
-
-    ratio, text = await tab.evaluate(CONTRAST)
-    background = await tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
-
-    assert ratio >= CONTRAST_MIN, text
-    assert (max(background) < 60) is dark
-
-
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, False)], ids=["light", "dark", "phone"])
 @pytest.mark.parametrize("name", ["gateway", "orders"])
 async def test_nothing_keeps_people_with_disabilities_out(
@@ -356,34 +290,6 @@ async def test_the_sentence_is_told_to_those_who_do_not_see_it_only_when_it_chan
     assert {"sentence", "stale"} <= set(live)
     assert first == await tab.evaluate("document.getElementById('sentence').dataset.key")
     assert "off" == await tab.evaluate("document.getElementById('sentence').getAttribute('aria-live')")
-
-
-async def test_a_selection_outlives_the_next_snapshot(browser: Browser, shown: Shown) -> None:
-    """Rows and cells whose content is as before stay the elements they are."""
-    send(shown, TO_BILLING)
-    tab = await look(browser, shown["gateway"].page)
-    await seen(tab, "document.querySelector('#connections-table tbody th')")
-    await tab.evaluate("getSelection().selectAllChildren(document.querySelector('#connections-table tbody th'))")
-    chosen = await tab.evaluate("getSelection().toString()")
-    at = await tab.evaluate("document.getElementById('as-of').dateTime")
-
-    await seen(tab, f"document.getElementById('as-of').dateTime > '{at}'")
-    await seen(tab, f"document.getElementById('as-of').dateTime > '{at}'")
-
-    assert chosen
-    assert chosen == await tab.evaluate("getSelection().toString()")
-
-
-async def test_an_endpoint_without_a_gateway_shows_its_databases(browser: Browser, shown: Shown) -> None:
-    tab = await look(browser, shown["billing"].page)
-    await seen(tab, "!document.getElementById('databases').hidden")
-    await seen(tab, "document.getElementById('databases').innerText.includes('Ledger')")
-
-    told = await tab.evaluate("document.getElementById('databases').innerText")
-    assert "billing" in told
-    assert "Inbox" in told
-    assert "endpoint" in await tab.evaluate("document.getElementById('identity').textContent")
-    assert await tab.evaluate("document.getElementById('mirrors').hidden")
 
 
 async def test_more_tabs_than_a_browser_has_connections_are_live(browser: Browser, shown: Shown) -> None:

@@ -163,11 +163,6 @@ class Application:
         """Messages that its daemon has handed to a next hop since it was started, resends left out."""
         return self._count("sent")
 
-    @property
-    def messages_resent(self) -> int:
-        """Messages that its daemon has sent once more since it was started."""
-        return self._count("resent")
-
     def _count(self, what: str) -> int:
         services = self.daemon.status()["databases"][self.database]["services"]
         return sum(service[what] for service in services.values())

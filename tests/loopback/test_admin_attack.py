@@ -142,15 +142,6 @@ def test_a_crowd_that_does_not_read_what_it_asks_for_takes_little_memory(attacke
 # --- who may ask, and asks too much ----------------------------------------------------------------------------
 
 
-def test_a_question_of_blanks_is_refused_at_once(attacked: Attacked) -> None:
-    """Each blank once made the reader look at all the others, for hours, and the whole daemon stood still."""
-    blanks = {"statement": "SELECT 1\nGO" + " " * 500_000 + "x"}
-
-    answer = asyncio.run(ask(attacked.admin, "POST", "/v1/sql", headers=attacked.tokens[AdminRole.VIEWER], body=blanks))
-
-    assert (400, 102) == (answer.status, answer.told["number"])
-
-
 # --- requests that could be read in two ways, and pages of others ---------------------------------------------
 
 SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"

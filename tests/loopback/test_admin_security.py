@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -21,8 +20,6 @@ from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
 from tests.support.admin import ask, bearer
-from tests.support.certificates import authority, make
-from tests.support.command import run
 from tests.support.loopback import until
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -129,29 +126,6 @@ async def test_who_is_nobody_gets_nothing_from_any_operation(configuration: Path
     assert dict.fromkeys(answers, 401) == {path: answer.status for path, answer in answers.items()}
 
 
-async def test_a_statement_takes_more_than_a_question_by_the_same_path(instance: Instance) -> None:
-    """And the refusal names the role."""
-    told = {}
-    for role in GIVEN:
-        headers = bearer(token(instance, role))
-        for name, statement in (
-            ("operator", f"CREATE QUEUE q{role}"),
-            ("admin", f"CREATE QUEUE p{role}; DROP QUEUE p1"),
-        ):
-            answer = await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": statement})
-            told[role.word, name] = answer.status, answer.told.get("role")
-
-    assert {
-        ("viewer", "operator"): (403, "operator"),
-        ("viewer", "admin"): (403, "operator"),
-        ("operator", "operator"): (200, None),
-        ("operator", "admin"): (403, "admin"),
-        ("admin", "operator"): (200, None),
-        ("admin", "admin"): (404, None),  # there is no p1: the viewer has not made it
-    } == told
-    assert {"q2", "q3"} == instance.catalog.databases["orders"].rows.queues.keys()
-
-
 async def test_what_applications_say_to_each_other_is_for_admins(instance: Instance, configuration: Path) -> None:
     script = {"statement": "CREATE QUEUE q; CREATE SERVICE [//here] ON QUEUE q", "database": "orders"}
     await ask(port(instance), "POST", "/v1/sql", body=script)
@@ -222,24 +196,6 @@ async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(
 # --- audit ---------------------------------------------------------------------------------------------------
 
 
-async def test_every_change_is_written_down_with_who_and_what(instance: Instance) -> None:
-    headers = bearer(token(instance, AdminRole.OPERATOR))
-    script = "CREATE QUEUE q; ALTER QUEUE q WITH STATUS = OFF; USE msdb; CREATE ROUTE r WITH ADDRESS = 'tcp://far:1'"
-
-    answer = await ask(port(instance), "POST", "/v1/sql", headers=headers, body={"statement": script})
-
-    assert 200 == answer.status
-    told = lines(instance)
-    assert [
-        ("CREATE QUEUE", "orders", "CREATE QUEUE [q];"),
-        ("ALTER QUEUE", "orders", "ALTER QUEUE [q] WITH STATUS = OFF;"),
-        ("CREATE ROUTE", "msdb", "CREATE ROUTE [r] WITH ADDRESS = 'tcp://far:1';"),
-    ] == [(line["operation"], line["database"], line["statement"]) for line in told]
-    assert {("token:operator", "operator", "done")} == {(line["who"], line["role"], line["outcome"]) for line in told}
-    assert 1 == len({line["request"] for line in told})
-    assert all(line["from"].startswith("127.0.0.1:") for line in told)
-
-
 async def test_what_was_refused_is_written_down_too(instance: Instance) -> None:
     viewer = bearer(token(instance, AdminRole.VIEWER))
     drop = {"statement": "DROP QUEUE none"}
@@ -272,31 +228,3 @@ async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instan
 
 
 # --- from the command line to another machine ----------------------------------------------------------------
-
-
-async def test_commands_steer_an_instance_over_tls_with_a_token(
-    tmp_path: Path, configuration: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ca = authority()
-    make("gateway", "127.0.0.1", by=ca).store(tmp_path, "gateway")
-    with configuration.open("a") as file:
-        file.write('certificate = "gateway.pem"\nprivate_key = "gateway.key"\nloopback_role = "none"\n')
-    (tmp_path / "ca.pem").write_bytes(ca.pem)
-    secret = run("token", "create", "ci", "--role", "operator", "-c", str(configuration)).stdout.strip()
-    monkeypatch.setenv("BROKER_ADMIN_CA", str(tmp_path / "ca.pem"))
-    audit = "SELECT operation, statement, target, outcome FROM sys.dm_broker_audit ORDER BY audit_time"
-    commands = [["sql", "CREATE QUEUE q"], ["sql", "DROP QUEUE q"], ["sql", "-o", "json", audit]]
-
-    async with serve(configuration) as instance:
-        monkeypatch.setenv("BROKER_ADMIN_URL", f"https://{port(instance)}")
-        without = await asyncio.to_thread(run, "status")
-        monkeypatch.setenv("BROKER_ADMIN_TOKEN", secret)
-        created, dropped, told = [await asyncio.to_thread(run, *command) for command in commands]
-
-    assert [5, 0, 5, 0] == [result.exit_code for result in (without, created, dropped, told)]
-    assert "DROP QUEUE takes the role admin, and token:ci has the role operator here" in dropped.stderr
-    assert [
-        ("NEW TOKEN", "ci", "done"),
-        ("CREATE QUEUE", "CREATE QUEUE [q];", "done"),
-        ("POST /v1/sql", None, "refused"),
-    ] == [(line["operation"], line["target"] or line["statement"], line["outcome"]) for line in json.loads(told.stdout)]

@@ -42,24 +42,6 @@ def read(db: sqlite3.Connection) -> broker.Message:
     return message
 
 
-@pytest.mark.parametrize(
-    ("message_type", "body", "code"),
-    [("Unknown", "", -8428), ("Receipt", "", -8457), ("Invoice", "{", -8430)],
-)
-def test_what_the_target_does_not_take_ends_the_conversation_at_both_ends(
-    net: Topology, message_type: str, body: str, code: int
-) -> None:
-    """The initiator has not declared the contract, so it may send anything."""
-    here, there = [sqlite3.connect(file_of(daemon), isolation_level=None) for daemon in shop(net)]
-    with closing(here), closing(there):
-        begin(here).send(body, type=message_type)
-
-        for db in (here, there):
-            message = read(db)
-            assert message.is_error
-            assert f"<Code>{code}</Code>" in message.body.decode()
-
-
 def test_agreed_messages_pass_and_others_are_refused_where_they_are_sent(net: Topology) -> None:
     here, there = [sqlite3.connect(file_of(daemon), isolation_level=None) for daemon in shop(net, TYPES)]
     with closing(here), closing(there):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -57,32 +55,6 @@ async def test_stranger_is_told_and_closed_while_others_are_served(data: bytes) 
         assert 1 == near.peers.protocol_errors.total()
 
 
-async def test_random_bytes_never_disturb_anybody() -> None:
-    async with instance() as near, served(near) as check, AsyncExitStack() as stack:
-        for size in range(1, 200, 7):
-            stranger = await stack.enter_async_context(raw(near.address))
-            await stranger.say(*([HELLO] if size % 2 else []), os.urandom(size))
-
-        await check()
-
-        assert near.forwarder.unaccounted == 0
-
-
-async def test_frames_cut_at_every_boundary_arrive() -> None:
-    ping = Ping(b"12345678")
-    data = message("//here", 1) + encode_link(ping) + message("//here", 2) + encode_link(ping)
-    async with instance() as near, raw(near.address, name="good") as good, raw(near.address, name="cutting") as peer:
-        for cut in range(1, len(data)):
-            await peer.say(data[:cut])
-            await good.say(ping)
-            await good.hear(Pong)  # so the first part was read by itself
-            await peer.say(data[cut:])
-            await peer.hear(Pong)
-            await peer.hear(Pong)
-
-        assert [1, 2] * (len(data) - 1) == numbers(near.delivered)
-
-
 async def test_peer_that_never_reads_fills_the_pool_and_not_the_memory() -> None:
     limit = 256 * 1024
     async with (
@@ -124,35 +96,6 @@ async def test_peers_that_reset_in_the_middle_of_every_part_of_a_frame_leave_not
         await check()
 
         assert (delivered + 1, 0) == (len(near.delivered), near.forwarder.unfinished.kept_bytes)
-
-
-@pytest.mark.parametrize("data", [b"\0\0\0", HELLO, HELLO + message("//here", 1, bytes(5000))[:3000]])
-async def test_peers_that_reset_right_behind_what_they_said_leave_nothing_behind(data: bytes) -> None:
-    async with instance() as near, served(near) as check:
-        for _ in range(20):
-            async with raw(near.address) as peer:
-                await peer.hear(Hello)
-                peer.reset_behind(data)
-        await until(lambda: near.states() == ["LOGGED_IN"])
-        await check()
-
-        assert near.forwarder.unfinished.kept_bytes == 0
-
-
-async def test_bug_of_one_link_ends_that_link_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with instance(heartbeat_ms=200) as near, served(near) as check, raw(near.address, name="cursed") as peer:
-        await until(lambda: near.states() == ["LOGGED_IN"] * 2)
-        (link,) = [link for link in near.peers.links.values() if link.peer_name == "cursed"]
-
-        def fail(_now: float) -> None:
-            raise AssertionError("a bug")
-
-        monkeypatch.setattr(link, "tick", fail)
-        await peer.end()
-        await check()
-
-        assert ["LOGGED_IN"] == near.states()
-        assert "a bug of this program: AssertionError: a bug" == link.reason
 
 
 async def test_strangers_that_park_unfinished_frames_do_not_shut_out_who_finishes_them() -> None:
@@ -209,14 +152,3 @@ async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() 
 
         assert near.forwarder.unaccounted == 0
         assert near.forwarder.table.outboxes[address].outlet is None
-
-
-async def test_flood_of_connections_does_not_keep_others_waiting() -> None:
-    async with instance() as near, served(near) as check, AsyncExitStack() as stack:
-        strangers = await asyncio.gather(*(stack.enter_async_context(raw(near.address)) for _ in range(200)))
-
-        await check()
-        for stranger in strangers:
-            stranger.reset()
-        await until(lambda: near.states() == ["LOGGED_IN"])
-        await check()

@@ -110,36 +110,6 @@ def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, co
         assert [] == events(gateway, "instance stopped")
 
 
-def test_frames_for_a_dead_next_hop_are_waited_for_within_the_bound_and_told(net: Topology) -> None:
-    hop = dead_hop()
-    gateway = add_gateway(net, hop)
-    gateway.start()
-    with holding(gateway, 10):
-        assert 7 == ended(gateway, signal.SIGTERM)
-
-    (told,) = events(gateway, "instance not drained")
-    assert ({hop: 10}, 10) == (told["by_hop"], told["held"])
-    assert DRAIN_SECONDS <= told["seconds"] < DRAIN_SECONDS + 5.0
-    assert events(gateway, "draining")
-
-
-def test_frames_held_leave_when_their_next_hop_comes_back_in_time(net: Topology) -> None:
-    far = net.add("far", databases=["far"])
-    net.script("far", "far", "CREATE QUEUE q; CREATE SERVICE [//far] ON QUEUE q;")
-    gateway = add_gateway(net, far.address, timeout="60s")
-    net.start()
-    far.freeze()  # its port answers, and nobody behind it
-    with holding(gateway, 10):
-        assert gateway._process is not None
-        gateway._process.send_signal(signal.SIGTERM)
-        wait_for(lambda: gateway.status()["draining"], seconds=SECONDS, what="draining")
-        far.thaw()
-
-        assert 0 == gateway._process.wait(SECONDS)
-
-    assert 1 == len(events(gateway, "instance drained"))
-
-
 def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -> None:
     gateway = add_gateway(net, dead_hop(), announce="2s", timeout="6s")
     gateway.start()

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import broker
-from broker.cli.health import HealthAnswer, HealthState, ask
 from broker.errors import StoreUnavailableError
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
@@ -79,16 +78,6 @@ def wait_problem(daemon: Daemon, words: str) -> None:
         return words in problem if words else not problem
 
     wait_for(is_told, seconds=PATIENCE, what=f"a problem with {words!r}")
-
-
-def wait_unacknowledged(orders: Daemon, count: int) -> None:
-    """Until only so many messages to billing wait for an acknowledgement, which comes a little after the commit."""
-
-    def is_so() -> bool:
-        rows = orders.query("SELECT to_service_name FROM sys.transmission_queue")
-        return [BILLING] * count == [row["to_service_name"] for row in rows]
-
-    wait_for(is_so, seconds=PATIENCE, what=f"{count} messages without an acknowledgement, and no others")
 
 
 def serve(daemon: Daemon) -> tuple[int, str]:
@@ -201,49 +190,6 @@ def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk
     wait_problem(billing, "")
 
 
-def test_an_instance_whose_only_disk_is_full_is_not_ready_until_there_is_room(net: Topology, disk: Path) -> None:
-    orders, billing = (net.add(name, databases=[name]) for name in ("orders", "billing"))
-    net.script("orders", "orders", service(ORDERS) + route("b", BILLING, billing.address))
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address))
-    billing.environ["BROKER_DATABASES__BILLING__PATH"] = str(disk / "billing.db")
-    net.start()
-
-    def wait_ready(state: HealthState) -> HealthAnswer:
-        def told() -> HealthAnswer:
-            return ask("127.0.0.1", billing.observe_port, "ready", timeout=PATIENCE)
-
-        wait_for(lambda: told().state is state, seconds=PATIENCE, what=state.name)
-        return told()
-
-    wait_ready(HealthState.OK)
-    filler = fill(disk)
-    send(orders, *numbered(50, "x" * 10_000))
-    full = wait_ready(HealthState.CRITICAL)
-    filler.unlink()
-
-    assert any(one.startswith("[-] a store works") and "the disk is full" in one for one in full.checks)
-    wait_ready(HealthState.OK)
-    assert numbered(50, "x" * 10_000) == receive(disk / "billing.db", 50)
-
-
-def test_a_file_that_is_moved_away_is_noticed_and_goes_on_when_it_is_back(net: Topology, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    orders, billing, path = shop(net, data)
-    send(orders, *numbered(5))
-    before = receive(path, 5)
-
-    data.rename(tmp_path / "away")
-    send(orders, *numbered(20))
-    wait_problem(billing, "is gone while it is in use, so nothing more is stored or acknowledged")
-    other_goes_on(orders, billing)
-    wait_unacknowledged(orders, 20)
-    (tmp_path / "away").rename(data)
-
-    assert (numbered(5), numbered(20)) == (before, receive_all(path, 20))
-    wait_problem(billing, "")
-
-
 def test_a_backup_that_is_put_in_place_under_the_daemon_is_not_used(net: Topology, tmp_path: Path) -> None:
     """It is refused until somebody says that it is the database, with the log of the old one removed."""
     orders, billing, path = shop(net)
@@ -289,38 +235,3 @@ def test_a_file_that_is_deleted_under_the_daemon_can_be_saved_from_it(net: Topol
     is_refused_until_kept(billing)
 
     assert [*numbered(5), "late"] == receive_all(path, 6)
-
-
-def test_a_log_that_is_removed_behind_a_killed_daemon_is_missed(net: Topology) -> None:
-    """What was acknowledged was in it: going on in silence would lose messages."""
-    orders, billing, path = shop(net)
-    billing.stop()
-    billing.start()
-    send(orders, *numbered(5))
-    receive(path, 5)
-    billing.kill()
-
-    Path(f"{path}-wal").unlink()
-    code, told = serve(billing)
-
-    assert 78 == code
-    assert "the file is older than what this instance has seen" in told
-
-
-def test_a_damaged_page_stops_one_database_and_says_so(net: Topology) -> None:
-    orders, billing, path = shop(net)
-    send(orders, "0")
-    receive(path, 1)
-
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE)) as db:
-        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'broker_message'").fetchone()
-        (size,) = db.execute("PRAGMA page_size").fetchone()
-        assert (0,) == db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[:1]
-        with path.open("r+b") as file:
-            file.seek((page - 1) * size)
-            file.write(b"\x55" * size)
-        db.execute("UPDATE broker_queue SET rollbacks = rollbacks")  # what others have in memory is not asked again
-    send(orders, *numbered(3))
-    wait_problem(billing, "is damaged: stop all programs that use it, and put back a backup")
-    other_goes_on(orders, billing)
-    wait_unacknowledged(orders, 3)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import broker
 from examples.demo.topology import Daemon, Topology
-from tests.support import version_1
 from tests.support.command import run
 
 SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//a] ON QUEUE Inbox; CREATE SERVICE [//b] ON QUEUE Inbox;"
@@ -85,26 +84,3 @@ def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_p
     assert (78, 0, 0) == (code, kept.exit_code, ended.exit_code)
     assert "the file is older than what this instance has seen" in told
     exchange(path)
-
-
-def test_a_file_of_version_1_is_brought_up_by_the_daemon_and_its_dialogs_go_on(net: Topology) -> None:
-    daemon = net.add("one", databases=["orders"])
-    path = daemon.directory / "orders.db"
-    version_1.make(path)
-    net.script("one", "orders", f"CREATE QUEUE Far; CREATE SERVICE [{version_1.FAR}] ON QUEUE Far;")
-
-    daemon.start()
-
-    assert "database migrated" in daemon.log.read_text()
-    assert str(version_1.INSTANCE).lower() == instance(daemon).lower()
-    with closing(sqlite3.connect(path, timeout=SECONDS)) as db:
-        with db:
-            old = broker.receive(db, queue=version_1.QUEUE, top=10)
-        arrived: list[bytes] = []
-        while len(arrived) < 3:  # what dialog 2 had to send
-            with db:
-                messages = broker.receive(db, queue="Far", wait=SECONDS)
-                arrived += [message.body for message in messages]
-            assert messages
-    assert {b"one", b"two", b"<Error/>"} == {message.body for message in old}
-    assert [b"first", b"", version_1.LARGE] == arrived

@@ -28,8 +28,6 @@ WARM_UP = 200  # until allocators and caches have what they keep
 GROWTH_MAX = 5 * (1 << 20)
 SECONDS = 30.0
 
-Abort = Callable[[socket.socket], None]
-
 
 class Client:
     """Who connects to a daemon by TLS. Shape: `trusted` and `unknown` contexts, by the CA of their certificates."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from typing import Any
 
@@ -128,28 +127,3 @@ def test_killed_instance_leaves_whole_files_and_at_most_one_other(net: Topology)
     assert len(rows(east)) > 0  # each of its files can be read
     east.start()
     wait_for(lambda: not any(path.exists() for path in left), seconds=PATIENCE, what="leftovers gone")
-
-
-@pytest.mark.timeout(240)
-def test_journal_that_cannot_be_written_costs_records_and_no_message(net: Topology) -> None:
-    orders, billing = shop(net, file_age="1s")
-    east = net.daemons["east"]
-    flows = east.directory / "flows"
-    wait_for(flows.exists, seconds=PATIENCE, what="the directory")
-    shutil.rmtree(flows)
-    flows.write_text("a file stands in its place")
-
-    say(orders, dialogs=1, messages=10)
-    receive(billing, 10)
-    wait_for(lambda: east.status()["journal"]["shed"] > 0, seconds=PATIENCE, what="records lost and counted")
-    assert "File exists" == east.status()["journal"]["problem"]
-    flows.unlink()
-    say(orders, dialogs=1, messages=10)
-    receive(billing, 10)
-    wait_for(lambda: not east.status()["journal"]["problem"], seconds=PATIENCE, what="written again")
-
-    wait_acknowledged(orders)
-    assert (0, {}) == tuple(east.status()["forwarding"][name] for name in ("unaccounted", "dropped"))
-    assert 0 == east.stop()
-    assert outcomes(east)["forwarded"] > 0
-    assert 1 == east.log.read_text().count("journal cannot be written")

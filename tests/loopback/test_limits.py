@@ -15,8 +15,8 @@ import pytest
 
 from broker.protocol.frame import Hello, Ping, Pong
 from broker.routing.address import NetworkAddress
-from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.loopback import Raw, message, raw, until
+from examples.demo.topology import Daemon, Topology
+from tests.support.loopback import Raw, raw, until
 
 KNOWN = "127.0.0.2"  # a host that a route names; strangers come from another one
 DESCRIPTORS = 200  # that the daemon may have: few, so that few strangers are a crowd
@@ -104,46 +104,3 @@ def test_storm_of_strangers_locks_out_neither_a_known_peer_nor_the_admin(net: To
     assert status["transport"]["connections_max"] == DESCRIPTORS - 2 * (DESCRIPTORS // 4)
     assert status["transport"]["refused"]["connections"] > STORM
     assert "accepting paused" not in daemon.log.read_text()
-
-
-def test_frames_that_live_for_weeks_leave_the_pool_and_room_for_the_other_peers(net: Topology) -> None:
-    """60 frames of one peer for two dead hops, and then another peer's for a third one that has to wait."""
-    daemon = net.add(
-        "gateway",
-        forwarding=True,
-        settings={
-            "limits": {"pool_share": 50},
-            "endpoint": {"message_forward_size": "4MiB", "message_lifetime_max": "2s", "backpressure": "0s"},
-        },
-    )
-    routes = [
-        f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//{n}', ADDRESS = 'tcp://127.0.0.9:{n + 1}';\n" for n in range(3)
-    ]
-    net.script("gateway", "msdb", "".join(routes))
-    daemon.start()
-    bodies = bytes(68_000)
-
-    def dropped() -> dict[str, int]:
-        found: dict[str, int] = daemon.status()["forwarding"]["dropped"]
-        return found
-
-    async def fill() -> None:
-        async with raw(address(daemon), name="greedy", **LONG) as greedy:
-            await greedy.hear(Hello)
-            await greedy.say(*(message(f"//{n % 2}", n, bodies, time_to_live=2**32 - 1) for n in range(60)))
-            await greedy.say(Ping(b"12345678"))
-            await greedy.hear(Pong)
-        refused = (await asyncio.to_thread(dropped))["pool limit exceeded"]
-        async with neighbour(daemon) as other:
-            await other.say(*(message("//2", n, bodies, time_to_live=2**32 - 1) for n in range(100, 105)))
-            await other.say(Ping(b"12345678"))
-            await other.hear(Pong)
-        assert refused == (await asyncio.to_thread(dropped))["pool limit exceeded"]
-        assert 20 < refused < 40
-
-    asyncio.run(fill())
-
-    wait_for(lambda: sum(dropped().values()) == 65, seconds=60, what="all frames dropped")
-    forwarding = daemon.status()["forwarding"]
-    assert (0, 0, 0) == (forwarding["pool_bytes"], forwarding["held"], forwarding["unaccounted"])
-    assert {"pool limit exceeded", "expired here"} == forwarding["dropped"].keys()

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from broker.protocol.frame import GoAway, Hello, decode_dialog
+from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
-from tests.support.loopback import accepted, instance, message, numbers, raw, raw_listener, until
+from tests.support.loopback import instance, message, numbers, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -40,21 +40,6 @@ async def test_frames_cross_an_instance_in_order_and_whole() -> None:
         assert {2} == {decode_dialog(frame)[0].hop_count for frame in far.delivered}
         assert [frame[16:] for frame in frames] == [frame[16:] for frame in far.delivered]
         assert (2000, 2000) == (near.forwarder.forwarded, far.forwarder.delivered)
-
-
-async def test_answers_go_back_over_the_link_that_the_other_side_opened() -> None:
-    async with instance(service="//a") as a, instance(service="//b") as b, raw(a.address, name="raw") as peer:
-        a.route(b=b.address)
-        b.route(a=a.address)
-        await peer.say(message("//b"))
-        await until(lambda: b.delivered)
-
-        async with raw(b.address, name="raw") as other:
-            await other.say(message("//a"))
-            await until(lambda: a.delivered)
-
-        assert {} == b.peers.table.histories
-        assert 1 == len([link for link in a.peers.links.values() if not link.is_accept])
 
 
 @pytest.mark.parametrize("is_lower", [True, False])
@@ -115,43 +100,3 @@ async def test_address_that_nobody_needs_is_reached_again() -> None:
             await until(lambda: near.peers.table.health_of(gone) is AddressHealth.CONNECTED)
 
             assert ("", 0) == (near.peers.table.problem_of(gone), near.peers.table.histories[gone].failures)
-
-
-async def test_instance_that_stops_says_so_and_gives_away_what_it_holds() -> None:
-    async with raw_listener() as port, instance(pool_bytes=1 << 23) as near, raw(near.address, name="raw") as peer:
-        near.route(slow=NetworkAddress("127.0.0.1", port.getsockname()[1]))
-        frames = [message("//slow", n, b"x" * 20_000) for n in range(200)]
-        await peer.say(*frames[:100])
-        async with accepted(port) as slow:
-            await slow.greet()
-            await peer.say(*frames[100:])
-            await until(lambda: near.forwarder.received.total() == 200 and near.forwarder.pool.frames)
-
-            closing = asyncio.ensure_future(near.close(seconds=30.0))
-            await peer.hear(GoAway)
-            await slow.end()
-
-            received = [frame for frame in slow.frames if frame[4] >= 0x10]
-            assert list(range(200)) == numbers(received)
-            peer.close()
-            await closing
-        assert {} == near.forwarder.dropped
-
-
-async def test_instance_stops_with_links_in_every_state() -> None:
-    async with (
-        instance() as near,
-        raw(near.address) as silent,
-        raw(near.address, name="online") as online,
-        raw(near.address) as stranger,
-    ):
-        await stranger.say(b"\xff" * 8)
-        await online.hear(Hello)
-        await silent.hear(Hello)
-        await until(lambda: near.states() == ["CONNECTED", "LINGERING", "LOGGED_IN"])
-
-        await near.close(seconds=0.1)
-
-        assert [] == near.states()
-        for peer in (silent, online, stranger):
-            await peer.end()

@@ -14,8 +14,7 @@ from typing import Protocol
 
 import pytest
 
-from broker.flow import Disposition
-from examples.demo.topology import Daemon, wait_for
+from examples.demo.topology import wait_for
 from tests.support.cable import Cut
 from tests.support.mirrored import (
     PLAIN,
@@ -123,40 +122,6 @@ def test_a_principal_cut_off_from_its_askers_only_is_waited_for(open_: Open, how
     whole(made, traffic)
 
 
-def received(daemon: Daemon) -> int:
-    """Dialog frames that it has got from peers so far."""
-    counts: dict[str, int] = daemon.status()["forwarding"]["received"]
-    return sum(counts.values())
-
-
-@pytest.mark.parametrize("how", Cut)
-def test_a_principal_cut_off_is_left_once_its_partner_claims(open_: Open, how: Cut) -> None:
-    """What was on its way when the cut came is refused when it gets through; nothing more goes to the old one."""
-    made, traffic = open_()
-    first, second = made.billing
-    traffic.start()
-    traffic.goes_on()
-
-    made.cut(first, how)
-    sent = made.dialog_frames_to(first)
-    fail_over(first)
-    heard = received(first)
-    traffic.goes_on()
-    made.mend(first)
-    traffic.goes_on()
-
-    late = made.dialog_frames_to(first) - sent  # of which what went into a connection that it has closed is lost
-
-    def refused() -> bool:
-        dropped = int(first.status()["forwarding"]["dropped"].get(Disposition.DATABASE_IS_MIRROR, 0))
-        return received(first) - heard == dropped <= late
-
-    wait_for(refused, seconds=SECONDS, what=f"refusal of all of at most {late} frames")
-    assert late == 0 or how is Cut.SILENT
-    assert ("principal", 2) == role(second)
-    whole(made, traffic)
-
-
 def test_both_that_deny_are_asked_on_and_the_first_that_claims_has_what_waits(open_: Open) -> None:
     made, traffic = open_(Form(mirroring="command"))
     first, second = made.billing
@@ -175,22 +140,6 @@ def test_both_that_deny_are_asked_on_and_the_first_that_claims_has_what_waits(op
     traffic.goes_on()
 
     assert sent == still
-    whole(made, traffic)
-
-
-def test_of_two_that_claim_one_file_the_later_has_everything(open_: Open) -> None:
-    """The lock is lost, so both have the file open: whoever has the lower epoch commits nothing more."""
-    made, traffic = open_()
-    first, second = made.billing
-    traffic.start()
-    traffic.goes_on()
-
-    Path(f"{made.path('billing', first)}.lock").unlink()
-    becomes(second, "principal", 2)
-    becomes(first, "mirror", 2)
-    traffic.goes_on()
-
-    assert 1 == len(lines(first, "database demoted"))
     whole(made, traffic)
 
 

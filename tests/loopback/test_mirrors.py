@@ -151,27 +151,6 @@ async def test_lost_principal_makes_its_partner_be_asked_and_frames_wait_until_i
     assert [MirroredRouteState.NOT_OPERATIONAL, MirroredRouteState.PRINCIPAL_ONLY] == states
 
 
-async def test_of_two_that_claim_the_higher_epoch_is_believed(pair: Pair) -> None:
-    """R6.4; an equal one changes nothing and raises an alarm."""
-    await pair.begin()
-    route = pair.gateway.mirrors.in_use[pair.pair].route
-
-    await pair.second.says("principal", 1)
-    await until(lambda: route.alarm)
-    await pair.send()
-    assert [1, 2] == await pair.first.numbers(2)
-
-    await pair.second.says("principal", 2)
-    await until(lambda: route.principal == pair.second.address)
-    await pair.send()
-    assert [3] == await pair.second.numbers(1)
-    assert route.alarm == ""
-
-    await pair.first.says("principal", 1)
-    await pair.send()
-    assert [3, 4] == await pair.second.numbers(2)
-
-
 async def test_order_of_what_waits_is_kept_over_two_switches(pair: Pair) -> None:
     """What a principal did not take leaves for the next one, before what came later, and nothing twice."""
     await pair.begin()
@@ -213,41 +192,6 @@ async def test_pool_stays_bounded_while_nobody_is_principal(pair: Pair) -> None:
     assert forwarder.dropped[Disposition.POOL_LIMIT] + len(pair.waiting) == 100
     assert list(range(1, len(pair.waiting) + 1)) == pair.waiting
     assert forwarder.unaccounted == 0
-
-
-async def test_claims_of_strangers_and_of_other_databases_count_for_nothing(pair: Pair) -> None:
-    """A reply counts for the addresses whose frames leave by its link, and for its broker instance."""
-    await pair.begin()
-    stranger = ProbeReply(1, BILLING.bytes, "principal", 99)
-
-    await pair.sender.say(*[stranger] * 1000)
-    await pair.second.says("principal", 99, broker_instance=UUID(int=10))
-    await pair.second.says("nonsense", 99)
-    await pair.second.says("principal", -1)
-    await pair.second.says("principal", 2**64 - 1)
-    await pair.second.says("mirror", 5)
-    route = pair.gateway.mirrors.in_use[pair.pair].route
-    await until(lambda: route.seen[pair.second.address].epoch == 5)
-    await pair.send()
-
-    assert [1, 2] == await pair.first.numbers(2)
-    assert (route.epoch, len(pair.gateway.mirrors.in_use)) == (1, 1)
-
-
-async def test_partner_that_is_not_there_yet_is_found_when_it_comes(pair: Pair) -> None:
-    """An address that cannot be reached is dialled again and asked on the first link."""
-    pair.first._port.close()
-    await pair.send()
-    await pair.second.meet()
-    route = pair.gateway.mirrors.in_use[pair.pair].route
-    await until(lambda: route.seen[pair.first.address].problem)
-    await pair.second.says("mirror")
-
-    async with raw(pair.gateway.address, addresses=(str(pair.first.address),)) as first:
-        await first.hear(Probe)
-        await first.say(ProbeReply(1, BILLING.bytes, "principal", 4))
-
-        assert [1] == numbers(await first.dialog_frames(1))
 
 
 # --- at an endpoint, where dialogs begin ---

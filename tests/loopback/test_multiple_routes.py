@@ -6,8 +6,6 @@ received it, and each test ends with what every application has heard on every d
 """
 
 import random
-import re
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -190,19 +188,6 @@ def dropped(daemon: Daemon) -> Counter[str]:
     return sum(map(Counter, databases), Counter(status["forwarding"]["dropped"]))
 
 
-def messages_by_route(daemons: list[Daemon]) -> Counter[str]:
-    """Messages that these gateways have forwarded, acknowledgements left out, by route."""
-    counts: Counter[str] = Counter()
-    for daemon in daemons:
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.observe_port}/metrics", timeout=SECONDS) as response:
-            text = response.read().decode()
-        for route, count in re.findall(
-            r'^broker_messages_forwarded_total\{.*route="(\w*)".*\} (\S+)$', text, re.MULTILINE
-        ):
-            counts[route] += int(float(count))
-    return counts
-
-
 def busiest(gateways: list[Daemon]) -> Daemon:
     """The gateway that has forwarded most."""
     return max(gateways, key=lambda gateway: gateway.status()["forwarding"]["forwarded"])
@@ -222,33 +207,6 @@ def connect_all(servers: list[Application], gateways: list[Daemon]) -> None:
     )
 
 
-def speak_and_kill(servers: list[Application], victims: list[Daemon], body: str) -> None:
-    """
-    Kill gateways in mid-traffic: everybody speaks on every dialog while they are frozen, so what was given to them is
-    surely in them, or on its way to them, when they die.
-    """
-    for victim in victims:
-        victim.freeze()
-    on_their_way = {server: server.messages_sent + len(server.dialogs) for server in servers}
-    resent = {server: server.messages_resent for server in servers}
-    for server in servers:
-        server.say(body)
-    wait_for(
-        lambda: all(server.messages_sent >= count for server, count in on_their_way.items()),
-        seconds=SECONDS,
-        what="messages on their way",
-    )
-
-    for victim in victims:
-        victim.kill()
-
-    wait_for(
-        lambda: all(server.messages_resent > count for server, count in resent.items()),
-        seconds=SECONDS,
-        what="messages sent once more",
-    )
-
-
 def high_availability(net: Topology, script: str) -> list[Daemon]:
     """The high availability example: two servers, with these routes in DatabaseA, and two gateways, which are given."""
     add_servers(net, ["ServerA", "ServerB", "GatewayA", "GatewayB"])
@@ -265,39 +223,6 @@ def high_availability(net: Topology, script: str) -> list[Daemon]:
     )
     net.start()
     return [net.daemons["GatewayA"], net.daemons["GatewayB"]]
-
-
-def test_two_gateways_keep_dialogs_going_both_ways_when_either_is_killed(net: Topology, application: Open) -> None:
-    """By routes that omit BROKER_INSTANCE."""
-    gateways = high_availability(net, without_broker_instance(HIGH_AVAILABILITY, "DatabaseB"))
-    a, b = application("ServerA"), application("ServerB")
-
-    begun = a.begin(40)
-    hears({a: {}, b: each(begun, "0")})
-    b.say("answer")
-    hears({a: each(begun, "answer"), b: each(begun, "0")})
-    assert {"ForwardingRoute", "ForwardingReturnRoute"} == messages_by_route(gateways).keys()
-    connect_all([a, b], gateways)
-    first = busiest(gateways)
-    (second,) = (gateway for gateway in gateways if gateway is not first)
-
-    speak_and_kill([a, b], [first], "while the first is killed")
-    hears(
-        {
-            a: each(begun, "answer", "while the first is killed"),
-            b: each(begun, "0", "while the first is killed"),
-        }
-    )
-    first.start()
-    speak_and_kill([a, b], [second], "while the second is killed")
-    hears(
-        {
-            a: each(begun, "answer", "while the first is killed", "while the second is killed"),
-            b: each(begun, "0", "while the first is killed", "while the second is killed"),
-        }
-    )
-    for server in (a, b):
-        assert {"GatewayA", "GatewayB"} >= {peer["name"] for peer in server.daemon.status()["connections"]}
 
 
 def test_a_gateway_that_is_up_and_leads_nowhere_is_gone_round(net: Topology, application: Open) -> None:
@@ -360,46 +285,3 @@ def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_
     assert (trapped, earlier) == (a.bound_to("DatabaseB"), a.bound_to("DatabaseC"))
     c.end(trapped)
     assert {"CO": 1, "CD": 20} == Counter(c.states().values())
-
-
-def test_a_gateway_that_prefers_the_other_target_delivers_at_the_one_that_has_the_dialog(
-    net: Topology, application: Open
-) -> None:
-    """Not even the first message is shown before the initiator has named one of them, which takes a frame to it."""
-    add_servers(net, [*DATABASES, "GatewayA"], {"dialog": {"resend_cap": "1s"}})
-    by_name = without_broker_instance(without_broker_instance(LOAD_BALANCING, "DatabaseB"), "DatabaseC")
-    to_gateway = "CREATE ROUTE [{0}] WITH SERVICE_NAME = '{0}', ADDRESS = 'tcp://GatewayA:4022';"
-    exclusive = "ALTER SERVICE [TargetService] WITH (EXCLUSIVE_TARGET = ON);" + to_gateway.format("InitiatorService")
-    deploy(
-        net,
-        {
-            "DatabaseA": to_gateway.format("TargetService"),
-            "DatabaseB": exclusive,
-            "DatabaseC": exclusive,
-            "msdb of GatewayA": by_name + without_broker_instance(RETURN, "DatabaseA"),
-        },
-    )
-    server_b, server_c, gateway = (net.daemons[name] for name in ("ServerB", "ServerC", "GatewayA"))
-    for name in ("ServerA", "GatewayA"):
-        net.daemons[name].start()
-    a = application("ServerA")
-    first = a.begin(20)
-    wait_for(lambda: gateway.status()["forwarding"]["held"] >= 20, seconds=SECONDS, what="frames at the gateway")
-    server_b.start()
-    b = application("ServerB")
-    hears({a: {}, b: each(first, "0")})
-    server_b.kill()
-    server_c.start()
-    c = application("ServerC")
-    second = a.begin(20)
-    hears({a: {}, c: each(second, "0")})
-
-    server_b.start()  # the gateway is connected to ServerC alone
-    a.say("1")
-    hears({a: {}, b: each(first, "0", "1"), c: each(second, "0", "1")})
-    assert dropped(server_c)["instance not here"] > 0
-
-    gateway.kill()
-    gateway.start()
-    a.say("2")
-    hears({a: {}, b: each(first, "0", "1", "2"), c: each(second, "0", "1", "2")})

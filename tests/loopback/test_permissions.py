@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 
 from broker.flow import Disposition
 from broker.net.tls import NO_SECURITY
-from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -145,41 +144,6 @@ async def test_message_without_the_grant_is_dropped_counted_and_answered_with_th
     assert f"CN=orders may not send: {why.removeprefix('not permitted: ')}" == here.peers.permissions.last_refusal
     assert b"//secret" in here.forwarder.last_dropped[Disposition.NOT_PERMITTED][1]
     assert here.forwarder.unaccounted == 0
-
-
-async def test_route_by_transport_dials_only_addresses_of_services_that_the_peer_may_send_to(street: Street) -> None:
-    allowed, other = NetworkAddress("127.0.0.1", 1), NetworkAddress("127.0.0.1", 2)
-    everybody = rule(CONNECT, "public")
-    here = await street.house("gateway", everybody, rule(SEND, "orders", f"{allowed}/*"))
-    table = build_table([Route("ByName", TRANSPORT)], now=datetime.now(UTC))
-    here.forwarder.set_routing(table=table, hosted=hosted({}), is_forwarding=True)
-    orders = await street.house("orders", everybody)
-    services = [f"{other}/x", f"{other}", f"{allowed}0/x", f"{allowed}/x"]
-    orders.route(*(Route(f"r{n}", here.address, service) for n, service in enumerate(services)))
-
-    send(orders, [message(service, n) for n, service in enumerate(services)])
-    await until(lambda: here.forwarder.received.total() == len(services))
-
-    assert {Disposition.NOT_PERMITTED: 3} == here.forwarder.dropped
-    assert {allowed} == here.peers.table.histories.keys()
-
-
-async def test_change_of_grants_holds_for_the_next_frame(street: Street) -> None:
-    may_connect = rule(CONNECT, "public")
-    here = await street.house("gateway", may_connect, rule(SEND, "orders", "//here"))
-    orders = await street.house("orders", may_connect)
-    _route_to_here(orders, here)
-
-    send(orders, [message("//here", 0)])
-    await until(lambda: len(here.delivered) == 1)
-    permit(here, may_connect, rule(SEND, "orders", "//here"), rule(SEND, "public", "//here", PermissionState.DENY))
-    send(orders, [message("//here", 1)])
-    await until(lambda: here.forwarder.dropped[Disposition.NOT_PERMITTED] == 1)
-    permit(here, may_connect, rule(SEND, "orders", "//*"))
-    send(orders, [message("//here", 2)])
-    await until(lambda: len(here.delivered) == 2)
-
-    assert [0, 2] == numbers(here.delivered)
 
 
 async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(street: Street) -> None:

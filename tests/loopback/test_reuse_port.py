@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-import pytest
-
-from broker.cli.exit_codes import ExitCode
-from examples.demo.topology import Daemon, Topology, free_port, wait_for
+from examples.demo.topology import Daemon, Topology, free_port
 
 SECONDS = 20.0
 CONNECTIONS = 64  # the system picks a daemon for each by its hash, so one that gets none is out of the question
@@ -42,17 +39,3 @@ def test_two_daemons_on_one_port_both_get_connections(net: Topology) -> None:
 
     assert CONNECTIONS == sum(got)
     assert all(got), got
-
-
-@pytest.mark.parametrize("reuse_port", [(False, False), (True, False), (False, True)])
-def test_second_daemon_says_that_the_port_is_taken_unless_both_reuse_it(
-    net: Topology, reuse_port: tuple[bool, bool]
-) -> None:
-    one, two = gateways(net, reuse_port=reuse_port)
-    one.start()
-    two.start(wait=False)
-    wait_for(lambda: not two.is_running, seconds=SECONDS, what="the end of the second")
-
-    assert ExitCode.TEMPORARY == two.wait(SECONDS)
-    problem = f'endpoint.listen[0]: cannot listen on "{one.status()["listen"][0]}": Address already in use'
-    assert problem in two.log.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import uuid
 from collections.abc import Mapping
@@ -14,11 +13,9 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
-from broker.daemon.roles import boot_time
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.command import run
 from tests.support.loopback import PATIENCE, raw, route
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
@@ -203,112 +200,3 @@ def test_a_command_makes_and_ends_a_principal(net: Topology, shared: Path, tmp_p
     assert ("mirror", 0) == begins
     with pytest.raises(ProblemError, match="are decided by role_command: fail over where that gets them from"):
         sql(daemon, FAIL_OVER)
-
-
-def test_a_principal_that_stood_still_and_was_overtaken_stores_sends_and_acknowledges_nothing(
-    net: Topology, shared: Path, tmp_path: Path
-) -> None:
-    """Nothing has told it so when it goes on: what its role command says was read before it stood still."""
-    word = tmp_path / "role"
-    word.write_text("principal", encoding="utf-8")
-    first = add(net, "first", shared, **told_by(word, after="0.3"))
-    sender = net.add("sender", databases=["shop"])
-    for name, database, far, to in (("sender", "shop", "//orders", first), ("first", "orders", "//shop", sender)):
-        own = f"CREATE QUEUE Inbox; CREATE SERVICE [//{database}] ON QUEUE Inbox;"
-        net.script(name, database, own + route("far", far, to.address))
-    first.start()
-    sender.start()
-
-    with closing(sender.connect("shop")) as shop:
-
-        def waiting() -> int:
-            found: int = shop.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
-            return found
-
-        def received() -> Any:
-            return stored(shared, "SELECT count(*) FROM broker_message")
-
-        dialog = broker.begin_dialog(shop, from_service="//shop", to_service="//orders", encryption=False)
-        dialog.send(b"before")
-        shop.commit()
-        wait_for(lambda: 0 == waiting(), seconds=PATIENCE, what="an acknowledgement")
-        with closing(sqlite3.connect(shared)) as orders:
-            orders.execute("BEGIN IMMEDIATE")  # it stands still between two transactions
-            first.freeze()
-        stands_since = boot_time()
-        word.write_text("mirror", encoding="utf-8")
-        for number in range(5):
-            dialog.send(b"%d" % number)
-            shop.commit()
-        wait_for(lambda: boot_time() > stands_since + 3.0, seconds=PATIENCE, what="a role that holds no more")
-        first.thaw()
-        wait_for(lambda: "mirror" == role(first)[0] and not serves(first), seconds=PATIENCE, what="a mirror")
-
-        assert (1, 5) == (received(), waiting())
-        word.write_text("principal", encoding="utf-8")
-        wait_for(lambda: 0 == waiting(), seconds=PATIENCE, what="all acknowledgements")
-        assert 6 == received()
-
-
-def test_many_databases_are_taken_over_at_once_without_damage_to_what_the_instance_knows(
-    net: Topology, shared: Path
-) -> None:
-    names = [f"d{number}" for number in range(12)]
-    settings = {
-        f"databases.{name}": {"path": str(shared.with_name(f"{name}.db")), "mirroring": "lock"} for name in names
-    }
-    first, second = (net.add(name, databases=names, settings=settings) for name in ("first", "second"))
-    first.start()
-    second.start()
-
-    first.kill()
-
-    def taken() -> bool:
-        return all(one["role"] == "principal" for one in second.status()["mirroring"].values())
-
-    wait_for(taken, seconds=PATIENCE, what="all are taken over")
-    second.stop()
-    for daemon in (first, second):
-        record = json.loads(next(daemon.directory.rglob("databases.json")).read_text(encoding="utf-8"))
-        assert 13 == len(record)  # and msdb
-
-
-def test_a_backup_that_was_put_back_and_kept_is_believed_by_those_who_send(net: Topology, shared: Path) -> None:
-    first, second, sender = pair_and_sender(net, shared)
-    backup = shared.with_name("backup.db")
-    with closing(sqlite3.connect(shared, timeout=PATIENCE)) as db:
-        db.execute("VACUUM INTO ?", (str(backup),))
-
-    def arrives(text: str) -> None:
-        """Sent by the sender; what was sent before may come again."""
-        with closing(sender.connect("shop")) as db, db:
-            instance = uuid.UUID(INSTANCE)
-            broker.begin_dialog(db, from_service="//shop", to_service="//orders", broker_instance=instance).send(text)
-        got: list[str] = []
-        with closing(sqlite3.connect(shared, timeout=PATIENCE)) as db:
-            while text not in got:
-                with db:
-                    some = broker.receive(db, queue="Inbox", wait=PATIENCE)
-                assert some, f"{text} has not come"
-                got += [one.body.decode() for one in some]
-
-    told = sql(first, FAIL_OVER), sql(second, FAIL_OVER)
-    arrives("before")
-    known = sender.query("SELECT epoch FROM sys.dm_broker_mirrors")
-    second.stop()
-    first.stop()
-    for log in ("", "-wal", "-shm"):
-        Path(f"{shared}{log}").unlink(missing_ok=True)
-    backup.replace(shared)  # moved, not copied: a copy may get the number of the file that has just gone
-
-    refused = run("check", "-c", second.config)
-    kept = [run("database", "keep", "orders", "-c", daemon.config) for daemon in (first, second)]
-    first.start()
-    second.start()
-    arrives("behind")
-
-    assert "epoch 3" in told[1][0]
-    assert [{"epoch": 3}] == known
-    assert "the file is a copy" in refused.stdout + refused.stderr
-    assert [0, 0] == [one.exit_code for one in kept]
-    assert ("principal", 4) == role(first)

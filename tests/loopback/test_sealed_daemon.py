@@ -12,7 +12,7 @@ import pytest
 
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.identities import identity_files, issued
+from tests.support.identities import identity_files
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, route, service
 
 SECRET = b"plain text that nobody on the way may read"
@@ -151,80 +151,3 @@ def test_sealed_dialog_crosses_a_gateway_that_reads_nothing_and_outlives_every_r
         assert at_orders["security_desc"].startswith("sealed to billing (sha256:")
         assert at_billing["security_desc"].startswith("sealed to CN=orders (sha256:")
         assert at_billing["security_desc"].endswith("), full")
-
-
-def test_a_dialog_waits_for_the_certificates_of_both_sides_and_goes_on_when_they_are_there(
-    net: Topology, tmp_path: Path
-) -> None:
-    """The initiator's daemon knows whom to seal to, and the target's whom to believe, without a restart."""
-    keys = tmp_path / "keys"
-    orders = net.add("orders", databases=["orders"], settings={"databases.orders": identity_files(keys, "orders")})
-    billing = net.add("billing", databases=["billing"], settings={"databases.billing": identity_files(keys, "billing")})
-    binding = f"CREATE REMOTE SERVICE BINDING ToBilling TO SERVICE '{BILLING}' WITH USER = [billing];\n"
-    grant = f"GRANT SEND ON SERVICE::[{BILLING}] TO [CN=orders];\n"
-    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, billing.address) + binding)
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address) + grant)
-    net.start()
-
-    with closing(orders.connect("orders")) as db, closing(billing.connect("billing")) as far:
-        with db:
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-            dialog.send(b"text")
-        missing = "cannot be sealed: no certificate of billing is among the peers of this database"
-        wait_for(lambda: missing in dialog.transmission_status, seconds=PATIENCE, what="what is missing")
-        (keys / "orders-peer-billing.pem").write_bytes(issued("billing").certificate_pem)
-        wait_for(lambda: "11229" in billing.last_words(), seconds=PATIENCE, what="a frame that is refused")
-        (keys / "billing-peer-orders.pem").write_bytes(issued("orders").certificate_pem)
-
-        def arrived() -> list[bytes]:
-            with far:
-                return [bytes(one.body) for one in broker.receive(far, queue="Inbox", top=1, wait=1)]
-
-        assert [b"text"] == wait_for(arrived, seconds=PATIENCE, what="the message")
-
-
-def test_a_dialog_that_began_within_one_instance_is_sealed_when_one_of_its_databases_has_moved(
-    net: Topology, tmp_path: Path
-) -> None:
-    """As the binding of its initiator says."""
-    keys = tmp_path / "keys"
-    orders, billing = identity_files(keys, "orders", "billing"), identity_files(keys, "billing", "orders")
-    binding = f"CREATE REMOTE SERVICE BINDING B TO SERVICE '{BILLING}' WITH USER = [billing];\n"
-    shop = net.add(
-        "shop", databases=["orders", "billing"], settings={"databases.orders": orders, "databases.billing": billing}
-    )
-    net.script("shop", "orders", service(ORDERS) + binding)
-    net.script("shop", "billing", service(BILLING))
-    net.start()
-    with closing(shop.connect("orders")) as db, closing(shop.connect("billing")) as far:
-        with db:
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-            dialog.send(b"within the instance")
-        assert wait_for(lambda: len(broker.receive(far, queue="Inbox")) == 1, seconds=PATIENCE, what="the message")
-        far.commit()
-
-    shop.stop()
-    here = net.add("here", databases=["orders"], settings={"databases.orders": orders})
-    there = net.add("there", databases=["billing"], settings={"databases.billing": billing})
-    for daemon, name in ((here, "orders"), (there, "billing")):
-        (shop.directory / f"{name}.db").rename(daemon.directory / f"{name}.db")
-    net.script("here", "orders", route("to", BILLING, there.address))
-    net.script("there", "billing", route("back", ORDERS, here.address))
-    for daemon in (here, there):
-        daemon.start()
-    with closing(here.connect("orders")) as db, closing(there.connect("billing")) as far:
-        with db:
-            broker.Dialog(db, dialog.endpoint_id, dialog.conversation_handle, dialog.conversation_id).send(
-                b"between two"
-            )
-
-        def answered() -> list[bytes]:
-            with far:
-                for message in broker.receive(far, queue="Inbox"):
-                    message.dialog.send(b"answer to " + bytes(message.body))
-            with db:
-                return [bytes(one.body) for one in broker.receive(db, queue="Inbox")]
-
-        assert [b"answer to between two"] == wait_for(answered, seconds=PATIENCE, what="the answer")
-    (row,) = there.query("SELECT security_desc FROM billing.sys.conversation_endpoints")
-    assert row["security_desc"].startswith("sealed to CN=orders")

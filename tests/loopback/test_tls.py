@@ -23,13 +23,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security, load_security
-from broker.net.transport import GATHER_BYTES
-from broker.protocol.frame import Fatal, Hello, encode_link
+from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
+from broker.protocol.frame import Fatal
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
-from tests.support.loopback import SECONDS, Instance, Raw, instance, message, numbers, raw, until
+from tests.support.loopback import SECONDS, Instance, instance, message, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -170,22 +169,6 @@ async def test_each_pair_of_settings_speaks_tls_plain_text_or_nothing(
         }
 
 
-async def test_three_instances_forward_over_tls_in_order(sides: Sides) -> None:
-    async with (
-        instance(security=sides.of(sides.here, sides.ca, encryption=SUPPORTED), pool_bytes=1 << 24) as near,
-        instance(security=sides.good(), pool_bytes=1 << 24) as middle,
-        instance(security=sides.good(), service="//far") as far,
-    ):
-        middle.route(far=far.address)
-        near.route(far=middle.address)
-        async with raw(near.address, name="raw") as peer:
-            await peer.say(*(message("//far", n, b"x" * (n * 397 % 40_000)) for n in range(300)))
-            await until(lambda: len(far.delivered) == 300)
-
-        assert list(range(300)) == numbers(far.delivered)
-        assert [sides.here.fingerprint] == identities(far)
-
-
 async def test_plain_answer_is_remembered_for_a_while(sides: Sides, logs: list[Any]) -> None:
     async with instance() as far, instance(security=sides.asking_nobody(SUPPORTED)) as near:
         await connected(near, far)
@@ -247,21 +230,6 @@ async def test_instance_that_asks_for_no_certificate_shows_its_own(sides: Sides)
         assert ([sides.here.fingerprint], [None]) == (identities(far), identities(near))
 
 
-async def test_certificate_for_another_host_is_refused_by_who_dials(sides: Sides) -> None:
-    elsewhere = sides.of(make("elsewhere", "gateway.example", by=sides.ca), sides.ca)
-    async with instance(security=elsewhere) as far, instance(security=sides.good()) as near:
-        told = "the certificate of the peer (CN=elsewhere) is for gateway.example and not for 127.0.0.1"
-        assert told in await refused(near, far.address)
-
-
-async def test_exact_certificate_is_trusted_whatever_it_is_called(sides: Sides) -> None:
-    one, other = make("one"), make("other")
-    async with instance(security=sides.of(one, other)) as far, instance(security=sides.of(other, one)) as near:
-        await connected(near, far)
-
-        assert [other.fingerprint] == identities(far)
-
-
 @pytest.mark.parametrize("dials", ["forger", "victim"])
 async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
     dials: str, tmp_path: Path, logs: list[Any]
@@ -282,39 +250,6 @@ async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
         assert [peer.fingerprint] == identities(one)
     refusals = [entry["reason"] for entry in logs if entry["event"] == "connection refused"]
     assert "(CN=billing) was issued by CN=peer, which is trusted as a peer's own certificate" in refusals[0]
-
-
-async def test_link_knows_by_which_chain_its_peer_was_verified(tmp_path: Path) -> None:
-    root = authority("root")
-    between = make("between", by=root, is_authority=True)
-    leaf = make("leaf", *LOOPBACK, by=between)
-    security(tmp_path, "near", Pair(leaf.certificate, leaf.key), root)
-    (tmp_path / "near.pem").write_bytes(leaf.pem + between.pem)
-    near_side = load_security(
-        REQUIRED,
-        certificate=tmp_path / "near.pem",
-        private_key=tmp_path / "near.key",
-        trust=[str(tmp_path / "near.trust")],
-        is_authenticating=True,
-    )
-    far_side = security(tmp_path, "far", make("far", *LOOPBACK, by=root), root)
-    async with instance(security=far_side) as far, instance(security=near_side) as near:
-        await connected(near, far)
-
-        [link] = far.peers.links.values()
-        assert ["CN=leaf", "CN=between", "CN=root"] == [one.principal_name for one in link.transport.chain]
-        assert ["CN=between"] == [one.principal_name for one in near_side.own_chain]
-
-
-@pytest.mark.parametrize("is_own", [True, False], ids=["our certificate", "another one"])
-async def test_peer_with_our_ids_is_this_instance_only_with_our_certificate(*, is_own: bool, sides: Sides) -> None:
-    async with (
-        instance(security=sides.good("" if is_own else "other"), arbitration=b"a" * 16) as far,
-        instance(security=sides.good(), arbitration=b"a" * 16) as near,
-    ):
-        await refused(near, far.address)
-
-        assert ({far.address} if is_own else set()) == near.forwarder.routing_context.own
 
 
 @pytest.mark.parametrize("is_covered", [True, False])
@@ -491,30 +426,3 @@ async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
 
 
 # --- back-pressure ---
-
-
-async def test_reader_that_stalls_is_waited_for_and_gets_everything(sides: Sides) -> None:
-    frames = [message("//far", n, os.urandom(30_000)) for n in range(200)]
-    address = NetworkAddress("9.9.9.9")
-    async with (
-        instance(security=sides.asking_nobody(SUPPORTED), pool_bytes=1 << 24) as one,
-        raw(one.address, name="feeder") as feeder,
-        tls_raw(one.address, stranger()) as (reader, writer),
-    ):
-        one.route(far=address)
-        writer.transport.pause_reading()
-        hello = Hello(arbitration=os.urandom(16), name="slow", addresses=(str(address),), max_frame=1 << 20)
-        writer.write(encode_link(hello))
-        await until(lambda: one.states() == ["LOGGED_IN"] * 2)
-        await feeder.say(*frames)
-        link = next(link for link in one.peers.links.values() if link.peer_name == "slow")
-        await until(lambda: link.is_blocked)
-        assert len(link.transport._rest) <= GATHER_BYTES + 4096  # type: ignore[attr-defined]
-        writer.transport.resume_reading()
-
-        peer = Raw(socket.socket())
-        while sum(frame[4] >= 0x10 for frame in peer.frames) < len(frames):
-            peer.frames += peer._decoder.feed(await reader.read(1 << 16))
-        peer.close()
-
-    assert list(range(200)) == numbers([frame for frame in peer.frames if frame[4] >= 0x10])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -13,8 +12,6 @@ from uuid import UUID, uuid4
 import pytest
 
 import broker
-from broker.store.sqlite.failure import Blame, note_failure
-from broker.store.sqlite.transaction import writing
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 from tests.support.loopback import ORDERS, PATIENCE, file_of, route, send, service
@@ -119,29 +116,6 @@ def test_each_cause_is_told_with_its_place_and_what_to_do(shop: Shop, case: tupl
     assert remedy in told["remedy"]
     waits = f"the dialog of {ORDERS} with //absent has failed" if more else f"1 message from {ORDERS} to {to} waits in"
     assert told["symptom"].startswith(waits)
-
-
-def test_queue_off_and_quarantine_and_an_end_of_its_time(shop: Shop) -> None:
-    late = send(shop.orders, "x", to="//dead", lifetime=1)
-    dialog, poison = send(shop.orders, "x", to="//Shut"), send(shop.orders, "x", to="//Read")
-    shop.arrived(dialog)
-    shop.billing.admin.sql("ALTER QUEUE [Shut] WITH STATUS = OFF", "billing")
-    endpoint_id, handle = shop.arrived(poison)
-    with closing(sqlite3.connect(shop.billing.directory / "billing.db", isolation_level=None)) as db, writing(db):
-        note_failure(db, Blame(endpoint_id, 0, "ValueError: no such customer"), now=time.time(), attempts=1)
-
-    off = shop.until(dialog.conversation_handle, "queue off")
-    assert "billing, database billing" == off["where"]
-    assert "1 message for //Shut waits in the queue Shut of billing" in off["symptom"]
-    assert "at billing, with broker sql: USE [billing]; ALTER QUEUE [Shut] WITH STATUS = ON;" in off["remedy"]
-    waiting = shop.until(send(shop.orders, "y", to="//Shut").conversation_handle, "queue off")
-    assert (off["where"], off["remedy"]) == (waiting["where"], waiting["remedy"])
-
-    failed = shop.until(poison.conversation_handle, "in quarantine", why="ValueError: no such customer")
-    assert f"broker quarantine resume -d billing {str(UUID(bytes=handle)).upper()}" in failed["remedy"]
-
-    over = shop.until(late.conversation_handle, "lifetime over")
-    assert "begin a new dialog and send again; make its lifetime longer" in over["remedy"]
 
 
 def test_nobody_receives_then_everything_is_acknowledged_then_the_far_side_has_ended(shop: Shop) -> None:

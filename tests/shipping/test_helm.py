@@ -78,17 +78,6 @@ def workload_of(text: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_helm_has_nothing_against_the_chart(name: str, tmp_path: Path) -> None:
-    values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump(CASES[name]))
-
-    done = call("helm", "lint", "--strict", "--values", values, CHART)
-
-    assert 0 == done.returncode, done.stdout + done.stderr
-    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout
-
-
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_object_fits_the_schema(name: str, version: str, tmp_path: Path) -> None:
@@ -116,32 +105,6 @@ def test_the_configuration_is_good(name: str, tmp_path: Path) -> None:
     if "gateway" == name:
         assert 256 * 2**20 == settings.endpoint.message_forward_size
         assert ROUTES == (tmp_path / "etc" / "scripts.d" / "shop.sql").read_text()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_selector_finds_the_pods(name: str, tmp_path: Path) -> None:
-    text = rendered(CASES[name], tmp_path)
-    labels = workload_of(text)["spec"]["template"]["metadata"]["labels"]
-
-    assert workload_of(text)["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    for one in objects(text):
-        if one["kind"] in {"Service", "PodDisruptionBudget", "NetworkPolicy"}:
-            found = one["spec"].get("selector", one["spec"].get("podSelector"))
-            assert (found if one["kind"] == "Service" else found["matchLabels"]).items() <= labels.items()
-
-
-def test_what_is_set_arrives(tmp_path: Path) -> None:
-    gateway = workload_of(rendered(GATEWAY, tmp_path))
-    pod = pod_of(gateway)
-
-    assert ("Deployment", 3) == (gateway["kind"], gateway["spec"]["replicas"])
-    assert ("high", {"disk": "fast"}) == (pod["priorityClassName"], pod["nodeSelector"])
-    assert {"DoNotSchedule"} == {one["whenUnsatisfiable"] for one in pod["topologySpreadConstraints"]}
-    assert "a" == gateway["spec"]["template"]["metadata"]["labels"]["team"]
-    endpoint = workload_of(rendered(ENDPOINT, tmp_path))
-    assert ["broker", "application"] == [one["name"] for one in pod_of(endpoint)["containers"]]
-    (claim,) = endpoint["spec"]["volumeClaimTemplates"]
-    assert ("fast", "20Gi") == (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]["storage"])
 
 
 def test_a_change_of_configuration_or_scripts_rolls_the_pods(tmp_path: Path) -> None:
@@ -216,17 +179,6 @@ def test_what_cannot_work_is_refused(values: dict[str, Any], expected: str, tmp_
 
     assert (1, "") == (code, text)
     assert expected in complaint
-
-
-def test_the_notes_warn_of_plain_text(tmp_path: Path) -> None:
-    values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump(PLAIN))
-
-    done = call("helm", "install", "release", CHART, "--dry-run=client", "--values", values)
-
-    assert 0 == done.returncode, done.stderr
-    assert "Connections are in PLAIN TEXT" in done.stdout
-    assert "nothing is forwarded yet" in done.stdout
 
 
 def test_every_value_is_in_the_schema_and_on_the_page_of_values() -> None:

@@ -11,19 +11,9 @@ from typing import Any
 import pytest
 
 from broker.config.load import load_settings
-from broker.config.settings import Settings
 from tests.support.certificates import authority, make
 from tests.support.command import run
-from tests.support.shipping import (
-    DEPLOY,
-    KUBERNETES_VERSIONS,
-    ROOT,
-    call,
-    objects,
-    operator_violations,
-    pod_of,
-    violations,
-)
+from tests.support.shipping import DEPLOY, KUBERNETES_VERSIONS, ROOT, call, objects, pod_of, violations
 from tools.pages.files import files
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -68,13 +58,6 @@ def configuration_of(workload: dict[str, Any], among: list[dict[str, Any]], fold
 @pytest.mark.parametrize("folder", BUILT)
 def test_every_object_fits_the_schema(folder: str, version: str, tmp_path: Path) -> None:
     assert [] == violations(built(folder), version, tmp_path)
-
-
-def test_the_objects_of_the_operator_fit_its_models() -> None:
-    kinds = {one["kind"] for one in of_kind("overlays/production", "ServiceMonitor", "PrometheusRule")}
-
-    assert {"ServiceMonitor", "PrometheusRule"} == kinds
-    assert "" == operator_violations(built("overlays/production"))
 
 
 @pytest.mark.parametrize("folder", OURS)
@@ -141,15 +124,6 @@ def test_the_configuration_is_good_and_the_pod_outlives_its_drain(folder: str, t
         assert ("overlays/trial" == folder) == (settings.endpoint.encryption == "disabled")
 
 
-@pytest.mark.parametrize("folder", OURS)
-def test_each_probe_asks_its_own_question(folder: str) -> None:
-    for workload in of_kind(folder, *WORKLOADS):
-        (container,) = pod_of(workload)["containers"]
-
-        asked = {name: container[name]["httpGet"]["path"] for name in container if name.endswith("Probe")}
-        assert {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"} == asked
-
-
 def test_an_endpoint_has_time_to_bring_its_database_up_to_a_new_release() -> None:
     """Ended halfway it would begin anew, for ever."""
     (workload,) = of_kind("endpoint", "StatefulSet")
@@ -197,7 +171,3 @@ def test_the_image_is_that_of_this_version() -> None:
 def test_the_rules_are_those_of_prometheus() -> None:
     for path, text in files().items():
         assert text == path.read_text(encoding="utf-8"), f"run make docs: {path.relative_to(ROOT)} is old"
-
-
-def test_the_ports_are_the_defaults() -> None:
-    assert (4022, 9423) == (Settings().endpoint.listen[0].port, Settings().observe.listen.port)  # type: ignore[union-attr]

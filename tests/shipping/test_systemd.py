@@ -12,7 +12,7 @@ import pytest
 
 from broker.cli.exit_codes import ExitCode
 from broker.config.settings import Settings
-from tests.support.shipping import DEPLOY, ROOT, call, program
+from tests.support.shipping import DEPLOY, call, program
 
 SYSTEMD = DEPLOY / "systemd"
 UNIT = SYSTEMD / "broker.service"
@@ -68,13 +68,6 @@ def test_systemd_understands_the_unit_as_a_template_with_its_addition(unit: Path
     assert "/var/lib/broker/%i" in addition
 
 
-def test_a_line_that_it_does_not_understand_is_found(unit: Path) -> None:
-    unit.write_text(unit.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
-    environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
-
-    assert "ProtectHomes" in call("systemd-analyze", "verify", "--man=no", unit.name, env=environ).stderr
-
-
 def test_it_is_exposed_to_little(unit: Path) -> None:
     environ = {"SYSTEMD_UNIT_PATH": f"{unit.parent}:/lib/systemd/system", "PATH": "/usr/bin:/bin"}
 
@@ -96,19 +89,9 @@ def test_it_outlives_a_drain_and_is_not_started_again_behind_one_or_for_a_bad_co
     assert statuses == {one for line in directives()["RestartPreventExitStatus"] for one in line.split()}
 
 
-def test_a_start_has_time_to_bring_a_large_database_up_to_a_new_release() -> None:
-    assert ["30min"] == directives()["TimeoutStartSec"]
-
-
 def test_it_may_write_where_the_default_state_is() -> None:
     assert f"/var/lib/{directives()['StateDirectory'][0]}" == str(Settings().instance.state_dir)
     assert ["strict"] == directives()["ProtectSystem"]
-
-
-def test_the_user_of_the_unit_is_made() -> None:
-    words = (SYSTEMD / "broker.sysusers").read_text().splitlines()[-1].split()
-
-    assert ["u", *directives()["User"]] == words[:2]
 
 
 def test_the_addition_is_for_what_an_older_one_does_not_know() -> None:
@@ -118,9 +101,3 @@ def test_the_addition_is_for_what_an_older_one_does_not_know() -> None:
 
     assert {"Type": "notify", "ExecReload": "/opt/broker/bin/broker reload"} == dict(parser["Service"])
     assert ["notify-reload"] == directives()["Type"]
-
-
-def test_the_program_that_it_starts_is_where_the_page_puts_it() -> None:
-    (command,) = directives()["ExecStart"]
-
-    assert command.split()[0] in (ROOT / "docs" / "deploying.md").read_text()

@@ -13,9 +13,7 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import sysconfig
-import tarfile
 import time
 import tomllib
 import venv
@@ -98,14 +96,6 @@ def version() -> str:
     return str(project()["version"])
 
 
-def test_their_names_tell_where_they_run(made: Made) -> None:
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-
-    assert f"service_broker-{version()}.tar.gz" == made.sdist.name
-    assert f"service_broker-{version()}-py3-none-any.whl" == made.pure.name
-    assert re.fullmatch(rf"service_broker-{re.escape(version())}-{tag}-{tag}-manylinux[\w.]+\.whl", made.compiled.name)
-
-
 def test_only_one_has_the_compiled_kernel(made: Made) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     expected = {f"broker/forwarding/{name}{suffix}" for name in ("compiled_kernel", "compiled_columns")}
@@ -128,21 +118,6 @@ def test_everything_that_is_read_at_run_time_is_in_both(made: Made) -> None:
         assert set(project()["license-files"]) == licences
 
 
-def test_nothing_of_the_compiler_and_of_the_tests_is_in_them(made: Made) -> None:
-    for wheel in (made.compiled, made.pure):
-        assert [] == [name for name in names(wheel) if re.search(r"compiled_\w+\.c$|(^|/)tests/|__pycache__", name)]
-
-
-def test_the_source_distribution_has_all_that_it_takes_to_test_it(made: Made) -> None:
-    with tarfile.open(made.sdist) as archive:
-        inside = {name.partition("/")[2] for name in archive.getnames()}
-
-    wanted = {"Makefile", "Dockerfile", "CHANGELOG.md", "requirements/dev.txt", "tests/conftest.py", "docs/index.md"}
-    wanted |= {"broker/forwarding/compiled_kernel.pyx", "broker/forwarding/ring.pxi", "deploy/helm/broker/Chart.yaml"}
-    assert set() == wanted - inside
-    assert [] == [name for name in inside if name.endswith((".so", ".pyc")) or "compiled_kernel.c" in name]
-
-
 def test_the_same_files_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
     """From another folder, at another time, with another mask of modes."""
     elsewhere = tmp_path / "elsewhere"
@@ -159,19 +134,6 @@ def test_the_same_files_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
         for two in ((made.sdist, made.pure), (sdist, pure))
     ]
     assert digests[0] == digests[1]
-
-
-def test_the_bill_of_materials_is_handed_on_beside_them(made: Made) -> None:
-    assert made.sdist.name.removesuffix(".tar.gz") == made.bill.name.removesuffix(".cdx.json")
-    assert (ROOT / "deploy" / "sbom.cdx.json").read_bytes() == made.bill.read_bytes()
-
-
-def test_the_sums_are_those_of_the_files(made: Made) -> None:
-    done = subprocess.run(
-        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=made.folder, capture_output=True, check=False
-    )
-
-    assert (0, 4) == (done.returncode, done.stdout.count(b": OK\n"))
 
 
 def broker(programs: Path, *words: str | Path, cwd: Path) -> str:

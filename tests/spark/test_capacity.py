@@ -53,13 +53,10 @@ CASES: dict[str, tuple[list[Row], list[tuple[int | None, ...]]]] = {
         [held(0, 10), held(5, 5, bytes=7000), held(50, 50)],
         [(0, 1, 100, 1, 100)],
     ),
-    "nothing was held": ([held(50, 50)], [(0, 0, 0, 0, 0)]),
-    "nothing was held as a window began": ([held(SECOND, SECOND)], [(1, 0, 0, 0, 0)]),
     "a frame counts in every window that it touches": (
         [held(900_000, 4 * SECOND), held(2 * SECOND + 1, 2 * SECOND + 2)],
         [(0, 1, 100, 1, 100), (1, 1, 100, None, None), (2, 2, 200, 2, 200), (3, 1, 100, None, None)],
     ),
-    "windows are separate": ([held(0, 10), held(SECOND, SECOND + 1)], [(0, 1, 100, 1, 100), (1, 1, 100, 1, 100)]),
     "only what waits in the pool counts": (
         [held(0, 10), held(0, 10, outcome="dropped"), *(held(0, 10, outcome=outcome) for outcome in OTHERS)],
         [(0, 2, 200, 2, 200)],
@@ -68,7 +65,6 @@ CASES: dict[str, tuple[list[Row], list[tuple[int | None, ...]]]] = {
         [held(10, 5), held(20, None), held(None, 30), held(None, None)],
         [(0, 0, 0, 0, 0)],
     ),
-    "no instant is known": ([held(None, None)], []),
 }
 
 

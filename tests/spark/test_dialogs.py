@@ -54,19 +54,6 @@ def test_a_dialog_is_told_from_end_to_end(spark: SparkSession) -> None:
     assert [30, 1390, 1390] == [row[f"round_trip_{word}_us"] for word in PERCENTILES]
 
 
-def test_what_the_sender_does_not_tell_is_null(spark: SparkSession) -> None:
-    """Times need it; the counts do not."""
-    row = rows_of(spark, visit("delivered", 20, 25, instance="t"))[0]
-
-    assert (None, "t", None, None) == (
-        row["from_instance"],
-        row["to_instance"],
-        row["delivery_p50_us"],
-        row["round_trip_p50_us"],
-    )
-    assert (1, 1) == (row["messages"], row["transmissions"])
-
-
 def test_clocks_that_contradict_each_other_hide_the_times_of_deliveries(spark: SparkSession) -> None:
     """One delivery before it was sent is enough; a round trip has only one clock."""
     row = rows_of(
@@ -98,16 +85,6 @@ def test_clocks_of_two_instances_are_wrong_for_all_their_dialogs(spark: SparkSes
 
     assert [None, None, 100] == [row["delivery_p50_us"] for row in rows]
     assert [190, None, None] == [row["round_trip_p50_us"] for row in rows]
-
-
-def test_a_sender_that_moved_is_told_by_where_it_is_now(spark: SparkSession) -> None:
-    """Another partner of a mirrored pair."""
-    rows = [
-        visit("sent", 0, 100 - number, instance=f"s{number}", message_id=number, sequence_number=number)
-        for number in range(3)
-    ]
-
-    assert "s0" == rows_of(spark, *rows)[0]["from_instance"]
 
 
 @pytest.mark.parametrize("seed", range(3))

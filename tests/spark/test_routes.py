@@ -116,29 +116,6 @@ def asked(spark: SparkSession, *rows: Row) -> dict[Key, Row]:
     return by_key(routes(visits(spark, *rows), window_seconds=1))
 
 
-def test_frames_bytes_and_residence(spark: SparkSession) -> None:
-    """Every visit counts but the note of an acknowledgement."""
-    outcomes = ("sent", "resent", "forwarded", "delivered", "duplicate", "acknowledged")
-    rows = [
-        {"outcome": outcome, "entered_at": 0, "left_at": 10 * place, "route": "r", "route_table": "t"}
-        for place, outcome in enumerate(outcomes, start=1)
-    ]
-
-    assert asked(spark, *rows) == {
-        ("a", "t", "r", 0): {
-            "frames": 5,
-            "bytes": 500,
-            "residence_p50_us": 30,
-            "residence_p95_us": 50,
-            "residence_p99_us": 50,
-            "residence_p999_us": 50,
-            "drops": 0,
-            "drops_by_reason": {},
-            "failovers": 0,
-        }
-    }
-
-
 def test_visit_belongs_to_the_window_in_which_it_left(spark: SparkSession) -> None:
     """In which it came when nobody knows; then its residence is unknown."""
     rows = ({"entered_at": 0, "left_at": SECOND}, {"entered_at": 2 * SECOND, "left_at": None})
@@ -157,19 +134,6 @@ def test_drops_by_reason(spark: SparkSession) -> None:
     row = found["a", None, None, 0]
     assert (row["frames"], row["drops"]) == (5, 4)
     assert row["drops_by_reason"] == {"no route": 2, "expired here": 1, "unknown": 1}
-
-
-def test_failover_belongs_to_the_way_it_goes_to(spark: SparkSession) -> None:
-    """And to the window in which that frame left."""
-    rows = (
-        {"entered_at": 0, "route": "r", "adjacent_out": "x"},
-        {"entered_at": SECOND, "route": "s", "adjacent_out": "y"},
-        {"entered_at": SECOND + 5, "route": "s", "adjacent_out": "y"},
-    )
-
-    found = asked(spark, *rows)
-
-    assert {(key[2], key[3]): row["failovers"] for key, row in found.items()} == {("r", 0): 0, ("s", 1): 1}
 
 
 def test_against_an_oracle(spark: SparkSession) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.pipeline import session
-from broker.pipeline.results import VISIT
 from broker.pipeline.session import SessionOptions
-from tests.spark import visiting
-
-
-def test_visits_have_the_schema_that_the_jobs_read(spark: SparkSession) -> None:
-    frame = visiting.visits(spark, {}, {"left_at": None, "message_id": 7})
-
-    assert VISIT == frame.schema
-    assert [bytes(15) + b"\1", bytes(15) + b"\7"] == [bytes(row.message_id) for row in frame.collect()]
 
 
 def test_times_are_utc_and_workers_take_this_python(spark: SparkSession) -> None:
@@ -45,23 +35,6 @@ def test_the_user_and_spark_submit_have_precedence(monkeypatch: pytest.MonkeyPat
     assert session.MEMORY_MIN_MIB <= session.memory_default_mib() <= session.MEMORY_MAX_MIB
 
 
-def test_only_what_runs_very_often_is_compiled_twice() -> None:
-    """By the Java that Spark gets, which has to know the options: ten times its own thresholds."""
-    seen = [_thresholds(), _thresholds(*session.JAVA_OPTIONS.split())]
-
-    assert 4 == len(seen[0])
-    assert {name: 10 * value for name, value in seen[0].items()} == seen[1]
-
-
-def test_a_file_is_opened_without_asking_its_pages_for_a_filter(spark: SparkSession, tmp_path: Path) -> None:
-    """Files are chosen by their footers; what Spark would ask of each costs more than many a small file."""
-    path = str(tmp_path / "one")
-    spark.range(10).write.parquet(path)
-
-    assert 1 == spark.read.parquet(path).where("id = 7").count()
-    assert "false" == spark.conf.get("spark.sql.parquet.filterPushdown")
-
-
 def test_a_session_prints_nothing_and_one_that_does_not_start_is_a_sentence(tmp_path: Path) -> None:
     """Started, used and stopped, on a host whose name does not resolve or does."""
     program = (
@@ -81,10 +54,3 @@ def test_a_session_prints_nothing_and_one_that_does_not_start_is_a_sentence(tmp_
     assert refusal.startswith("the pipeline cannot run: ")
     assert "--driver-memory" in refusal
     assert ("3", "\n") == (count, done.stderr.partition("---")[2])
-
-
-def _thresholds(*options: str) -> dict[str, int]:
-    """What a Java makes of some options, by name."""
-    asked = [str(session.find() / "bin" / "java"), *options, "-XX:+PrintFlagsFinal", "-version"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True)
-    return {name: int(value) for name, value in re.findall(r"(Tier4\w+Threshold) += (\d+)", told.stdout)}

@@ -18,14 +18,12 @@ class NameServer:
     The server; while it is entered, it answers.
 
     Shape: `records` by name without the dot at its end: TTL in seconds and texts such as `10 5 4022 host.example.`;
-    `asked` names in the order of asking; `rcode` another answer to everything, `is_deaf` none at all.
+    `asked` names in the order of asking.
     """
 
     def __init__(self) -> None:
         self.records: dict[str, tuple[int, list[str]]] = {}
         self.asked: list[str] = []
-        self.rcode = dns.rcode.NOERROR
-        self.is_deaf = False
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, name="name server")
@@ -53,8 +51,7 @@ class NameServer:
             data, client = self._socket.recvfrom(65536)
             if not data:
                 return
-            if not self.is_deaf:
-                self._socket.sendto(self._answer(dns.message.from_wire(data)).to_wire(), client)
+            self._socket.sendto(self._answer(dns.message.from_wire(data)).to_wire(), client)
 
     def _answer(self, query: dns.message.Message) -> dns.message.Message:
         question = query.question[0]
@@ -62,10 +59,9 @@ class NameServer:
         self.asked.append(name)
         response = dns.message.make_response(query)
         response.flags |= dns.flags.RA
-        response.set_rcode(self.rcode)
         if name in self.records:
             ttl, texts = self.records[name]
             response.answer.append(dns.rrset.from_text(question.name, ttl, "IN", "SRV", *texts))
-        elif self.rcode == dns.rcode.NOERROR:
+        else:
             response.set_rcode(dns.rcode.NXDOMAIN)
         return response

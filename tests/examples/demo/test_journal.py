@@ -13,15 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.errors import PipelineUnavailableError
-from examples.demo import journal
-from examples.demo.journal import (
-    ReportFailedError,
-    ReportLeftOutError,
-    Total,
-    make_report,
-    total_faults,
-    why_no_journal,
-)
+from examples.demo.journal import ReportLeftOutError, Total, make_report, total_faults
 from examples.demo.ledger import Account
 
 TOTAL = Total(
@@ -94,14 +86,6 @@ def test_a_pipeline_that_cannot_run_here_leaves_the_report_out(tmp_path: Path, p
     assert not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize(("code", "said"), [("import sys; sys.exit('broken')", "broken"), ("raise SystemExit(3)", "3")])
-def test_a_pipeline_that_fails_says_what_it_said(tmp_path: Path, program: Any, code: str, said: str) -> None:
-    program(code)
-
-    with pytest.raises(ReportFailedError, match=said):
-        make_report(tmp_path, tmp_path, tmp_path / "report.html", lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("total", "faults"),
     [
@@ -114,15 +98,3 @@ def test_a_pipeline_that_fails_says_what_it_said(tmp_path: Path, program: Any, c
 )
 def test_the_journal_has_to_agree_with_the_databases(total: Total, faults: int) -> None:
     assert faults == len(total_faults(total, ACCOUNTS))
-
-
-def test_the_ledger_is_one_line() -> None:
-    assert "7 sent = 6 delivered + 1 acknowledged; 2 resent, 1 dropped, 3 lost on links" == TOTAL.sentence
-    assert "1 under way + 2 missing" in replace(TOTAL, under_way=1, missing=2).sentence
-    assert "+ 4 of unknown senders" in replace(TOTAL, untold=4).sentence
-
-
-def test_what_is_missing_for_a_journal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "find_spec", lambda name: None if name == "pyspark" else object())
-
-    assert "pyspark not installed: pip install 'service-broker[pipeline]'" == why_no_journal()

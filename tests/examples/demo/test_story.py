@@ -30,10 +30,6 @@ def write(net: Topology, home: Home, statement: str) -> None:
     db.close()
 
 
-def test_a_network_in_which_nothing_is_open_or_waits_is_settled(net: Topology) -> None:
-    assert is_settled(net)
-
-
 @pytest.mark.parametrize("home", HOMES, ids=lambda home: home.database)
 def test_a_conversation_that_is_open_anywhere_keeps_it_from_being_settled(net: Topology, home: Home) -> None:
     write(

@@ -17,17 +17,6 @@ from examples.demo.topology import TimedOutError, Topology
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
 
-def test_an_instance_has_a_directory_with_a_configuration_that_loads(tmp_path: Path) -> None:
-    net = Topology(tmp_path)
-
-    daemon = net.add("gateway", forwarding=True, settings={"endpoint": {"max_hops": 3}})
-
-    written = tomllib.loads(daemon.config.read_text(encoding="utf-8"))
-    assert {"listen": [f"127.0.0.1:{daemon.port}"], "message_forwarding": True, "max_hops": 3} == written["endpoint"]
-    assert tmp_path / "gateway" / "broker.toml" == daemon.config
-    assert f"tcp://127.0.0.1:{daemon.port}" == daemon.address
-
-
 def test_databases_get_their_identity_and_their_scripts(tmp_path: Path) -> None:
     net = Topology(tmp_path)
 

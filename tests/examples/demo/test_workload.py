@@ -6,16 +6,12 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from broker.store.sqlite.database import open_store
-from broker.store.sqlite.metadata import put_queue, put_service, queues
-from broker.store.sqlite.transaction import writing
-from examples.demo.topology import wait_for
-from examples.demo.workload import Plan, Workload, connection, faults, note
+from examples.demo.workload import connection, faults, note
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 
@@ -70,43 +66,3 @@ def test_a_dialog_that_two_databases_share_is_whole_in_one_of_them_only(db: sqli
 
         assert [] == apart
         assert [f"dialog {FIRST.hex}: 0 lost, 1 doubled, or out of order"] == faults(db, other, dialogs=2, messages=2)
-
-
-def test_the_initiator_sends_its_plan_and_a_close_on_every_dialog(tmp_path: Path) -> None:
-    path = tmp_path / "orders.db"
-    store = open_store(path)
-    with writing(store):
-        put_queue(store, "Queue", is_receive_enabled=True)
-        put_service(store, "Orders", queues(store)["Queue"].queue_id, frozenset())
-    store.close()
-    plan = Plan("Orders", ("Billing",), dialogs=2, messages=3)
-    workload = Workload(plan)
-    sent = (
-        "SELECT message_type_name, CAST(message_body AS TEXT) FROM broker_transmission"
-        " ORDER BY endpoint_id, transmission_id"
-    )
-
-    workload.start(path, [], "Queue")
-    with connection(path) as db:
-        wait_for(
-            lambda: cast("int", db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]) == plan.total + 2,
-            seconds=20,
-            what="the plan sent",
-        )
-        rows = db.execute(sent).fetchall()
-    workload.stop()
-
-    dialog = [*(("//demo/Order", f'{{"order": {number}}}') for number in range(3)), ("//demo/Close", "")]
-    assert [] == workload.failures
-    assert (plan.total, 0, 0) == (workload.sent, workload.answered, workload.returned)
-    assert dialog * 2 == rows
-
-
-def test_a_thread_that_fails_is_told_to_whoever_watches(tmp_path: Path) -> None:
-    workload = Workload(Plan("Orders", ("Billing",), dialogs=1, messages=1))
-
-    workload.start(tmp_path / "no-broker.db", [], "Queue")
-    wait_for(lambda: len(workload.failures) == 2, seconds=20, what="both threads failed")
-    workload.stop()
-
-    assert all("no database of the broker" in str(failure) for failure in workload.failures)

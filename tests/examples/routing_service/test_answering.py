@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,10 @@ import pytest
 
 from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
-from broker.errors import ConversationError
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
-from examples.routing_service import answering
 from examples.routing_service.answering import Answerer
 from examples.routing_service.requester import Requesters
-from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, receive_frames, rows, states
+from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, receive_frames, rows
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 ROUTE = CreateRoute("found", RouteProperties(service_name="Orders", lifetime=60, address="tcp://a:4022"))
@@ -31,13 +28,6 @@ class Known:
 
     def find(self, inquiry: Inquiry) -> Sequence[CreateRoute]:
         return [ROUTE] if inquiry.service_name == "Orders" else []
-
-
-class Fails:
-    """A source that has a reason."""
-
-    def find(self, inquiry: Inquiry) -> Sequence[CreateRoute]:
-        raise ConversationError(9750, f"nobody knows {inquiry.service_name}")
 
 
 class Directory:
@@ -104,19 +94,6 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(
     assert (0, 1) == (directory.waiting(), directory.answerer.refused)
 
 
-def test_the_first_source_that_knows_gives_the_route(tmp_path: Path, socket: Path, requesting: Any) -> None:
-    directory = Directory(tmp_path / "directory.db", socket, Fails(), Known())
-    directory.ask()
-    directory.ask("//unknown")
-
-    directory.answerer.answer_waiting()
-
-    (end, (_, refused)) = directory.answers()
-    assert ("EndDialog", b"") == end
-    assert b"nobody knows //unknown" in refused
-    directory.close()
-
-
 def test_a_request_whose_instance_is_silent_waits_and_others_do_not(directory: Directory, requesting: Any) -> None:
     requesting.is_up = False
     directory.ask()
@@ -149,18 +126,6 @@ def test_no_lock_is_held_while_the_instance_is_asked(directory: Directory, reque
     assert not any(locked)
 
 
-def test_a_dialog_that_the_asker_has_ended_is_ended(directory: Directory) -> None:
-    asker = directory.ask()
-    directory.answerer.answer_waiting()
-    other = directory.ask("//unknown")
-    directory.db.execute("DELETE FROM broker_message")
-    directory.arrive(asker.ack(1, 0), other.end(1))
-
-    directory.answerer.answer_waiting()
-
-    assert [] == states(directory.db)
-
-
 @pytest.mark.parametrize("scheme", ["http:", "https:"])
 def test_a_request_is_answered_by_a_route_and_the_end_once(directory: Directory, requesting: Any, scheme: str) -> None:
     asker = directory.ask(kind=MISSING_ROUTE.replace("http:", scheme))
@@ -171,15 +136,3 @@ def test_a_request_is_answered_by_a_route_and_the_end_once(directory: Directory,
     assert {"shop"} == {database for _, database in requesting.scripts}
     assert [("EndDialog", b"")] == directory.answers()
     assert 0 == directory.waiting()
-
-
-def test_the_handler_stops_when_told(directory: Directory, requesting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even while requests wait for an instance that is silent."""
-    requesting.is_up = False
-    directory.ask()
-    monkeypatch.setattr(answering, "RETRY_SECONDS", 1000.0)
-    threading.Timer(0.3, directory.answerer.stop.set).start()
-
-    directory.answerer.run()
-
-    assert 1 == directory.waiting()

@@ -41,23 +41,6 @@ def test_an_empty_queue_is_answered(shop: Path, file: Path, address: str) -> Non
     assert 0 == answer(shop, "--srv", "--nameserver", address).exit_code
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["--lifetime", "1"],
-        ["--lifetime", "0s"],
-        ["--lifetime", "99999d"],
-        ["--srv", "--nameserver", "example.com"],
-        ["--srv", "--nameserver", "[::1]:x"],
-    ],
-)
-def test_values_that_mean_nothing_are_refused(shop: Path, file: Path, more: list[str]) -> None:
-    result = answer(shop, "--from", file, *more)
-
-    assert 2 == result.exit_code
-    assert more[-2] in result.stderr
-
-
 def test_what_is_not_there_or_is_bad_is_told(shop: Path, file: Path) -> None:
     nothing, absent = answer(shop), answer(shop, "--from", file, queue="None")
     file.write_text("CREATE ROUTE a WITH ADDRESS = 'LOCAL';")

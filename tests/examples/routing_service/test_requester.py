@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,6 @@ def test_a_requester_is_found_by_its_broker_instance(requesting: Any, socket: Pa
         requesters.find(uuid.UUID(int=9))
 
 
-def test_new_routes_are_made_in_one_script(requesting: Any, shop: Requester) -> None:
-    shop.put_routes([route("one"), route("other")])
-
-    assert [("\n".join([CREATE.format("one"), CREATE.format("other")]), "shop")] == requesting.scripts
-
-
 @pytest.mark.parametrize(
     ("service", "lifetime", "expired", "is_replaced"),
     [
@@ -76,25 +69,3 @@ def test_a_live_route_to_another_service_is_not_touched(requesting: Any, shop: R
 
     assert 2714 == caught.value.number
     assert [] == requesting.scripts
-
-
-@pytest.mark.parametrize(
-    ("problem", "number"),
-    [((HTTPStatus.BAD_REQUEST, {"number": 9744, "detail": "no address"}), 9744), ((HTTPStatus.NOT_FOUND, {}), 9750)],
-)
-def test_a_refusal_of_the_instance_keeps_its_number(
-    requesting: Any, shop: Requester, problem: tuple[int, dict[str, Any]], number: int
-) -> None:
-    requesting.problem = problem
-
-    with pytest.raises(ConversationError) as caught:
-        shop.put_routes([route("one")])
-
-    assert number == caught.value.number
-
-
-def test_an_instance_in_trouble_is_asked_again_later(requesting: Any, shop: Requester) -> None:
-    requesting.problem = (HTTPStatus.SERVICE_UNAVAILABLE, {"detail": "disk full"})
-
-    with pytest.raises(DaemonUnreachableError, match="disk full"):
-        shop.put_routes([route("one")])

@@ -40,17 +40,6 @@ def test_routes_of_the_service_and_broker_instance_are_given(path: Path) -> None
     assert [3600, 3600, 60] == [route.properties.lifetime for route in file.find(Inquiry("Orders"))]
 
 
-def test_a_file_that_has_changed_is_read_again_and_only_then(path: Path) -> None:
-    path.write_text(TWO)
-    file = RouteFile(path, lifetime=3600)
-    names(file)
-    path.write_text(PLAIN)
-
-    assert ["plain"] == names(file)
-    assert ["plain"] == names(file)
-    assert 2 == file.loads
-
-
 @pytest.mark.parametrize("bad", ["CREATE ROUTE", "DROP ROUTE one;", b"\xff", None])
 def test_the_last_good_file_goes_on_to_hold_and_the_bad_one_is_told_once(path: Path, bad: str | bytes | None) -> None:
     path.write_text(TWO)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from unittest import mock
 
-import dns.rcode
 import pytest
 
 from broker.ddl.statements import CreateRoute
 from broker.dialog.route_requests import Inquiry
 from broker.errors import ConversationError
-from broker.routing.route import PROPERTY_MAX_CHARACTERS, RouteProperties
-from examples.routing_service import srv
+from broker.routing.route import RouteProperties
 from examples.routing_service.srv import SrvRecord, SrvRoutes, choose_record, dns_lookup, record_name, route_name
 from tests.support.dns import NameServer
 
@@ -79,12 +76,6 @@ def chosen(*records: SrvRecord, count: int) -> Counter[str]:
     return Counter(record.target for record in found if record is not None)
 
 
-def test_the_lowest_priority_wins() -> None:
-    records = [SrvRecord(20, 1000, 1, "far"), SrvRecord(10, 1, 2, "near"), SrvRecord(30, 0, 3, "last")]
-
-    assert {"near": 100} == chosen(*records, count=100)
-
-
 def test_each_is_chosen_as_often_as_its_weight_says() -> None:
     weighted = chosen(
         SrvRecord(0, 30, 1, "heavy"), SrvRecord(0, 10, 1, "light"), SrvRecord(0, 0, 1, "never"), count=4000
@@ -96,32 +87,9 @@ def test_each_is_chosen_as_often_as_its_weight_says() -> None:
     assert 400 < even["one"] < 600
 
 
-def test_one_service_always_has_the_same_record_in_whatever_order_they_come() -> None:
-    records = [SrvRecord(0, weight, 1, f"host{weight}") for weight in range(1, 20)]
-
-    assert choose_record(records, NAME) == choose_record(records[::-1], NAME)
-
-
 def test_a_service_that_is_not_offered_has_no_route(server: NameServer) -> None:
     assert "holds no host" in refusal(server, "Orders of the shop")
     assert [] == server.asked
     assert "does not exist" in refusal(server)
     server.records[RECORD] = (300, ["0 0 0 ."])
     assert "not offered" in refusal(server)
-
-
-def test_a_server_that_fails_or_does_not_answer_in_time_is_told(server: NameServer) -> None:
-    server.rcode = dns.rcode.SERVFAIL
-    assert f"no SRV record of {RECORD}" in refusal(server)
-
-    server.is_deaf = True
-    with mock.patch.object(srv, "LOOKUP_SECONDS", 0.3):
-        assert "expired" in refusal(server)
-
-
-def test_route_names_are_of_their_own_and_short() -> None:
-    long = [route_name("x" * 256 + end) for end in "ab"]
-
-    assert 2 == len(set(long))
-    assert all(len(name) <= PROPERTY_MAX_CHARACTERS // 2 for name in long)
-    assert NAME in route_name(NAME)

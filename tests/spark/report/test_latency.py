@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.pipeline.report.digest import Hold, Journey, Listing, Series, Spread
-from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section
+from broker.pipeline.report.digest import Hold, Listing, Series
+from broker.pipeline.report.page import capacity_section, drops_section, latency_section
 from tests.support.reported import AXIS, FIRST, digest
 
 
@@ -22,16 +22,6 @@ def test_latency_is_by_service_instance_link_and_route() -> None:
         assert title in html
 
 
-def test_unknown_latency_and_route_are_words() -> None:
-    use = replace(digest().routes.rows[0], route=None, worst_p99=None)
-    unknown = replace(digest(), journeys=Listing((Journey("a", "b", 1, Spread()),), 1), routes=Listing((use,), 1))
-
-    html = latency_section(unknown)
-
-    assert '<span class="faint">unknown</span>' in html
-    assert "delivered here or no route" in html
-
-
 def test_drops_have_reason_code_plot_and_the_times_with_any() -> None:
     points = tuple(7 if bucket == 4 else 0 for bucket in range(AXIS.buckets))
 
@@ -42,13 +32,6 @@ def test_drops_have_reason_code_plot_and_the_times_with_any() -> None:
     assert 3 == html.count("<svg")
     assert 1 == one.count("2026-11-21 07:00:00</span></th>")
     assert "2026-11-21 06:45:00</span></th>" not in one
-
-
-def test_failovers_are_by_instance() -> None:
-    html = failovers_section(digest())
-
-    assert "gateway-north" in html
-    assert "times a frame left by another next hop" in html
 
 
 def test_capacity_has_the_recommendation_and_the_headroom_if_known() -> None:

@@ -35,14 +35,6 @@ def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
     assert 40 == sum(map(len, many))
 
 
-def test_instances_are_near_their_neighbours() -> None:
-    stations = [station(f"s{n}", 0, is_end=True) for n in range(6)] + [station(f"g{n}", 0.5) for n in range(6)]
-
-    left, right = columns(stations, [link(f"s{n}", f"g{5 - n}") for n in range(6)])
-
-    assert [f"g{5 - int(one[1])}" for one in left] == right
-
-
 @pytest.mark.parametrize(("lost", "state"), [(0, "well"), (1, "ailing"), (2, "sick")])
 def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred(lost: int, state: str) -> None:
     assert state == health(link("a", "b", 100, lost))
@@ -78,12 +70,6 @@ def test_an_instance_without_records_has_its_share_and_a_look_of_its_own() -> No
     assert "of which there are no records, reached at tcp://gone:1" in svg
 
 
-def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:
-    svg = traffic_map([station("a", 0, is_end=True)], [link("a", "elsewhere"), link("a", "a")], WIDE)
-
-    assert "stroke-width" not in svg
-
-
 def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
     """The farther apart the instances are, the farther out is the lane; and the two directions differ."""
     stations = [station(f"g{place}", 0.5) for place in range(3)]
@@ -94,26 +80,3 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
     paths = re.findall(r' d="M[\d.]+ ([\d.]+)C([\d.]+) [\d.]+ [\d.]+ ([\d.]+) ', svg)
     assert 5 == len(paths) == len({(min(a, b), max(a, b)) for a, _, b in paths})
     assert len({bow for _, bow, _ in paths}) >= 4
-
-
-def test_the_widest_map_fits_a_window_of_1000_pixels_and_the_narrow_one_scrolls() -> None:
-    """`min-width` says how far it may shrink; 910 pixels are left by the margins of page and section."""
-    stations = [
-        station(f"s{place}", 0.1 + 0.18 * (place - 1) if 0 < place < 6 else place / 6, is_end=place in {0, 6})
-        for place in range(7)
-    ]
-
-    wide, narrow = (
-        int(re.findall(r'style="min-width:(\d+)px"', traffic_map(stations, [], form))[0]) for form in (WIDE, NARROW)
-    )
-
-    assert 7 == len(columns(stations, []))
-    assert wide <= 910
-    assert 7 * NARROW.box_min + 6 * NARROW.gap == narrow
-
-
-def test_a_long_name_keeps_its_ends() -> None:
-    svg = traffic_map([station("gateway-of-the-northern-region-17", 0.5)], [], WIDE)
-
-    [shown] = re.findall(r'class="title">([^<]*)<', svg)
-    assert re.fullmatch("gateway.*….*-17", shown)

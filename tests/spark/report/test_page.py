@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from broker.config.units import Quantity
 from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
-from broker.pipeline.report.markup import Column, element, escape, join, more, name, table
-from broker.pipeline.report.page import ended, ledger, overview, page, style, verdict
+from broker.pipeline.report.markup import element, escape, join, name
+from broker.pipeline.report.page import ledger, overview, page, style, verdict
 from broker.pipeline.report.tables import NEEDED, gather
 from tests.spark.resulting import FACTS, empty, small
 from tests.support.reported import FIRST, digest
@@ -36,19 +36,6 @@ def test_elements_are_escaped_and_spelt_as_html_has_them() -> None:
     assert '<p><span title="1,500">1.5 k</span>2</p>' == element("p", Quantity("1.5 k", "1,500"), Quantity("2"))
     assert "a\N{REPLACEMENT CHARACTER}b\tc\n" == escape("a\x00b\tc\n")
     assert '<bdi class="name">a</bdi><span class="faint">unknown</span>' == join([name("a"), name(None)])
-
-
-def test_a_table_has_headings_for_columns_and_rows() -> None:
-    made = table([Column("who"), Column("many", is_number=True, is_aside=True)], [("<a>", "1")], caption="c")
-
-    assert '<th scope="col">who</th><th class="number aside" scope="col">many</th>' in made
-    assert '<th scope="row">&lt;a&gt;</th><td class="number aside">1</td>' in made
-    assert '<caption class="unseen">c</caption>' in made
-
-
-def test_rows_that_are_left_out_are_mentioned() -> None:
-    assert more(3, 3) is None
-    assert "3 are shown" in str(more(3, 4))
 
 
 def test_the_style_sheet_is_whole_has_every_colour_twice_and_loads_nothing() -> None:
@@ -180,15 +167,6 @@ def test_the_ledger_has_whole_numbers_and_names_what_does_not_add_up() -> None:
         assert words in html
 
 
-def test_a_ledger_without_a_senders_journal_is_not_called_good() -> None:
-    some = ledger(Digest(InputFacts(), balance=replace(GOOD, sent=3, untold=2)))
-    none = ledger(Digest(InputFacts(), balance=LedgerTotal(delivered=2, untold=2, adds_up=None)))
-
-    assert "3</b> sent" in some
-    assert "2</b> from senders without a journal" in some
-    assert "whether anything is missing is not known" in none
-
-
 def test_what_is_not_known_is_said_first() -> None:
     facts = replace(digest().facts, period="from 2026-11-21")
 
@@ -204,13 +182,3 @@ def test_what_is_not_known_is_said_first() -> None:
     ):
         assert words in html
     assert "What is not known" not in overview(Digest(InputFacts(records=1), extent=Extent(FIRST, FIRST, 1)))
-
-
-@pytest.mark.parametrize(("samples", "words"), [((), "unknown"), ((0.01,), "1 %"), ((0.01, 1.0), "1 % to 100 %")])
-def test_samples_are_shown(samples: tuple[float, ...], words: str) -> None:
-    assert f"<dd>{words}</dd>" in overview(Digest(InputFacts(records=1, samples=samples)))
-
-
-def test_the_foot_has_the_last_instant() -> None:
-    assert "history up to 2026-11-22 06:00:00 UTC" == ended(digest())
-    assert not ended(Digest(InputFacts()))

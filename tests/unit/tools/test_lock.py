@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.lock import REQUIREMENTS, Locked, LockError, installed, normalise, read_lock, required_by
+from tools.lock import REQUIREMENTS, Locked, LockError, read_lock
 
 DIGEST = "a" * 64
 
@@ -58,15 +58,3 @@ def test_locks_agree_on_versions() -> None:
 
     for name in ("runtime", "pipeline"):
         assert {(one.name, one.version) for one in read_lock(REQUIREMENTS / f"{name}.txt")} <= tested
-
-
-def test_installation_tells_what_a_package_needs() -> None:
-    found = installed(["AioHTTP", "no-such-package"])
-
-    assert ["aiohttp"] == list(found)
-    assert {"yarl", "multidict"} <= set(required_by(found["aiohttp"]))
-    assert "brotli" not in set(required_by(found["aiohttp"]))  # of an extra
-
-
-def test_names_are_compared_as_the_index_does() -> None:
-    assert "typing-extensions" == normalise("Typing._Extensions")

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import ConversationError, StatementError
 from broker.observe.message_catalogue import MessageChannel
-from tools.pages.example import SAMPLE, Example, shown
+from tools.pages.example import Example
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,6 @@ def test_an_example_is_answered_with_its_number(
     assert number == error.number
 
 
-def test_an_example_that_is_none_is_refused(example: Example) -> None:
-    with pytest.raises(ValueError, match=r"this select example is carried out: SELECT name FROM sys.routes"):
-        example.told(MessageChannel.SELECT, "SELECT name FROM sys.routes")
-
-
 def test_what_a_program_did_before_its_error_is_forgotten(example: Example) -> None:
     begin = "dialog = broker.begin_dialog(db, from_service='//shop/Orders', to_service='//far')\n"
     example.told(MessageChannel.APPLICATION, begin + "dialog.send(None)")
@@ -47,9 +42,3 @@ def test_what_a_program_did_before_its_error_is_forgotten(example: Example) -> N
     error = example.told(MessageChannel.APPLICATION, count + "broker.receive(db, queue='')")
 
     assert isinstance(error, ConversationError)
-
-
-def test_handles_are_shown_as_one_word() -> None:
-    error = ConversationError(8426, f"0b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 and {SAMPLE}")
-
-    assert f"Msg 8426: HANDLE and {SAMPLE}" == shown(error)

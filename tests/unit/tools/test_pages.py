@@ -12,8 +12,6 @@ import pytest
 import broker
 import broker.aio
 from broker.admin.operations import OPERATIONS
-from broker.config.schema import settings_of
-from broker.config.settings import Settings
 from broker.observe.message_catalogue import catalogue
 from tools.pages.commands import codes_of, commands
 from tools.pages.figures import DIRECTORY
@@ -51,12 +49,6 @@ def test_every_marker_is_renewed() -> None:
 
 
 # --- settings ---
-
-
-def test_every_setting_has_a_row() -> None:
-    rows = [line for line in settings().splitlines() if line.startswith("| `")]
-
-    assert [str(one.path[-1]) for one in settings_of(Settings)] == [row.split("`")[1] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -99,19 +91,6 @@ def test_every_exit_code_is_explained() -> None:
     explained = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
 
     assert {code for cell in explained for code in cell.split(", ")} == CODES
-
-
-def test_a_command_without_exit_codes_is_refused() -> None:
-    with pytest.raises(ValueError, match="the help of x says nothing"):
-        codes_of(click.Command("x", help="Do it."))
-
-
-def test_every_command_and_option_has_its_place() -> None:
-    page = (DOCS / "cli.md").read_text(encoding="utf-8")
-    for name, command in commands():
-        section = page.partition(f"# {name}\n")[2].partition("\n##")[0]
-        options = [one.opts[-1] for one in command.params if isinstance(one, click.Option) and not one.hidden]
-        assert [] == [one for one in options if one not in section], name
 
 
 # --- the Python API ---
