@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from bench.dialogs import Ends, ends
 from bench.figures import Row
-from bench.generator import Generator, compiler, make_generator, service_names, traffic
+from bench.generator import compiler
 from bench.scenarios import connections, day, open_dialogs, overload, saturation
-from examples.demo.topology import free_port
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="this machine has no C compiler")
 
@@ -26,30 +24,6 @@ def net() -> Iterator[Ends]:
 def values(rows: list[Row], mode: str) -> dict[str, dict[str, float]]:
     """Of the rows of one mode, by subject."""
     return {row.subject: row.values for row in rows if row.mode == mode}
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Sequence[str]:
-    """The load generator."""
-    return make_generator(tmp_path_factory.mktemp("generator"))
-
-
-@pytest.fixture
-def generator(command: Sequence[str], tmp_path: Path) -> Iterator[Generator]:
-    """Connected to itself: what it sends it receives, at its only port."""
-    made, port = traffic(service_names(1), 16_384, connections=1, listeners=1), free_port()
-    with Generator(command, tmp_path, made, port=port, connections=1, listen=[port], is_greeting=False) as it:
-        yield it
-
-
-def test_what_is_pressed_into_a_connection_arrives_and_is_counted(generator: Generator) -> None:
-    told = generator.offer(0.1, 500, limit=20.0, rest=20.0)
-
-    assert 0 < told["messages"] <= 50
-    assert told["messages"] == told["taken"] == told["arrived"] == told["in_time"] == told["slow_arrived"]
-    assert (0, 0) == (told["refused"], told["on_the_way"])
-    assert 0 < told["p50_us"] <= told["p99_us"] <= told["max_us"]
-    assert (0, 0) == (told["fast_p50_us"], told["fast_max_us"])
 
 
 @pytest.mark.timeout(240)

@@ -20,15 +20,14 @@ PATH = "/v1/traces"
 class Collector:
     """
     Shape: `spans` in the order in which they came, each with the `service.instance.id` of its resource; `headers` of
-    the requests; `url` for OTEL_EXPORTER_OTLP_ENDPOINT; `status` that it answers.
+    the requests; `url` for OTEL_EXPORTER_OTLP_ENDPOINT.
     """
 
-    def __init__(self, *, status: int = 200) -> None:
+    def __init__(self) -> None:
         self.spans: list[tuple[str, Span]] = []
         self.resources: list[dict[str, str]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
-        self.status = status
         self._serves = Event()
         self._loop = asyncio.new_event_loop()
         self._stopping: asyncio.Event
@@ -69,8 +68,6 @@ class Collector:
         if request.headers.get("Content-Encoding") == "gzip" and body[:2] == b"\x1f\x8b":
             body = gzip.decompress(body)
         self.headers.append(dict(request.headers))
-        if self.status != web.HTTPOk.status_code:
-            return web.Response(status=self.status)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             told = attributes(resource.resource.attributes)
             self.resources.append({name: str(value) for name, value in told.items()})

@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import re
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -143,38 +141,6 @@ def test_a_crowd_that_does_not_read_what_it_asks_for_takes_little_memory(attacke
 
 
 # --- requests that could be read in two ways, and pages of others ---------------------------------------------
-
-SMUGGLED = b"GET /v1/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
-SHAPES = [
-    b"Content-Length: 5\r\nTransfer-Encoding: chunked",
-    b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
-    b"Transfer-Encoding: identity, chunked, chunked",
-    b"Transfer-Encoding:\x0bchunked",
-    b"Transfer-Encoding : chunked",
-    b"Transfer-Encoding: \x00chunked",
-    b"Content-Length: 0\r\nContent-Length: %d" % len(SMUGGLED),
-    b"Content-Length: 0, %d" % len(SMUGGLED),
-    b"Content-Length: 0x0",
-    b"Content-Length: 1_0",
-    b"X: y\rContent-Length: 0",
-    b"X: y\n Content-Length: 0",
-]
-
-
-def test_nothing_is_smuggled_behind_a_request(attacked: Attacked) -> None:
-    places: list[ListenAddress | Path] = [attacked.admin, attacked.observe, attacked.daemon.directory / "admin.sock"]
-    begun = b"POST /v1/check HTTP/1.1\r\nHost: localhost\r\n"
-
-    async def attack() -> list[bytes]:
-        words = [begun + shape + b"\r\n\r\n0\r\n\r\n" + SMUGGLED for shape in SHAPES]
-        return await asyncio.gather(*[speak(place, word, patience=0.5) for place in places for word in words])
-
-    answers = asyncio.run(attack())
-
-    assert [(400, 1)] * len(answers) == [
-        (read_answer(one).status, len(re.findall(rb"HTTP/1\.[01] ", one))) for one in answers
-    ]
-
 
 # --- names ---------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
@@ -20,7 +18,6 @@ from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
 from tests.support.admin import ask, bearer
-from tests.support.loopback import until
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 BODIES: Mapping[str, Any] = {
@@ -39,11 +36,6 @@ def target(operation: Operation) -> str:
 
 def token(instance: Instance, role: AdminRole) -> str:
     return new_token(instance.settings.admin.tokens, role.word, role, now=datetime.now(UTC), expires_at=None)
-
-
-def lines(instance: Instance) -> list[dict[str, Any]]:
-    path = instance.settings.admin.audit
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def port(instance: Instance) -> ListenAddress:
@@ -194,23 +186,6 @@ async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(
 
 
 # --- audit ---------------------------------------------------------------------------------------------------
-
-
-async def test_what_was_refused_is_written_down_too(instance: Instance) -> None:
-    viewer = bearer(token(instance, AdminRole.VIEWER))
-    drop = {"statement": "DROP QUEUE none"}
-    for headers in (viewer, bearer("wrong"), EVIL, {}):
-        await ask(port(instance), "POST", "/v1/sql", headers=headers, body=drop)
-
-    await until(lambda: len(lines(instance)) == 4)
-    told = sorted(lines(instance), key=lambda line: line["at"])
-    assert [
-        ("token:viewer", "viewer", "a statement that changes something takes the role operator"),
-        ("unknown", "none", "the token is not known here"),
-        ("unknown", "none", "Origin is 'https://evil.example'"),
-        ("anonymous", "admin", "Msg 15151: cannot drop the queue 'none'"),
-    ] == [(line["who"], line["role"], re.split("[,;]", line["problem"])[0]) for line in told]
-    assert {"refused"} == {line["outcome"] for line in told}
 
 
 async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instance) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from operator import gt, ne
+from operator import gt
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,11 +30,10 @@ SMALL = {"message_forward_size": "1MiB", "max_frame": "256KiB", "backpressure": 
 
 @dataclass(frozen=True)
 class Place:
-    """A gateway whose next hops take nothing, who sends to them, and one that may leave."""
+    """A gateway whose next hops take nothing, and who sends to them."""
 
     gateway: Daemon
     orders: Daemon
-    leaving: Daemon
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with ExitStack() as stack:
         net = stack.enter_context(Topology(tmp_path_factory.mktemp("trouble")))
         gateway = net.add("gateway", forwarding=True, settings={"endpoint": SMALL})
-        leaving = net.add("leaving", forwarding=True, settings={"drain": {"announce": "20s"}})
         orders = net.add("orders", databases=["orders"])
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in FAR]
         ports = [one.getsockname()[1] for one in silent]
@@ -51,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         service = f"CREATE QUEUE Inbox; CREATE SERVICE [{ORDERS}] ON QUEUE Inbox;\n"
         net.script("orders", "orders", service + "".join(route(to, gateway.address) for to in FAR))
         net.start()
-        yield Place(gateway, orders, leaving)
+        yield Place(gateway, orders)
 
 
 def route(to: str, address: str) -> str:
@@ -121,26 +119,3 @@ def test_values_of_a_label_are_folded_when_there_are_too_many_routes(place: Plac
 
     grown = threshold("BrokerMetricsLabelOverflow", f"increase({metric}[1h])")
     comes_true(place.gateway, lambda now: gt(now[metric][""] - before, grown), "values that are folded")
-
-
-def test_ledger_does_not_add_up_when_somebody_has_changed_the_file(pressed: Place) -> None:
-    metric = "broker_ledger_unaccounted_messages"
-    allowed = threshold("BrokerLedgerUnaccounted", metric)
-    before = scraped(pressed.orders)[metric]["orders"]
-
-    with closing(pressed.orders.connect("orders")) as db, db:
-        db.execute("DELETE FROM broker_transmission WHERE rowid IN (SELECT max(rowid) FROM broker_transmission)")
-
-    assert allowed == before
-    comes_true(pressed.orders, lambda now: ne(now[metric]["orders"], allowed), "a ledger that does not add up")
-
-
-def test_instance_that_is_leaving_is_not_ready(place: Place) -> None:
-    metric = "broker_ready"
-    unready = threshold("BrokerNotReady", metric)
-    assert scraped(place.leaving)[metric][""] != unready
-    fetch(f"http://127.0.0.1:{place.leaving.observe_port}/readyz")  # readiness that nobody asks for is not announced
-
-    place.leaving.terminate()
-
-    comes_true(place.leaving, lambda now: now[metric][""] == unready, "an instance that is not ready")

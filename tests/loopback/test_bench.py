@@ -43,23 +43,6 @@ def test_a_gateway_is_measured(net: Topology) -> None:
         assert (4001, 0, {}) == (forwarding["forwarded"], forwarding["held"], forwarding["dropped"])
 
 
-def test_a_gateway_that_cannot_be_measured_is_an_error_with_its_reason(
-    net: Topology, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.bench.forwarding.WAIT_SECONDS", 0.5)
-    gateway, port = net.add("gateway", forwarding=True), free_port()
-
-    assert "Connect call failed" in bench_gateway(gateway, port).stderr
-    with net:
-        net.start()
-        without_route = bench_gateway(gateway, port)
-        taken = bench_gateway(gateway, gateway.port)
-
-    assert (1, 1) == (without_route.exit_code, taken.exit_code)
-    assert "CREATE ROUTE bench WITH SERVICE_NAME = '//bench/Target'" in without_route.stderr
-    assert f"cannot listen on {gateway.address}" in taken.stderr
-
-
 def test_dialogs_are_measured_and_ended(net: Topology) -> None:
     orders, billing = net.add("orders", databases=["orders"]), net.add("billing", databases=["billing"])
     for daemon, name, far, address in (

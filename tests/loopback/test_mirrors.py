@@ -16,9 +16,7 @@ import pytest
 import broker
 from broker.daemon.instance import Instance as Daemon
 from broker.daemon.instance import serve
-from broker.flow import Disposition
 from broker.protocol.frame import Probe, ProbeReply
-from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRouteState
 from broker.routing.route import MirroredPair, Route
@@ -123,17 +121,6 @@ async def test_first_use_asks_both_and_nothing_leaves_before_one_claims(pair: Pa
     assert [] == await pair.second.numbers(0)
 
 
-async def test_principal_gets_everything_and_its_partner_nothing(pair: Pair) -> None:
-    """R6.2: the partner is not even asked."""
-    await pair.begin()
-
-    await pair.send(20)
-
-    assert list(range(1, 22)) == await pair.first.numbers(21)
-    assert [] == [frame for frame in pair.second.link.frames if frame[4] != FrameKind.HELLO]
-    assert pair.gateway.mirrors.probes == 2
-
-
 async def test_lost_principal_makes_its_partner_be_asked_and_frames_wait_until_it_claims(pair: Pair) -> None:
     """R6.3: a partner that does not claim gets nothing."""
     await pair.begin()
@@ -180,18 +167,6 @@ async def test_order_of_what_waits_is_kept_over_two_switches(pair: Pair) -> None
     assert arrived == waiting[: len(arrived)]
     assert came[-len(left) - 2 :] == [*left, last - 1, last]
     assert len(came) == len(set(came))
-
-
-async def test_pool_stays_bounded_while_nobody_is_principal(pair: Pair) -> None:
-    """R6.6: half of the pool for one pair, and what does not fit is dropped and counted."""
-    forwarder = pair.gateway.forwarder
-
-    await pair.send(100, body=bytes(16_000))
-
-    assert forwarder.pool.used_bytes <= forwarder.pool.limit_bytes // 2
-    assert forwarder.dropped[Disposition.POOL_LIMIT] + len(pair.waiting) == 100
-    assert list(range(1, len(pair.waiting) + 1)) == pair.waiting
-    assert forwarder.unaccounted == 0
 
 
 # --- at an endpoint, where dialogs begin ---

@@ -130,41 +130,6 @@ def test_ten_thousand_dialogs_are_split_by_instance_and_weight_and_each_stays_at
     assert picked == {database: a.bound_to(database) for database in shares}
 
 
-def test_without_default_routes_the_local_routes_close_the_loop_when_each_names_its_own_database(
-    net: Topology, application: Open
-) -> None:
-    """
-    "If you followed the recommended practices and dropped the default routes". The article gives the msdb of ServerC
-    the route of ServerB, to the letter: with that ServerC drops what comes, and it waits at its sender.
-    """
-    add_servers(net, DATABASES, {"dialog": {"resend_cap": "1s"}})
-    deploy(
-        net,
-        {
-            "DatabaseA": LOAD_BALANCING,
-            "DatabaseB": RETURN,
-            "DatabaseC": RETURN,
-            "msdb of ServerA": NO_DEFAULT_ROUTE + LOCAL_INITIATOR,
-            "msdb of ServerB": NO_DEFAULT_ROUTE + LOCAL_TARGET,
-            "msdb of ServerC": NO_DEFAULT_ROUTE + LOCAL_TARGET,
-        },
-    )
-    net.start()
-    a, b, c = map(application, DATABASES)
-
-    picked = picks(a.begin(100), {"DatabaseB": 1, "DatabaseC": 1})
-    wait_for(lambda: b.listen() == each(picked["DatabaseB"], "0"), seconds=SECONDS, what="DatabaseB's dialogs")
-    wait_for(lambda: dropped(c.daemon)["instance not here"], seconds=SECONDS, what="a drop at ServerC")
-    assert {} == c.listen()
-    c.daemon.admin.sql(as_here(net, "ALTER ROUTE [LocalRoute] WITH BROKER_INSTANCE = 'DatabaseC'"), "msdb")
-
-    hears({a: {}, b: each(picked["DatabaseB"], "0"), c: each(picked["DatabaseC"], "0")})
-    for one, database in ((b, "DatabaseB"), (c, "DatabaseC")):
-        one.say("answer")
-        assert picked[database] == one.heard.keys()
-    hears({a: each(picked["DatabaseB"] | picked["DatabaseC"], "answer")})
-
-
 def test_a_named_broker_instance_and_a_route_without_one_both_end_load_balancing(
     net: Topology, application: Open
 ) -> None:

@@ -63,19 +63,3 @@ def test_plan_tells_who_keeps_a_target_and_who_would_be_harmed(net: Topology) ->
     assert (exit_code, set(answer["fates"])) == (6, {"loses its service here", "loses its route"})
 
     assert before == orders.query("SELECT * FROM orders.sys.routes"), "a plan changes nothing"
-
-
-def test_plan_finds_the_loop_that_would_appear(net: Topology) -> None:
-    one, two, orders, _ = shop(net)
-    admin = [f"--admin={daemon.address}={daemon.directory / 'admin.sock'}" for daemon in net.daemons.values()]
-    script = f"ALTER ROUTE there WITH ADDRESS = '{two.address}';"
-
-    assert plan(one, script, "--through", *admin)[0] == 0, "it leads over two to the target"
-    two.admin.sql(f"ALTER ROUTE there WITH ADDRESS = '{one.address}';", "msdb")
-    exit_code, answer = plan(one, script, "--through", *admin)
-
-    assert exit_code == 6
-    (loop,) = answer["followed"]["loops"]
-    assert (loop["to_service"], loop["was_there"]) == (BILLING, False)
-    assert "one -> two -> one" in loop["path"]
-    assert plan(orders, script, "--through", *admin)[1]["followed"]["loops"] == [], "from two on it is not yet a loop"

@@ -13,11 +13,9 @@ from broker.catalog.check import check_running
 from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
-from broker.dialog.route_requests import QUEUE
 from broker.errors import SettingsError
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
-from broker.routing.route import SERVICE_BROKER
 from tests.support.certificates import make
 from tests.support.loopback import raw, until
 from tests.support.reloaded import File, Sections, plain
@@ -75,20 +73,6 @@ async def test_a_configuration_that_is_wrong_changes_nothing_and_is_told_with_it
         assert (before, routes) == (instance.settings, sorted(route.name for route in instance.catalog.msdb.table))
         assert (False, 1, True) == (reloads.is_successful, reloads.failed, bool(reloads.problem))
         assert (True, "") == ((await file.reload(instance)) is not None and reloads.is_successful, reloads.problem)
-
-
-async def test_a_port_that_is_taken_changes_nothing_and_frees_what_was_bound(tmp_path: Path) -> None:
-    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = taken.sockets[0].getsockname()[1]
-    async with running(tmp_path) as (instance, file):
-        change: Sections = {"endpoint": {"listen": ["127.0.0.1:0", f"127.0.0.1:{port}"], "max_hops": 3}}
-
-        with pytest.raises(SettingsError, match=f"127.0.0.1:{port}"):
-            await file.reload(instance, change)
-
-        assert (1, 16) == (len(instance.listeners), instance.forwarder.limits.max_hops)
-    taken.close()
-    await taken.wait_closed()
 
 
 async def test_a_connection_goes_on_when_the_port_it_came_through_is_closed(tmp_path: Path) -> None:
@@ -158,21 +142,6 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
         )
 
 
-async def test_several_scripts_are_one_change(tmp_path: Path) -> None:
-    """The second fails only when it is carried out; of the first nothing is left."""
-    for name in "ab":
-        (tmp_path / f"{name}.sql").write_text("")
-    async with running(tmp_path, routes={"files": ["*.sql"]}) as (instance, file):
-        (tmp_path / "a.sql").write_text("CREATE ROUTE a WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://127.0.0.1:9';")
-        (tmp_path / "b.sql").write_text("ALTER ROUTE nobody WITH ADDRESS = 'LOCAL';")
-
-        with pytest.raises(SettingsError, match=r"b\.sql:1:"):
-            await file.reload(instance, {"endpoint": {"max_hops": 3}})
-
-        assert "a" not in {route.name for route in instance.catalog.msdb.table}
-        assert 16 == instance.forwarder.limits.max_hops
-
-
 async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path) -> None:
     """Nothing that the program or a partner has made is among it, and nothing that a guard only looks for."""
     script, route = tmp_path / "m.sql", "CREATE ROUTE [{}] WITH SERVICE_NAME = '//{}', ADDRESS = 'tcp://127.0.0.1:9';"
@@ -204,22 +173,3 @@ async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path
             again.unscripted,
             again.has_changed,
         )
-
-
-async def test_services_and_queues_that_no_script_names_are_named_and_kept(tmp_path: Path) -> None:
-    script = tmp_path / "orders.sql"
-    script.write_text("CREATE QUEUE Old; CREATE SERVICE [//old] ON QUEUE Old; CREATE QUEUE Kept;")
-    orders: dict[str, object] = {"path": "orders.db", "scripts": ["orders.sql"]}
-    async with running(tmp_path, **{"databases.orders": orders}) as (instance, file):
-        script.write_text("CREATE QUEUE Kept; ALTER QUEUE Altered WITH STATUS = ON;")
-        own = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{SERVICE_BROKER}] ON QUEUE {QUEUE};"  # as for requests of routes
-        await execute(instance.catalog, parse_script(f"CREATE QUEUE Altered; {own}"), database="orders")
-
-        told = await file.reload(instance)
-        pruned = await instance.reloads.reload(is_pruning=True)
-
-        drops = ["USE [orders]; DROP SERVICE [//old];", "USE [orders]; DROP QUEUE [Old];"]
-        assert [([], drops), ([], drops)] == [(one.unscripted, one.kept) for one in (told, pruned)]
-        assert ["queue Kept unchanged", "queue Altered altered"] == told.scripts
-        concerns = (await asyncio.to_thread(check_running, file.settings())).concerns
-        assert 2 == len([one for one in concerns if one.lint is Lint.NOT_IN_SCRIPTS and "--prune" not in str(one)])

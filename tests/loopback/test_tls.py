@@ -28,7 +28,7 @@ from broker.protocol.frame import Fatal
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
-from tests.support.loopback import SECONDS, Instance, instance, message, raw, until
+from tests.support.loopback import Instance, instance, message, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -328,37 +328,6 @@ async def test_stranger_at_a_port_with_tls_is_named_in_the_log(
                 async with tls_raw(one.address, words) as (reader, _):
                     await reader.readexactly(1)
         await until(lambda: one.peers.protocol_errors)
-    assert told in reasons(logs)
-
-
-@asynccontextmanager
-async def listening(context: ssl.SSLContext) -> AsyncIterator[NetworkAddress]:
-    """Somebody who listens with TLS of their own, for one connection; on OpenSSL's own sockets, which send alerts."""
-    with socket.create_server(("127.0.0.1", 0)) as port:
-        port.settimeout(SECONDS)
-
-        def serve() -> None:
-            sock, _ = port.accept()
-            with contextlib.suppress(OSError), context.wrap_socket(sock, server_side=True) as tls:
-                tls.recv(1)
-
-        serving = asyncio.create_task(asyncio.to_thread(serve))
-        yield NetworkAddress("127.0.0.1", port.getsockname()[1])
-        await serving
-
-
-@pytest.mark.parametrize("kind", ["TLS 1.2", "no ALPN", "another protocol"])
-async def test_listener_that_speaks_less(kind: str, sides: Sides, tmp_path: Path, logs: list[Any]) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*sides.here.store(tmp_path, "less"))
-    if kind == "TLS 1.2":
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-    if kind != "no ALPN":
-        context.set_alpn_protocols([ALPN if kind == "TLS 1.2" else "h2"])
-    told = "TLS 1.3" if kind == "TLS 1.2" else "(ALPN)"
-    async with listening(context) as address, instance(security=sides.good("near")) as near:
-        assert told in await refused(near, address)
-        assert [] == near.states()
     assert told in reasons(logs)
 
 

@@ -4,23 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from examples.demo.topology import Topology
-from tests.support.certificates import Pair, authority, make
+from tests.support.certificates import Pair, authority, endpoint_settings, make
 from tests.support.loopback import BILLING, ORDERS, receive_bytes, route, send, service, wait_status
 
 
 def tls(directory: Path, name: str, pair: Pair, ca: Pair) -> dict[str, dict[str, Any]]:
-    """Settings of an endpoint that asks everybody for a certificate."""
-    certificate, key = pair.store(directory, name)
-    (directory / "ca.pem").write_bytes(ca.pem)
-    return {
-        "endpoint": {
-            "encryption": "required",
-            "authentication": "certificate",
-            "certificate": str(certificate),
-            "private_key": str(key),
-            "trust": [str(directory / "ca.pem")],
-        }
-    }
+    return {"endpoint": endpoint_settings(directory, name, pair, ca)}
 
 
 def grants(name: str, to: str) -> str:

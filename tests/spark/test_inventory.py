@@ -87,18 +87,6 @@ def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     assert ([100] * 3, {"a", "g", "b"}) == ([row.bytes for row in rows], {row.instance for row in rows})
 
 
-def test_many_small_files_are_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
-    """One for each of the two cores; by Spark's own settings a hundred files, however small, make four."""
-    first = journalling.write(tmp_path, *journalling.passage(1))
-    others = [Path(shutil.copy(first, tmp_path / f"{number}.parquet")) for number in range(99)]
-
-    frame = inventory.read(spark, [first, *others])
-
-    assert (2, 300) == (frame.rdd.getNumPartitions(), frame.count())
-    none = inventory.read(spark, [])
-    assert (VISIT, 0) == (none.schema, none.count())
-
-
 @pytest.mark.parametrize(
     ("newest", "horizon"),
     [

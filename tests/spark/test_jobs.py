@@ -105,13 +105,6 @@ def test_a_period_has_the_visits_of_files_begun_long_before(tmp_path: Path, spar
     assert (1, 1) == (done["jobs"]["paths"]["rows"], done["files"]["read"])
 
 
-def test_paths_that_no_run_can_use_are_refused(request_: RunRequest) -> None:
-    with pytest.raises(PipelineError, match="would lie among the journals"):
-        jobs.run(replace(request_, out=request_.flows[0] / "out"))
-    with pytest.raises(PipelineError, match="s3a://bucket/flows is not on a file system; mount it"):
-        jobs.run(replace(request_, flows=(Path("s3a://bucket/flows"),)))
-
-
 def test_what_spark_raises_is_a_sentence_and_names_a_broken_file(
     request_: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,20 +147,6 @@ def test_clocks_that_contradict_each_other(spark: SparkSession) -> None:
     assert (row["total_us"], row["residence_us"], row["ended_at"]) == (None, [10, 5, 1_000_000], 35)
 
 
-def test_whole_way_across_a_contradiction_is_unknown_even_where_its_ends_agree(spark: SparkSession) -> None:
-    """The clock of `c` is five minutes ahead, which only `b` shows; a path without the two has its times."""
-    ahead = 300_000_000
-    back = [visit("sent", "c", 0, 100 + ahead, 110 + ahead), visit("delivered", "b", 0, 160, 165)]
-    dropped = visit("dropped", "c", 1, 60 + ahead, 61 + ahead, reason="no route")
-    ways = ([SENT, FIRST, dropped], back, [SENT, {**FIRST, "outcome": "dropped", "reason": "no route"}])
-    rows = [{**row, "message_id": number} for number, way in enumerate(ways, 1) for row in way]
-
-    found = told(paths(visits(spark, *rows), until=LATER + timedelta(hours=1)))
-
-    assert [row["total_us"] for row in found] == [None, None, 25]
-    assert [row["link_us"] for row in found] == [[20, None], [None], [20]]
-
-
 def test_clocks_that_differ_little_hide_only_what_is_impossible(spark: SparkSession) -> None:
     """Ten milliseconds are what synchronized clocks may differ by."""
     early = visit("forwarded", "b", 0, 30 - CLOCK_TOLERANCE_US, 35, message_id=2)

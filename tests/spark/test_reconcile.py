@@ -134,22 +134,6 @@ def test_each_rule(cases: dict[str, Row], name: str) -> None:
     assert (counts, adds_up, listed) == (told(row), row.adds_up, problems(row))
 
 
-def test_directions_of_a_dialog_are_apart(spark: SparkSession) -> None:
-    """The same place in both is two places; the total has both."""
-    one, other, total = ledger(
-        spark,
-        visit("sent"),
-        visit("delivered"),
-        visit("sent", message_id=2, from_target=True, to_service="Initiator", from_service="Target"),
-    )
-
-    assert [(False, "Target", True), (True, "Initiator", False)] == [
-        (row.from_target, row.to_service, row.adds_up) for row in (one, other)
-    ]
-    assert {"sent": 2, "delivered": 1, "missing": 1, "transmissions": 2, "lost": 1} == told(total)
-    assert (None, None, False) == (total.from_target, total.problems, total.adds_up)
-
-
 def test_a_total_of_what_nobody_knows_does_not_say_that_it_adds_up(spark: SparkSession) -> None:
     """One dialog that adds up is enough, one that fails is too much."""
     unknown, good, bad = (

@@ -120,6 +120,14 @@ def security(
     )
 
 
+def endpoint_settings(directory: Path, name: str, pair: Pair, ca: Pair) -> dict[str, object]:
+    """The section [endpoint] of an instance that asks everybody for a certificate of the CA; its files are written."""
+    certificate, key = pair.store(directory, name)
+    (directory / "ca.pem").write_bytes(ca.pem)
+    files = {"certificate": str(certificate), "private_key": str(key), "trust": [str(directory / "ca.pem")]}
+    return {"encryption": "required", "authentication": "certificate", **files}
+
+
 def _general(host: str) -> x509.GeneralName:
     if "://" in host:
         return x509.UniformResourceIdentifier(host)

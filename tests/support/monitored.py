@@ -21,7 +21,7 @@ from typing import Any
 
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.certificates import Pair, authority, make
+from tests.support.certificates import Pair, authority, endpoint_settings, make
 from tests.support.prometheus import Prometheus, prometheus
 from tests.support.traffic import Traffic
 
@@ -85,9 +85,8 @@ def _network(directory: Path) -> Topology:
     names = (*GATEWAYS, *(name for hosts in HOSTS.values() for name in hosts))
     files = directory / "tls"
     files.mkdir()
-    (files / "ca.pem").write_bytes(ca.pem)
     for name in names:
-        settings = _settings(files, name, make(name, "127.0.0.1", by=ca), directory)
+        settings = _settings(files, name, ca, directory)
         database = next((key for key, hosts in HOSTS.items() if name in hosts), None)
         if database == "shipping":
             path = str(directory / "shared" / "shipping.db")
@@ -103,16 +102,9 @@ def _network(directory: Path) -> Topology:
     return net
 
 
-def _settings(files: Path, name: str, pair: Pair, directory: Path) -> dict[str, dict[str, Any]]:
-    certificate, key = pair.store(files, name)
+def _settings(files: Path, name: str, ca: Pair, directory: Path) -> dict[str, dict[str, Any]]:
     return {
-        "endpoint": {
-            "encryption": "required",
-            "authentication": "certificate",
-            "certificate": str(certificate),
-            "private_key": str(key),
-            "trust": [str(files / "ca.pem")],
-        },
+        "endpoint": endpoint_settings(files, name, make(name, "127.0.0.1", by=ca), ca),
         "journal": {"directory": str(directory / "flows"), "file_age": "1s"},
         "limits": {"connections_per_peer": 100, "messages_per_second": 100_000},
         "dialog": {"resend_first": "200ms", "resend_cap": "1s"},

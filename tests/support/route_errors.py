@@ -82,7 +82,7 @@ class Case:
 
 
 # What no address may have: behind "tcp://east:", behind "tcp://", and by itself.
-_PORTS = (
+_PORTS = [
     "",
     "0",
     "65536",
@@ -94,8 +94,8 @@ _PORTS = (
     "4022/Orders",
     "4022?mode=1",
     "4022#a",
-)
-_HOSTS = (
+]
+_HOSTS = [
     "",
     ":4022",
     ".east",
@@ -107,25 +107,16 @@ _HOSTS = (
     "ea''st",
     "user@east",
     "a,b",
-)
-_HOSTS += ("\u00f6st", "\u212aiel", "ea\u00a0st", "ea\x00st", "a" * 64, "4022", "1.2.3", "1.2.3.256", "01.2.3.4")
-_HOSTS += ("::1", "[::1", "[]", "[::1]4022", "[::g]:4022", "[1.2.3.4]:4022", "[fe80::1%eth0]:4022")
-_FORMS = (" ", "east:4022", "tcp:east:4022", "udp://east:4022", " tcp://east", "LOCAL ", "LOCAL:4022", "[LOCAL]")
-_FORMS += ("TRANSPORT://east", "tran\u017fport")  # a long s is no S, though it becomes one in upper case
+]
+_HOSTS += ["\u00f6st", "\u212aiel", "ea\u00a0st", "ea\x00st", "a" * 64, "4022", "1.2.3", "1.2.3.256", "01.2.3.4"]
+_HOSTS += ["::1", "[::1", "[]", "[::1]4022", "[::g]:4022", "[1.2.3.4]:4022", "[fe80::1%eth0]:4022"]
+_FORMS = [" ", "east:4022", "tcp:east:4022", "udp://east:4022", " tcp://east", "LOCAL ", "LOCAL:4022", "[LOCAL]"]
+_FORMS += ["TRANSPORT://east", "tran\u017fport"]  # a long s is no S, though it becomes one in upper case
 NO_ADDRESSES = (*_FORMS, *(f"tcp://east:{port}" for port in _PORTS), *(f"tcp://{host}" for host in _HOSTS))
 
-NO_GUIDS = (
-    " ",
-    "DatabaseB",
-    GUID[:-1],
-    GUID + "1",
-    GUID.replace("-", ""),
-    GUID.replace("5", "g"),
-    " " + GUID,
-    GUID + "\n",
-)
-NO_GUIDS += ("5b0f3c1e5-d5e-4f0b-8a55-0e9b0b9c2f11", GUID.replace("5", "\uff15"), "{" + GUID, "{{" + GUID + "}}")
-NO_GUIDS += ("urn:uuid:" + GUID, "x" * 256, ZERO, "{" + ZERO + "}")
+NO_GUIDS = [" ", "DatabaseB", GUID[:-1], GUID + "1", GUID.replace("-", ""), GUID.replace("5", "g"), " " + GUID]
+NO_GUIDS += ["5b0f3c1e5-d5e-4f0b-8a55-0e9b0b9c2f11", GUID.replace("5", "\uff15"), "{" + GUID, "{{" + GUID + "}}"]
+NO_GUIDS += [GUID + "\n", "urn:uuid:" + GUID, "x" * 256, ZERO, "{" + ZERO + "}"]
 
 _CREATE = "CREATE ROUTE r WITH"
 _SERVICE = "SERVICE_NAME = '//shop/Orders'"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from broker.catalog.check import CheckReport, check_files
-from examples.demo.cast import GATEWAYS, HOMES, ORDERS, SHIPPING, TARGETS, Home, demo_topology
-from examples.demo.topology import Daemon, Topology
+from examples.demo.cast import GATEWAYS, HOMES, ORDERS, TARGETS, Home, demo_topology
 
 
 def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
@@ -40,24 +37,3 @@ def test_a_database_has_a_route_to_each_far_one_through_each_gateway(tmp_path: P
             if f"[{one.database}-{gateway}]" in line and f" ADDRESS = '{net.daemons[gateway].address}'" in line
         }
         assert len(far) * len(GATEWAYS) == len(ways)
-
-
-class Told:
-    """A daemon that tells which databases it serves, or does not run."""
-
-    def __init__(self, *databases: str, is_running: bool = True) -> None:
-        self.is_running = is_running
-        self._databases = databases
-
-    def status(self) -> dict[str, object]:
-        assert self.is_running
-        return {"databases": dict.fromkeys(self._databases)}
-
-
-def test_the_principal_is_whichever_serves() -> None:
-    mirror, principal, dead = Told(), Told("shipping"), Told("shipping", is_running=False)
-    cases = [((mirror, principal), principal), ((principal, mirror), principal), ((dead, principal), principal)]
-
-    for (first, second), expected in [*cases, ((mirror, mirror), mirror)]:
-        net = cast("Topology", SimpleNamespace(daemons={"shipping-1": first, "shipping-2": second}))
-        assert cast("Daemon", expected) is SHIPPING.principal(net)

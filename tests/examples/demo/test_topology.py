@@ -10,25 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.load import load_settings
 from examples.demo import topology
 from examples.demo.topology import TimedOutError, Topology
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-
-
-def test_databases_get_their_identity_and_their_scripts(tmp_path: Path) -> None:
-    net = Topology(tmp_path)
-
-    daemon = net.add("target", databases=["billing", "stock"], broker_instances={"billing": GUID})
-    net.script("target", "billing", "CREATE QUEUE q;")
-
-    settings = load_settings(daemon.config, environ={})
-    assert GUID == str(settings.databases["billing"].broker_instance)
-    assert None is settings.databases["stock"].broker_instance
-    assert daemon.directory / "billing.db" == settings.databases["billing"].path
-    assert "CREATE QUEUE q;" == (daemon.directory / "billing.sql").read_text(encoding="utf-8")
-    assert "" == (daemon.directory / "msdb.sql").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -107,25 +107,6 @@ def test_a_request_whose_instance_is_silent_waits_and_others_do_not(directory: D
     assert ["Error", "EndDialog"] == [kind for kind, _ in directory.answers()]
 
 
-def test_no_lock_is_held_while_the_instance_is_asked(directory: Directory, requesting: Any) -> None:
-    """It may be the one that serves this very database."""
-    locked: list[bool] = []
-    sql = requesting.sql
-
-    def asked(*arguments: Any) -> Any:
-        locked.append(directory.application.in_transaction)
-        directory.db.execute("UPDATE broker_queue SET is_receive_enabled = 1")
-        return sql(*arguments)
-
-    requesting.sql = asked
-    directory.ask()
-
-    directory.answerer.answer_waiting()
-
-    assert locked
-    assert not any(locked)
-
-
 @pytest.mark.parametrize("scheme", ["http:", "https:"])
 def test_a_request_is_answered_by_a_route_and_the_end_once(directory: Directory, requesting: Any, scheme: str) -> None:
     asker = directory.ask(kind=MISSING_ROUTE.replace("http:", scheme))

@@ -10,17 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import (
-    BUCKETS_MAX,
-    LISTED_MAX,
-    Extent,
-    LedgerTotal,
-    LinkRow,
-    Loss,
-    Series,
-    Spread,
-    Timeline,
-)
+from broker.pipeline.report.digest import BUCKETS_MAX, LISTED_MAX, Extent, LedgerTotal, Loss, Series, Spread, Timeline
 from broker.pipeline.report.tables import (
     TALKERS_MAX,
     PathTables,
@@ -103,12 +93,6 @@ def test_small_results_have_their_instances_links_losses_and_loops(spark: SparkS
         *(loop.path, loop.frames, loop.end, loop.reason),
     )
     assert Extent(START, START + timedelta(minutes=30), 4, 0, 0, 0, lost=1, looped=1) == found.extent
-
-
-def test_link_times_are_percentiles_of_what_is_known(spark: SparkSession) -> None:
-    found = tables(spark, *({"path": ["a", "b"], "link_us": [one], "bytes": 1} for one in (10, 20, 30, None)))
-
-    assert (LinkRow("a", "b", 4, 4, 0, Spread(20, 29, 30)),) == found.links.rows
 
 
 def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSession) -> None:
@@ -236,22 +220,6 @@ def test_counts_are_where_their_window_begins_and_what_never_happened_has_no_lin
     assert Series("frames", (2, 7)) == found.traffic
     assert (Series("shut down", (0, 9)), Series("no route", (0, 3))) == found.drops
     assert (Series("g", (0, 5)),) == found.failovers
-
-
-def test_a_route_has_its_typical_window_and_its_worst_if_known(spark: SparkSession) -> None:
-    ranks = ("residence_p50_us", "residence_p95_us", "residence_p99_us")
-    rows = [
-        route(5 * place, frames=frames, **dict.fromkeys(ranks, time))
-        for place, (frames, time) in enumerate([(90, 10), (5, 900), (5, 1_000)])
-    ]
-    routes = result(spark, "routes", *rows, route(0, instance="h"))
-
-    known, unknown = course(routes, timeline(routes)).routes.rows
-
-    assert (100, Spread(10, 10, 10), 1_000, START + timedelta(minutes=10)) == (
-        *(known.frames, known.typical, known.worst_p99, known.worst_at),
-    )
-    assert (Spread(), None) == (unknown.typical, unknown.worst_p99)
 
 
 def test_holds_are_the_greatest_of_their_windows(spark: SparkSession) -> None:
