@@ -30,13 +30,6 @@ CREATE ROUTE [LoadBalancingRoute2] WITH SERVICE_NAME = 'TargetService', BROKER_I
 RETURN = """
 CREATE ROUTE [ReturnRoute] WITH SERVICE_NAME = 'InitiatorService', BROKER_INSTANCE = 'DatabaseA', ADDRESS = 'tcp://ServerA:4022';
 """
-LOCAL_INITIATOR = """
-CREATE ROUTE [LocalRoute] WITH SERVICE_NAME = 'InitiatorService', BROKER_INSTANCE = 'DatabaseA', ADDRESS = 'LOCAL';
-"""
-LOCAL_TARGET = """
-CREATE ROUTE [LocalRoute] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseB', ADDRESS = 'LOCAL';
-"""
-
 # --- Unfair load balancing ---
 
 UNFAIR = """
@@ -59,9 +52,6 @@ FORWARDING = """
 CREATE ROUTE [ForwardingRoute] WITH SERVICE_NAME = 'TargetService', BROKER_INSTANCE = 'DatabaseB', ADDRESS = 'tcp://ServerB:4022';
 CREATE ROUTE [ForwardingReturnRoute] WITH SERVICE_NAME = 'InitiatorService', BROKER_INSTANCE = 'DatabaseA', ADDRESS = 'tcp://ServerA:4022';
 """
-
-# "If you followed the recommended practices and dropped the default routes"
-NO_DEFAULT_ROUTE = "DROP ROUTE AutoCreatedLocal;\n"
 
 
 def add_servers(net: Topology, names: Iterable[str], settings: Mapping[str, Mapping[str, Any]] | None = None) -> None:

@@ -23,9 +23,6 @@ from tests.loopback.multiple_routes import (
     HIGH_AVAILABILITY_RETURN,
     INSTANCES,
     LOAD_BALANCING,
-    LOCAL_INITIATOR,
-    LOCAL_TARGET,
-    NO_DEFAULT_ROUTE,
     RETURN,
     UNFAIR,
     Application,
@@ -182,8 +179,6 @@ def high_availability(net: Topology, script: str) -> list[Daemon]:
             "DatabaseB": HIGH_AVAILABILITY_RETURN,
             "msdb of GatewayA": FORWARDING,
             "msdb of GatewayB": FORWARDING,
-            "msdb of ServerA": NO_DEFAULT_ROUTE + LOCAL_INITIATOR,
-            "msdb of ServerB": NO_DEFAULT_ROUTE + LOCAL_TARGET,
         },
     )
     net.start()

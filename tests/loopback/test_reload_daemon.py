@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import threading
 from typing import Any
 
-import broker
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
-from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, shop
-
-MESSAGES = 600
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, file_of, route, shop
+from tests.support.traffic import Traffic
 
 
 def change(daemon: Daemon, original: str, **endpoint: Any) -> None:
@@ -33,32 +29,15 @@ def connections(daemon: Daemon) -> set[str]:
     return {one["address"] for one in daemon.status()["connections"]}
 
 
-def send_all(daemon: Daemon, is_enough: threading.Event) -> int:
-    """One message after the other in one dialog, until it is enough; how many."""
-    count = 0
-    with contextlib.closing(daemon.connect("orders")) as db:
-        with db:
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
-        while not (is_enough.is_set() and count >= MESSAGES):
-            with db:
-                for _ in range(5):
-                    dialog.send(str(count))
-                    count += 1
-            is_enough.wait(0.01)
-    return count
-
-
 def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology) -> None:
     """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
     gateway, orders, billing = shop(net)
     net.start()
     original = gateway.config.read_text()
-    is_enough = threading.Event()
-    sent: list[int] = []
-    sending = threading.Thread(target=lambda: sent.append(send_all(orders, is_enough)))
-    sending.start()
-    try:
-        wait_for(lambda: connections(gateway), seconds=PATIENCE, what="the gateway has connections")
+    services: dict[str, Any] = {"from_service": ORDERS, "to_service": BILLING, "queue": "Inbox"}
+    with Traffic(file_of(orders), [file_of(billing)], dialogs=1, **services) as traffic:
+        traffic.start()
+        traffic.goes_on()
         before = connections(gateway)
         for number in range(12):
             size, share, hops = ("32MiB", 30, 8) if number % 2 else ("64MiB", 50, 16)
@@ -78,14 +57,11 @@ def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topolog
                 done = reloads(gateway)["succeeded"]
                 os.kill(gateway.pid, signal.SIGHUP)
                 wait_for(lambda: reloads(gateway)["succeeded"] > done, seconds=PATIENCE, what="a reload by SIGHUP")  # noqa: B023
-    finally:
-        is_enough.set()
-        sending.join()
-
-    received = [int(body) for body in receive(billing, sent[0])]
+        traffic.goes_on()
+        traffic.finish()
 
     status = gateway.status()
-    assert list(range(sent[0])) == received
+    assert [] == traffic.faults()
     assert before <= connections(gateway)
     assert (12, 0) == (status["reload"]["succeeded"], status["reload"]["failed"])
     names = {row[0] for row in gateway.admin.sql("SELECT name FROM msdb.sys.routes")["rows"]}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Any
-
-import pytest
 
 from examples.demo.topology import Topology
 from tests.support.loopback import BILLING, ORDERS, route, service
@@ -24,29 +20,19 @@ def two_ways(net: Topology) -> None:
     net.start()
 
 
-def test_rolling_restart_of_two_gateways_under_load_loses_nothing(
-    net: Topology, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rolling_restart_of_two_gateways_under_load_loses_nothing(net: Topology) -> None:
     two_ways(net)
     near, far = [net.daemons[name].directory / f"{name}.db" for name in ("orders", "billing")]
     more: dict[str, Any] = {"from_service": ORDERS, "to_service": BILLING, "queue": "Inbox"}
     with Traffic(near, [far], dialogs=8, pause=0.01, **more) as load:
         load.start()
         load.goes_on(1000)
-        begun_at = time.monotonic()
-        load.goes_on(1000)
-        restart_at, codes, seconds = time.monotonic(), [], []
+        codes = []
         for name in ("north", "south"):
-            stop_at = time.monotonic()
             codes.append(net.daemons[name].stop())
-            seconds.append(round(time.monotonic() - stop_at, 2))
             net.daemons[name].start()
             load.goes_on(500)
-        ended_at = time.monotonic()
         load.finish()
 
-    before, during = load.lateness(begun_at, restart_at), load.lateness(restart_at, ended_at)
-    with capsys.disabled():
-        sys.stdout.write(f"\ndrains {seconds} s; before {before}; during {during}\n")
     assert [0, 0] == codes
     assert [] == load.faults()

@@ -2,75 +2,36 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.cable import Cable
 from tests.support.identities import identity_files
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, route, service
 
 SECRET = b"plain text that nobody on the way may read"
 
 
-class Tap:
-    """A listener that hands every byte on to an instance and keeps a copy, as a network or a gateway could."""
+class Tap(Cable):
+    """A cable that keeps a copy of every frame, as a network or a gateway could."""
 
     def __init__(self) -> None:
         self.seen = bytearray()
-        self._to: tuple[str, int] | None = None
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        self._sockets = [self._server]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__()
 
-    def lead_to(self, daemon: Daemon) -> None:
-        host, _, port = daemon.address.removeprefix("tcp://").rpartition(":")
-        self._to = (host, int(port))
-
-    def close(self) -> None:
-        for one in self._sockets:
-            one.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._server.accept()
-            except OSError:
-                return
-            assert self._to is not None
-            try:
-                far = socket.create_connection(self._to, timeout=PATIENCE)
-            except OSError:  # it is down for the moment, and so is the way to it
-                near.close()
-                continue
-            far.settimeout(None)
-            self._sockets += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                self.seen += data
-                sink.sendall(data)
-        except OSError:
-            pass
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+    def _note(self, frames: list[bytes], link: int, *, is_onward: bool) -> None:
+        self.seen += b"".join(frames)
 
 
 @pytest.fixture
 def tap() -> Iterator[Tap]:
-    tap = Tap()
-    yield tap
-    tap.close()
+    with Tap() as tap:
+        yield tap
 
 
 class Shop:
@@ -85,8 +46,8 @@ class Shop:
         self.orders = net.add("orders", databases=["orders"], settings={"databases.orders": own})
         known = identity_files(keys, "billing", *([] if anonymous else ["orders"]))
         self.billing = net.add("billing", databases=["billing"], settings={"databases.billing": known})
-        tap.lead_to(self.gateway)
-        through = f"tcp://127.0.0.1:{tap.port}"
+        tap.to = self.gateway.port
+        through = tap.address
         net.script(
             "gateway", "msdb", route("to", BILLING, self.billing.address) + route("back", ORDERS, self.orders.address)
         )

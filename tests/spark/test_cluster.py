@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,17 +68,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, python: Path) -> Iterator[
         yield found
 
 
-def start(running: Cluster, *words: str | Path) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in running.environment.items() if name != "SPARK_HOME"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "broker", "pipeline", *words, "--driver-memory", "1g", "-o", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=running.directory,
-    )
-
-
 def test_spark_submit_runs_the_same_command(
     running: Cluster, history: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -109,23 +97,3 @@ def test_the_section_about_clusters_does_what_it_shows(
         executed = reading.read()
 
     assert executed > 0
-
-
-def test_a_worker_that_is_killed_in_mid_job_changes_nothing(
-    running: Cluster, history: Path, tmp_path: Path, spark: SparkSession
-) -> None:
-    """The last of these tests: one worker is left. The other takes over what the executor had."""
-    process = start(running, "paths", "--journal", history, "--out", tmp_path, "--master", running.url, *SMALL)
-    deadline = time.monotonic() + SECONDS
-    while not any(tmp_path.glob(".unfinished-paths-*")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-    is_under_way = not (tmp_path / "paths").exists()
-    running.kill_worker(1)
-    _, err = process.communicate(timeout=SECONDS)
-
-    assert is_under_way
-    assert 0 == process.returncode, err.decode()
-    assert on_this_machine(spark, history, "paths") == as_rows(stored.load(spark, tmp_path, "paths"))

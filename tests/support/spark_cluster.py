@@ -39,11 +39,6 @@ class Cluster:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def kill_worker(self, number: int) -> None:
-        """A worker and its executors, at once: they are one group of processes."""
-        os.killpg(self.workers[number].pid, signal.SIGKILL)
-        self.workers[number].wait()
-
 
 @contextmanager
 def cluster(directory: Path, python: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:

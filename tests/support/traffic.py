@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -38,8 +37,7 @@ class Traffic:
         queue: Of both services.
         pause: Seconds between two transactions of the sender, each with one message on each dialog.
 
-    Shape: `sent` messages on each dialog; `requests` heard in each file of the target, `replies` at the initiator;
-    `latencies` of requests (when it was sent, seconds until it was received).
+    Shape: `sent` messages on each dialog; `requests` heard in each file of the target, `replies` at the initiator.
     """
 
     def __init__(
@@ -56,8 +54,6 @@ class Traffic:
         self.sent: dict[uuid.UUID, int] = {}
         self.requests: dict[Path, Heard] = {path: {} for path in targets}
         self.replies: Heard = {}
-        self.latencies: list[tuple[float, float]] = []
-        self._sent_at: dict[uuid.UUID, list[float]] = {}
         self.failures: list[BaseException] = []
         self._initiator = initiator
         self._services = from_service, to_service
@@ -114,12 +110,6 @@ class Traffic:
                     told.append(f"{conversation}: {what}: {lost} lost, {doubled} doubled, or out of order: {numbers}")
         return told
 
-    def lateness(self, begin: float, end: float) -> str:
-        """The latencies of what was sent between two instants, in words."""
-        found = sorted(late for at, late in self.latencies if begin <= at < end)
-        p50, p99 = (found[min(len(found) - 1, int(len(found) * share))] * 1000 for share in (0.5, 0.99))
-        return f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {found[-1] * 1000:.1f} ms of {len(found)}"
-
     def close(self) -> None:
         """End the applications."""
         self._is_said.set()
@@ -160,7 +150,6 @@ class Traffic:
             while not self._is_said.is_set():
                 with db:
                     for dialog in dialogs:
-                        self._sent_at.setdefault(dialog.conversation_id, []).append(time.monotonic())
                         dialog.send(str(self.sent.get(dialog.conversation_id, 0)))
                 for dialog in dialogs:
                     self.sent[dialog.conversation_id] = self.sent.get(dialog.conversation_id, 0) + 1
@@ -174,9 +163,6 @@ class Traffic:
                     for message in messages:
                         message.dialog.send(message.body)
                 _note(self.requests[path], messages)
-                for message in messages:
-                    at = self._sent_at[message.dialog.conversation_id][int(message.body)]
-                    self.latencies.append((at, time.monotonic() - at))
 
     def _hear(self) -> None:
         with closing(sqlite3.connect(self._initiator, timeout=BUSY_SECONDS)) as db:
