@@ -137,11 +137,6 @@ def test_a_crowd_that_does_not_read_what_it_asks_for_takes_little_memory(attacke
     assert attacked.rss - before < 64 * MIB
 
 
-# --- who may ask, and asks too much ----------------------------------------------------------------------------
-
-
-# --- requests that could be read in two ways, and pages of others ---------------------------------------------
-
 # --- names ---------------------------------------------------------------------------------------------------
 
 

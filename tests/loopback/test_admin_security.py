@@ -200,6 +200,3 @@ async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instan
     assert (503, 200) == (answer.status, asked.status)
     assert answer.told["detail"].endswith("nothing is changed as long as no change can be written down")
     assert before == digest_of_tables(instance)
-
-
-# --- from the command line to another machine ----------------------------------------------------------------

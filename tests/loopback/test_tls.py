@@ -392,6 +392,3 @@ async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
 
         assert [] == far.states()
     assert "the peer's certificate is no longer trusted" in reasons(logs)
-
-
-# --- back-pressure ---

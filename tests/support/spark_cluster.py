@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import pyspark
 
 from broker.pipeline import session as java
+from examples.demo.topology import free_port, wait_for
 
 HOME = Path(str(pyspark.__file__)).parent
 READY_SECONDS = 90.0
@@ -34,16 +33,18 @@ class Cluster:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def told(self) -> dict[str, Any]:
-        """What the master says of workers and applications."""
-        with urllib.request.urlopen(f"{self.page}/json/", timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+        """What the master says of workers and applications; nothing as long as it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.page}/json/", timeout=5) as answer:
+                return dict(json.load(answer))
+        except OSError:
+            return {}
 
 
 @contextmanager
 def cluster(directory: Path, python: Path, *, workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:
     """A master and workers of one core each, whose executors run `python`."""
-    port, page_port = _free_port(), _free_port()
+    port, page_port = free_port(), free_port()
     environment = {
         **os.environ,
         "SPARK_HOME": str(HOME),
@@ -57,12 +58,12 @@ def cluster(directory: Path, python: Path, *, workers: int = 2, memory: str = "1
         found, "master", "Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page_port)
     )
     try:
-        _wait(lambda: bool(found.told()), master, directory / "master.log")
+        wait_for(found.told, seconds=READY_SECONDS, what="a master")
         for number in range(workers):
             words = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", memory)
             work = ("--work-dir", str(directory / f"work-{number}"), found.url)
             found.workers.append(_start(found, f"worker-{number}", "Worker", *words, *work))
-        _wait(lambda: bool(found.told()["aliveworkers"] == workers), master, directory / "master.log")
+        wait_for(lambda: found.told().get("aliveworkers") == workers, seconds=READY_SECONDS, what="all workers")
         yield found
     finally:
         for process in (*found.workers, master):
@@ -81,22 +82,3 @@ def _start(found: Cluster, name: str, role: str, *words: str) -> subprocess.Pope
             stderr=log,
             start_new_session=True,
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def _wait(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        try:
-            if is_so():
-                return
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError(f"not ready: {log.read_text()}")
