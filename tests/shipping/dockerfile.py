@@ -107,16 +107,15 @@ class Stage:
         )
 
 
-def parse(path: Path, arguments: Mapping[str, str] | None = None) -> list[Stage]:
+def parse(path: Path) -> list[Stage]:
     """
-    The stages of a Dockerfile; `arguments` are those of --build-arg.
+    The stages of a Dockerfile.
 
     Raises:
         DockerfileError: something that is not understood, or a variable that nothing sets.
     """
     from dockerfile_parse import DockerfileParser
 
-    given = dict(arguments or {})
     found = DockerfileParser(fileobj=path.open("rb")).structure
     stages: list[Stage] = []
     before: dict[str, str] = {}
@@ -129,17 +128,13 @@ def parse(path: Path, arguments: Mapping[str, str] | None = None) -> list[Stage]
                 words = _expand(value, before).split()
                 stages.append(Stage(words[0], words[2] if len(words) == 3 else str(len(stages))))
             elif kind == "ARG":
-                _argument(value, before if not stages else stages[-1].arguments, given)
+                name, _, default = value.partition("=")
+                (stages[-1].arguments if stages else before)[name] = default
             else:
                 _apply(stages[-1], kind, value, line)
         except (DockerfileError, ValueError, IndexError) as error:
             raise DockerfileError(f"{path}:{line}: {kind} {value}: {error}") from error
     return stages
-
-
-def _argument(value: str, among: dict[str, str], given: Mapping[str, str]) -> None:
-    name, _, default = value.partition("=")
-    among[name] = given.get(name, default)
 
 
 def _expand(text: str, among: Mapping[str, str]) -> str:

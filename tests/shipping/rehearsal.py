@@ -16,13 +16,11 @@ Needs root, debootstrap and the packages of `requirements/shipping.txt`.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -152,47 +150,23 @@ def copy_step(step: Step, tree: Path, stages: Mapping[str, Path]) -> None:
             raise RehearsalError(f"line {step.line}: {source} is not in the context: see .dockerignore")
 
 
-def key_of(before: str, step: Step) -> str:
-    """What a stage is after a step, when it was `before` this: the step, and the bytes that it copies."""
-    digest = hashlib.sha256(repr((before, step)).encode())
-    if step.kind == "COPY" and not step.source:
-        for name in context_files(ROOT, ROOT / ".dockerignore", step.words[:-1]):
-            digest.update(str(name).encode() + b"\0" + hashlib.sha256((ROOT / name).read_bytes()).digest())
-    return digest.hexdigest()[:32]
-
-
 def build(stages: list[Stage], folder: Path) -> Path:
-    """All stages in order; the tree of the last. What a RUN made is kept, and taken again where nothing has changed."""
+    """All stages in order; the tree of the last."""
     trees: dict[str, Path] = {}
-    keys: dict[str, str] = {}
-    cache = folder / "cache"
-    cache.mkdir(exist_ok=True)
     tree = base = base_tree(folder)
-    used = set()
     for number, stage in enumerate(stages):
         if stage.base not in trees and stage.base != f"debian:{SUITE}-slim":
             raise RehearsalError(f"{stage.base} cannot be made here")
-        chain = [keys.get(stage.base, stage.base)]
-        for step in stage.steps:
-            chain.append(key_of(chain[-1] + keys.get(step.source, ""), step))
-        done = max(index for index, key in enumerate(chain) if index == 0 or (cache / key).exists())
         tree = folder / f"stage-{number}"
         shutil.rmtree(tree, ignore_errors=True)
-        _run(["cp", "--archive", str(cache / chain[done] if done else trees.get(stage.base, base)), str(tree)])
+        _run(["cp", "--archive", str(trees.get(stage.base, base)), str(tree)])
         trees[stage.name] = trees[str(number)] = tree
-        keys[stage.name] = keys[str(number)] = chain[-1]
-        for step, key in zip(stage.steps[done:], chain[done + 1 :], strict=True):
-            began = time.monotonic()
+        for step in stage.steps:
+            sys.stderr.write(f"stage {stage.name}, line {step.line}: {step.kind}\n")
             if step.kind == "RUN":
                 run_step(step, tree, folder)
-                _run(["cp", "--archive", str(tree), str(cache / key)])
             else:
                 copy_step(step, tree, trees)
-            sys.stderr.write(f"stage {stage.name}, line {step.line}: {step.kind}, {time.monotonic() - began:.1f} s\n")
-        used |= set(chain)
-    for old in cache.iterdir():
-        if old.name not in used:
-            shutil.rmtree(old)
     return tree
 
 
