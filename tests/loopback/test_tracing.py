@@ -3,19 +3,79 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import gzip
+from collections.abc import Iterable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 import broker
 from broker.journal.spans import trace_id
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.loopback.collector import Collector, attributes
 from tests.support.identities import identity_files
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, long_shop
+
+
+class Collector(ThreadingHTTPServer):
+    """
+    Takes spans by OTLP over HTTP.
+
+    Shape: `spans` in the order in which they came, each with the `service.instance.id` of its resource; `url` for
+    OTEL_EXPORTER_OTLP_ENDPOINT.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taker)
+        self.spans: list[tuple[str, Span]] = []
+        self.resources: list[dict[str, str]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Taker(BaseHTTPRequestHandler):
+    """One request to the collector."""
+
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            told = attributes(resource.resource.attributes)
+            self.server.resources.append({name: str(value) for name, value in told.items()})
+            instance = str(told.get("service.instance.id", ""))
+            self.server.spans += [(instance, span) for scope in resource.scope_spans for span in scope.spans]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def attributes(pairs: Iterable[KeyValue]) -> dict[str, str | int | bool]:
+    """Attributes as a dictionary."""
+    found: dict[str, str | int | bool] = {}
+    for pair in pairs:
+        value: AnyValue = pair.value
+        found[pair.key] = getattr(value, value.WhichOneof("value") or "string_value")
+    return found
+
 
 TRACE, PARENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{PARENT_SPAN}-01"
@@ -54,7 +114,7 @@ def receive_messages(daemon: Daemon, count: int) -> list[broker.Message]:
 def test_one_trace_leads_from_the_sender_over_two_gateways_to_the_target(
     net: Topology, tmp_path: Path, *, is_sealed: bool
 ) -> None:
-    with Collector() as collector:
+    with collecting() as collector:
         environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_RESOURCE_ATTRIBUTES": "deployment=test"}
         orders, billing = shop(net, environ, tmp_path / "keys" if is_sealed else None)
         with contextlib.closing(orders.connect("orders")) as db, db:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from socketserver import BaseRequestHandler, UDPServer
 
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
 import pytest
 
 from broker.ddl.statements import CreateRoute
@@ -11,7 +17,41 @@ from broker.dialog.route_requests import Inquiry
 from broker.errors import ConversationError
 from broker.routing.route import RouteProperties
 from examples.routing_service.srv import SrvRecord, SrvRoutes, choose_record, dns_lookup, record_name, route_name
-from tests.support.dns import NameServer
+
+
+class NameServer(UDPServer):
+    """
+    A name server on loopback that knows SRV records.
+
+    Shape: `records` by name without the dot at its end: TTL in seconds and texts such as `10 5 4022 host.example.`;
+    `asked` names in the order of asking.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.records: dict[str, tuple[int, list[str]]] = {}
+        self.asked: list[str] = []
+
+
+class Answering(BaseRequestHandler):
+    """One question."""
+
+    server: NameServer
+
+    def handle(self) -> None:
+        data, sock = self.request
+        query = dns.message.from_wire(data)
+        name = query.question[0].name.to_text(omit_final_dot=True)
+        self.server.asked.append(name)
+        response = dns.message.make_response(query)
+        response.flags |= dns.flags.RA
+        if name in self.server.records:
+            ttl, texts = self.server.records[name]
+            response.answer.append(dns.rrset.from_text(query.question[0].name, ttl, "IN", "SRV", *texts))
+        else:
+            response.set_rcode(dns.rcode.NXDOMAIN)
+        sock.sendto(response.to_wire(), self.client_address)
+
 
 NAME = "//shop.example/Orders"
 RECORD = "_broker._tcp.shop.example"
@@ -20,11 +60,15 @@ RECORD = "_broker._tcp.shop.example"
 @pytest.fixture
 def server() -> Iterator[NameServer]:
     with NameServer() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         yield server
+        server.shutdown()
+        thread.join()
 
 
 def find(server: NameServer, name: str = NAME, *, domain: str | None = None) -> list[CreateRoute]:
-    return SrvRoutes(dns_lookup(server.address), domain=domain).find(Inquiry(name))
+    return SrvRoutes(dns_lookup(("127.0.0.1", server.server_address[1])), domain=domain).find(Inquiry(name))
 
 
 def refusal(server: NameServer, name: str = NAME) -> str:
