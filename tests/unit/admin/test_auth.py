@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.auth import Caller, TokenStore, peer_of, role_for
+from broker.admin.auth import Caller, TokenStore, role_for
 from broker.admin.problems import ForbiddenError
 from broker.config.admin_access import AdminRole, new_token, revoke_token
 from broker.config.values import ListenAddress
@@ -30,21 +29,6 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import AlterDatabase, EndConversation, Statement
 from tests.support.admin import SECONDS, Answer, ask, bearer, request, speak
 from tests.support.certificates import Pair, authority, make
-
-WAY = '[admin.roles] "user:{x}" = "{role}" gives it'
-
-
-def test_a_refusal_names_the_role_that_it_takes_and_how_to_get_it() -> None:
-    alice = Caller("user:alice", "socket", AdminRole.VIEWER, WAY)
-
-    with pytest.raises(ForbiddenError) as caught:
-        alice.expect(AdminRole.ADMIN, "DROP QUEUE")
-
-    assert "admin" == caught.value.role
-    assert (
-        "DROP QUEUE takes the role admin, and user:alice has the role viewer here; "
-        '[admin.roles] "user:{x}" = "admin" gives it'
-    ) == str(caught.value)
 
 
 def test_statements_come_through_up_to_the_first_that_takes_more() -> None:
@@ -211,14 +195,7 @@ async def test_who_comes_through_a_proxy_is_not_everybody_on_loopback(base: Path
 
 async def test_what_is_no_token_is_refused_not_repeated_and_locks_nobody_out(base: Path) -> None:
     old = token(base, AdminRole.ADMIN, "old", days=-1)
-    wrong = [
-        "Bearer  ",
-        "Bearer xyzzy",
-        "Basic YWRtaW46YWRtaW4=",
-        "Digest plugh",
-        "broker_x",
-        "Bearer broker_" + "A" * 43,
-    ]
+    wrong = ["Bearer  ", "Basic YWRtaW46YWRtaW4=", "broker_x", "Bearer broker_" + "A" * 43]
     wrong += [f"Bearer guess{number}" for number in range(30)]
     async with running(base, 'listen = "127.0.0.1:0"') as instance:
         late = token(base, AdminRole.VIEWER)  # made while the instance runs
@@ -231,7 +208,7 @@ async def test_what_is_no_token_is_refused_not_repeated_and_locks_nobody_out(bas
 
     assert {(401, 'Bearer realm="broker"')} == {(one.status, one.headers["www-authenticate"]) for one in answers}
     assert all("made by broker token create" in one.told["detail"] for one in answers)
-    assert [("admin token refused", "127.0.0.1")] * 37 == [(line["event"], line["origin"]) for line in logs]
+    assert [("admin token refused", "127.0.0.1")] * 35 == [(line["event"], line["origin"]) for line in logs]
     said = json.dumps(logs) + "".join(one.body.decode() for one in answers)
     assert [] == [one for one in wrong if (secret := one.rpartition(" ")[2]) and secret in said]
     assert (200, 401) == (right.status, revoked.status)
@@ -269,17 +246,6 @@ async def test_a_certificate_has_the_role_that_is_given_to_it_and_no_other(base:
         assert "far" in routes(instance)
     assert (403, "viewer") == (other.status, other.told["role"])
     assert '[admin.roles] "certificate:CN=other" = "viewer"' in other.told["detail"]
-
-
-async def test_a_token_will_do_instead_of_a_certificate(base: Path, ca: Pair) -> None:
-    viewer = token(base, AdminRole.VIEWER)
-    async with running(base, TRUST) as instance:
-        answers = [
-            await ask(port(instance), "GET", "/v1/status", headers=headers, tls=context(base))
-            for headers in ({}, bearer(viewer))
-        ]
-
-    assert [401, 200] == [answer.status for answer in answers]
 
 
 @pytest.mark.parametrize("name", ["stranger", "expired"])
@@ -330,26 +296,10 @@ async def test_what_the_certificate_of_a_client_has_issued_is_nobodys(base: Path
     assert "(CN=admin) was issued by CN=clerk" in issued.told["detail"]
 
 
-def test_the_process_at_the_other_end_is_told_with_its_user_and_groups() -> None:
-    here, there = socket.socketpair(socket.AF_UNIX)
-    with here, there:
-        peer = peer_of(here.fileno())
-
-    assert (os.getpid(), os.geteuid()) == (peer.pid, peer.uid)
-    assert frozenset({os.getegid(), *os.getgroups()}) == peer.groups
-
-
 _ADMIN = {
-    "ChangePermission",
-    "GrantPermission",
-    "DenyPermission",
-    "RevokePermission",
-    "CreateRemoteServiceBinding",
-    "AlterRemoteServiceBinding",
-    "DropRemoteServiceBinding",
-    "DropQueue",
-    "DropService",
-    "DropContract",
+    *("ChangePermission", "GrantPermission", "DenyPermission", "RevokePermission"),
+    *("CreateRemoteServiceBinding", "AlterRemoteServiceBinding", "DropRemoteServiceBinding"),
+    *("DropQueue", "DropService", "DropContract"),
 }
 
 HANDLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -398,20 +348,6 @@ def _new(path: Path, name: str = "ci", expires: datetime | None = None) -> str:
     return new_token(path, name, AdminRole.OPERATOR, now=NOW, expires_at=expires)
 
 
-def test_a_change_of_the_file_counts_at_once(path: Path) -> None:
-    store = TokenStore(path, {})
-    before = store.find("broker_x", now=NOW)
-
-    secret = _new(path)
-    found = store.find(secret, now=NOW)
-    revoke_token(path, "ci")
-
-    assert before is None
-    assert found is not None
-    assert ("ci", AdminRole.OPERATOR) == (found.name, found.role)
-    assert store.find(secret, now=NOW) is None
-
-
 def test_a_file_that_cannot_be_used_counts_as_empty_and_is_logged_once(path: Path) -> None:
     secret = _new(path)
     store = TokenStore(path, {})
@@ -422,6 +358,6 @@ def test_a_file_that_cannot_be_used_counts_as_empty_and_is_logged_once(path: Pat
         path.chmod(0o600)
         again = store.find(secret, now=NOW)
 
-    assert [None, None, None] == found
+    assert [None, None, None, None] == [*found, TokenStore(path.with_name("none"), {}).find(secret, now=NOW)]
     assert again is not None
     assert ["tokens unusable"] == [line["event"] for line in logs]

@@ -2,33 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 
-import broker
 from broker.admin import events
 from broker.admin.events import STREAMS_MAX, Events, Latency, Stream, quantile
-from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
-from broker.ddl.parser import parse_script
 from broker.forwarding.latency import BOUNDS
-from broker.observe.stream import Counters, EventSample, StatsStream
+from broker.observe.stream import Counters, StatsStream
 from tests.support.admin import request, speak
 from tests.support.loopback import until
 
 SECONDS = 30.0
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     name: str
     number: str
     told: Any
@@ -100,37 +94,26 @@ async def test_an_id_that_is_none_of_ours_is_no_error_and_the_past_may_be_left_o
         assert "pulse" == (await listener.next()).name
 
 
-def watch_snapshots(monkeypatch: pytest.MonkeyPatch) -> list[EventSample]:
-    """What snapshots are made of, from now on."""
-    made: list[EventSample] = []
-    real = StatsStream.next
-
-    def following(stream: StatsStream, sample: EventSample) -> Any:
-        made.append(sample)
-        return real(stream, sample)
-
-    monkeypatch.setattr(StatsStream, "next", following)
-    return made
-
-
 async def test_a_snapshot_is_made_once_for_all_and_none_while_nobody_listens(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = watch_snapshots(monkeypatch)
+    snapshots = Mock(wraps=StatsStream().next)
+    monkeypatch.setattr(StatsStream, "next", lambda _, sample: snapshots(sample))
     async with AsyncExitStack() as stack:
         listeners = [await stack.enter_async_context(listening(instance, "?history=false")) for _ in range(10)]
         for listener in listeners:
             await listener.next("pulse")
-        before = len(made)
+        before = snapshots.call_count
         for listener in listeners:
             await listener.next("pulse")
-        assert len(made) - before <= 2
+        assert snapshots.call_count - before <= 2
     await until(lambda: not events_of(instance).streams)
-    noted, made[:] = events_of(instance).history.number, []
+    noted = events_of(instance).history.number
+    snapshots.reset_mock()
 
     await until(lambda: events_of(instance).history.number >= noted + 2)
 
-    assert [] == made
+    snapshots.assert_not_called()
 
 
 async def test_one_caller_has_so_many_streams_and_others_theirs(instance: Instance) -> None:
@@ -194,26 +177,6 @@ async def test_those_who_listen_are_told_that_the_instance_stops(configuration: 
     assert "the instance stops" == end.told["reason"]
 
 
-async def test_what_lies_in_databases_is_told(instance: Instance) -> None:
-    await execute(
-        instance.catalog, parse_script("CREATE QUEUE Q; CREATE SERVICE [//one] ON QUEUE Q"), database="orders"
-    )
-    path = instance.endpoints["orders"].path
-    with closing(sqlite3.connect(path)) as db, db:
-        dialog = broker.begin_dialog(db, from_service="//one", to_service="//absent")
-        dialog.send(b"x")
-
-    async with listening(instance) as listener:
-        while True:
-            pulse = await listener.next("pulse")
-            [row] = pulse.told["databases"]["rows"]
-            if row["waiting_messages"]:
-                break
-
-    assert ("orders", "1 sent = 0 acknowledged + 1 held + 0 failed") == (row["name"], row["ledger"])
-    assert ["orders → //absent"] == [one["name"] for one in pulse.told["waiting"]["rows"]]
-
-
 async def test_a_stream_keeps_the_newest_only() -> None:
     stream = Stream()
     stream.give(b"old")
@@ -222,23 +185,6 @@ async def test_a_stream_keeps_the_newest_only() -> None:
     assert b"new" == await stream.take()
     stream.end("over")
     assert (b"", "over") == (await stream.take(), stream.reason)
-
-
-async def test_the_sentence_tells_of_a_full_disk_and_of_changes_that_cannot_be_written_down(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: disk)
-    instance.settings.admin.audit.unlink(missing_ok=True)
-    instance.settings.admin.audit.mkdir()
-
-    async with listening(instance, "?history=false") as listener:
-        while (told := (await listener.next("pulse")).told["verdict"])["level"] != "bad":
-            pass
-
-    said = json.dumps(told)
-    assert "has 16 KiB left" in said
-    assert "Is a directory; nothing is changed as long as no change can be written down" in said
 
 
 async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from broker.admin.client import AdminClient
 from broker.admin.trace import (
@@ -31,98 +30,68 @@ from broker.admin.trace import (
 from broker.errors import DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.why import QueueOff, Severity, WhyAnswer
-from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingContext, hosted
-from broker.routing.route import Route
-from broker.routing.table import RouteTable, build_table
+from broker.routing.address import NetworkAddress
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
 
-NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
-FAR, ORDERS, DIALOG = UUID(int=0xFA), UUID(int=0x0D), UUID(int=1)
+FAR, DIALOG = UUID(int=0xFA), UUID(int=1)
 LOOP = "a loop, until the hops of the message are used up (11285)"
-
-
-def table(to: str | None) -> RouteTable:
-    """One route to a host of this name, or to where the service is."""
-    return build_table([Route("r", LOCAL if to is None else NetworkAddress(to))], now=NOW)
-
-
-class Net:
-    """Gateways on hosts of their names, each with one route; None leads to the services. `a` has a database orders."""
-
-    def __init__(self, routes: Mapping[str, str | None], *, services: tuple[str, ...] = ("S", "T")) -> None:
-        self.asked: list[tuple[str, ExplainRequest]] = []
-        self.asked_here: list[ExplainRequest] = []
-        self._services = services
-        self.places = {name: self._place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
-
-    def _place(self, name: str, number: int, to: str | None) -> InstanceView:
-        known = hosted({FAR.bytes: self._services} if to is None else {})
-        here = RoutingContext(table(to), known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table(to))
-        homes = {"orders": SendingDatabase(ORDERS.bytes, table(to), None)} if name == "a" else {}  # type: ignore[arg-type]
-        return InstanceView(name, UUID(int=number).bytes, here, homes)
-
-    def ask_here(self, request: ExplainRequest) -> ExplainAnswer:
-        self.asked_here.append(request)
-        return answer(self.places["a"], request)
-
-    def ask(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
-        self.asked.append((address.host, request))
-        if address.host not in self.places:
-            raise NotAskedError(address, "nobody there")
-        return answer(self.places[address.host], request)
-
-    def plan(self, planned: str | None, *requests: ExplainRequest) -> Followed:
-        """Follow these messages, with `a` as it is planned."""
-        after = self._place("a", 1, planned)
-        return follow_plan([answer(after, request) for request in requests], self.ask_here, self.ask)
-
-    def follow(self, first: str, **request: Any) -> TracedRoute:
-        """Follow a message from this instance."""
-        question = ExplainRequest("S", request.pop("broker_instance", None), DIALOG, **request)
-        return follow(answer(self.places[first], question), self.ask)
 
 
 def arriving(service: str = "S", **more: Any) -> ExplainRequest:
     return ExplainRequest(service, conversation=DIALOG, incoming=True, **more)
 
 
+def places_of(routes: dict[str, str | None]) -> dict[str, InstanceView]:
+    """Gateways on hosts of their names, each with one route; None leads to the services. `a` has a database orders."""
+    places = {name: place(name, number, to) for number, (name, to) in enumerate(routes.items(), 1)}
+    if "a" in places:
+        home = SendingDatabase(UUID(int=0x0D).bytes, places["a"].surroundings.msdb, Path("none"))
+        places["a"] = replace(places["a"], homes={"orders": home})
+    return places
+
+
+def planned(routes: dict[str, str | None], to: str, *requests: ExplainRequest) -> tuple[Followed, list[ExplainRequest]]:
+    """Follow these messages, with `a` as it is planned, and what was asked about today."""
+    places, asked = places_of(routes), []
+    after = places_of(routes | {"a": to})["a"]
+
+    def ask_here(request: ExplainRequest) -> ExplainAnswer:
+        asked.append(request)
+        return answer(places["a"], request)
+
+    return follow_plan([answer(after, one) for one in requests], ask_here, Instances(places, {}).explain), asked
+
+
 @pytest.mark.parametrize(
-    ("routes", "planned", "loop"),
+    ("routes", "loop"),
     [
-        ({"a": None, "b": "a"}, "b", RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)),
-        ({"a": "b", "b": "a"}, "b", RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=True)),
-        ({"a": None, "b": "c", "c": "b"}, "b", RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)),
+        ({"a": None, "b": "a"}, RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=False)),
+        ({"a": "b", "b": "a"}, RoutingLoop("S", f"a -> b -> a: {LOOP}", was_there=True)),
+        ({"a": None, "b": "c", "c": "b"}, RoutingLoop("S", f"a -> b -> c -> b: {LOOP}", was_there=False)),
     ],
 )
-def test_a_loop_is_new_or_was_there(routes: dict[str, str | None], planned: str, loop: RoutingLoop) -> None:
-    """Today's answer is asked about the same message, in the database where it begins."""
-    net = Net(routes)
-    request = arriving(broker_instance=FAR, from_target=True)
+def test_a_loop_is_new_or_was_there(routes: dict[str, str | None], loop: RoutingLoop) -> None:
+    assert (Followed([loop], []), [arriving()]) == planned(routes, "b", arriving())
 
-    assert Followed([loop], []) == net.plan(planned, arriving())
-    net.plan(planned, request, ExplainRequest("S", conversation=DIALOG, database="orders"))
 
-    assert [arriving(), request] == net.asked_here[:2]
-    assert {ExplainRequest("S", conversation=DIALOG, database="orders")} >= set(net.asked_here[2:])
-    assert ("c" in routes) <= (len(net.asked_here) == 3)
+def test_todays_answer_is_asked_about_the_same_message_in_the_database_where_it_begins() -> None:
+    requests = [
+        arriving(broker_instance=FAR, from_target=True),
+        ExplainRequest("S", conversation=DIALOG, database="orders"),
+    ]
+
+    assert requests == planned({"a": None, "b": "c", "c": "b"}, "b", *requests)[1]
 
 
 def test_what_arrives_is_no_loop_and_needs_no_second_question() -> None:
-    net = Net({"a": "b", "b": None})
-
-    assert Followed([], []) == net.plan("b", arriving(), arriving("T"))
-    assert [] == net.asked_here
+    assert (Followed([], []), []) == planned({"a": "b", "b": None}, "b", arriving())
 
 
 def test_where_nobody_can_be_asked_is_said_once() -> None:
-    net = Net({"a": None, "b": "beyond"})
+    followed, _ = planned({"a": None, "b": "beyond"}, "b", arriving(), arriving("T"))
 
-    followed = net.plan("b", arriving(), arriving("T"))
-
-    assert [] == followed.loops
     [sentence] = followed.unknown
     assert sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there")
 
@@ -130,19 +99,24 @@ def test_where_nobody_can_be_asked_is_said_once() -> None:
 # --- a message ---
 
 
+def followed(places: dict[str, InstanceView], **request: Any) -> TracedRoute:
+    """The way of a message from the first instance."""
+    first = next(iter(places.values()))
+    return follow(answer(first, ExplainRequest("S", conversation=DIALOG, **request)), Instances(places, {}).explain)
+
+
 def names(way: TracedRoute) -> list[str]:
     return [hop.instance for hop in way.hops]
 
 
 def test_the_way_is_followed_to_where_the_service_is() -> None:
-    net = Net({"a": "b", "b": "c", "c": None})
-
-    way = net.follow("a")
-    net.follow("b", broker_instance=FAR, from_target=True)
+    way = followed(places_of({"a": "b", "b": "c", "c": None}))
+    last = followed(places_of({"b": "c", "c": None}), broker_instance=FAR, from_target=True).hops[-1].explanation
 
     assert (["a", "b", "c"], TraceEnd.DECIDED, True) == (names(way), way.end, way.arrives)
     assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
-    assert ("c", ExplainRequest("S", FAR, DIALOG, incoming=True, from_target=True, peer="public")) == net.asked[-1]
+    assert (str(FAR), str(DIALOG), True) == (last.to_broker_instance, last.conversation_id, last.is_from_target)
+    assert (True, "public") == (last.passes[0].is_incoming, last.peer)
 
 
 @pytest.mark.parametrize(
@@ -152,55 +126,37 @@ def test_each_instance_checks_the_permissions_of_the_one_before(
     principal: str | None, peer: str | None, *, is_permitted: bool
 ) -> None:
     """One that shows no certificate is public; of one whose certificate cannot be read nothing is known."""
-    net = Net({"a": "b", "b": None})
+    places = places_of({"a": "b", "b": None})
     rules = [PermissionRule(one, "*", parse_principal("CN=a"), PermissionState.GRANT) for one in Permission]
-    net.places["a"] = msgspec.structs.replace(net.places["a"], principal=principal)
-    net.places["b"] = msgspec.structs.replace(net.places["b"], grants=Grants(rules, is_default_deny=True))
+    places["a"] = replace(places["a"], principal=principal)
+    places["b"] = replace(places["b"], grants=Grants(rules, is_default_deny=True))
 
-    way = net.follow("a")
+    way = followed(places)
 
     assert (peer, is_permitted) == (way.hops[-1].explanation.peer, way.arrives)
 
 
 def test_coming_back_to_where_it_began_is_no_loop_yet() -> None:
     """What begins in a database is decided by that database; what comes back, by msdb."""
-    net = Net({"a": "b", "b": "a"})
-    begun = net.follow("b").hops[0]
-    begins = msgspec.structs.replace(begun.explanation.passes[0], is_incoming=False)
-    first = msgspec.structs.replace(begun, explanation=msgspec.structs.replace(begun.explanation, passes=(begins,)))
+    way = followed(places_of({"a": "b", "b": "a"}), database="orders")
 
-    way = follow(first, net.ask)
-
-    assert ["b", "a", "b"] == names(way)
-    assert "b -> a -> b -> a: a loop" in way.sentence
+    assert ["a", "b", "a"] == names(way)
+    assert "a -> b -> a -> b: a loop" in way.sentence
 
 
 def test_where_nobody_can_be_asked_the_way_is_known_so_far_and_good_so_far() -> None:
-    way = Net({"a": "b", "b": "beyond"}).follow("a")
+    way = followed(places_of({"a": "b", "b": "beyond"}))
 
-    assert (["a", "b"], TraceEnd.UNKNOWN) == (names(way), way.end)
-    assert way.sentence.startswith("a -> b -> tcp://beyond:4022: not known from there on: nobody there; say where")
+    assert (["a", "b"], TraceEnd.UNKNOWN, True) == (names(way), way.end, way.arrives)
     assert "--admin tcp://beyond:4022=http://HOST:PORT" in way.sentence
-    assert way.arrives
 
 
 def test_a_way_that_never_ends_is_given_up() -> None:
     """Another instance each time, so no loop."""
-    net = Net({f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)})
+    way = followed(places_of({f"h{number}": f"h{number + 1}" for number in range(HOPS_MAX + 10)}))
 
-    way = net.follow("h0")
-
-    assert TraceEnd.TOO_FAR is way.end
-    assert HOPS_MAX + 1 == len(way.hops)
+    assert (TraceEnd.TOO_FAR, HOPS_MAX + 1, False) == (way.end, len(way.hops), way.arrives)
     assert way.sentence.endswith("after 255 hops a message is dropped (11285)")
-    assert not way.arrives
-
-
-def test_a_service_that_is_not_where_the_message_comes_to_is_no_way() -> None:
-    way = Net({"a": "b", "b": None}, services=()).follow("a", broker_instance=FAR)
-
-    assert "answers with the error -8490" in way.sentence
-    assert not way.arrives
 
 
 # --- asking ---
@@ -208,7 +164,7 @@ def test_a_service_that_is_not_where_the_message_comes_to_is_no_way() -> None:
 
 def told_of(name: str, *addresses: str) -> dict[str, Any]:
     """The JSON of an answer."""
-    plain: dict[str, Any] = msgspec.to_builtins(answer(Net({name: None}).places[name], ExplainRequest("S")))
+    plain: dict[str, Any] = msgspec.to_builtins(answer(place(name, 1, None), ExplainRequest("S")))
     return plain | {"addresses": [*addresses]}
 
 
@@ -253,8 +209,8 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
     monkeypatch: pytest.MonkeyPatch, host: str, url: str
 ) -> None:
     """Several instances on one host: the one on the documented port may be another."""
-    answers = {"request": lambda self, *_: told_of("b", str(NetworkAddress(host, 1))) | {"instance": str(self.where)}}
-    monkeypatch.setattr(AdminClient, "request", answers["request"])
+    plain = told_of("b", str(NetworkAddress(host, 1)))
+    monkeypatch.setattr(AdminClient, "request", lambda self, *_: plain | {"instance": str(self.where)})
     directory = Directory({})
 
     got = directory.explain(NetworkAddress(host, 1), ExplainRequest("S"))
@@ -313,7 +269,7 @@ CONNECT_DENIED = "FATAL from the peer: CN=b may not connect: no GRANT CONNECT ON
 @pytest.mark.parametrize("why", ["sent; attempt 5, at noon, refused by the next hop: no route (9798)", CONNECT_DENIED])
 @pytest.mark.parametrize("to", ["c", ""])
 def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str, why: str) -> None:
-    refused = msgspec.structs.replace(finding("a", "no route", TROUBLE), why=why)
+    refused = replace(finding("a", "no route", TROUBLE), why=why)
     gateway = place("b", 2, to)
 
     found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
@@ -329,8 +285,8 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
 @pytest.mark.parametrize("is_permitted", [True, False])
 def test_a_missing_permission_is_history_once_the_next_hop_has_it(*, is_permitted: bool) -> None:
     why = "sent; attempt 5, at noon, refused by the next hop: not permitted (11215)"
-    refused = msgspec.structs.replace(finding("a", "not permitted", TROUBLE), why=why)
-    gateway = msgspec.structs.replace(place("b", 2, "c"), grants=Grants(is_default_deny=not is_permitted))
+    refused = replace(finding("a", "not permitted", TROUBLE), why=why)
+    gateway = replace(place("b", 2, "c"), grants=Grants(is_default_deny=not is_permitted))
 
     found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
 
