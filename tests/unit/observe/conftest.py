@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from broker.daemon.instance import Instance, serve
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.protocol.frame import Header, encode_dialog
+from tests.support.shop import Shop
 from tests.unit.admin.conftest import ask, configuration, instance  # noqa: F401 - fixtures
 
 DEAD = "tcp://127.0.0.1:1"  # nobody listens there
-PATIENCE_SECONDS = 20.0
 
 
 class Nowhere:
@@ -99,13 +99,7 @@ def take() -> Callable[..., Nowhere]:
 
 
 @pytest.fixture
-def until() -> Callable[..., Any]:
-    """Waits until a condition holds, letting the loop turn meanwhile."""
-
-    async def waiting(condition: Callable[[], Any]) -> Any:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (found := condition()):  # noqa: ASYNC110 - what is waited for sets no event
-                await asyncio.sleep(0.005)
-        return found
-
-    return waiting
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """A database with services, and hands that write into it."""
+    with closing(Shop(tmp_path / "shop.db")) as shop:
+        yield shop

@@ -6,13 +6,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import pytest
 
 from broker.conversation.message_types import ERROR_PRIORITY
-from broker.errors import StoreUnavailableError
 from broker.observe import database_stats as side
 from broker.observe.database_stats import (
     QUEUES_MAX,
@@ -21,16 +19,14 @@ from broker.observe.database_stats import (
     SideCounts,
     age_samples,
     census_of,
-    find_conversation,
     ledger_status,
     read_database_stats,
     read_quick_stats,
     state_samples,
 )
-from broker.store.sqlite.database import broker_instance, open_store
+from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import LedgerBalance
 from broker.store.sqlite.metadata import put_queue
-from tests.support.scraped import samples_of
 from tests.support.shop import Shop
 
 
@@ -44,13 +40,6 @@ def test_each_database_is_counted(tmp_path: Path) -> None:
     assert ["orders", "billing"] == [one.database for one in answer.databases]
     assert 5.0 == answer.databases[0].census.now
     assert answer == msgspec.convert(msgspec.to_builtins(answer), CensusAnswer)
-
-
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "bad.db").write_bytes(b"x" * 4096)
-
-    with pytest.raises(StoreUnavailableError, match=r"bad\.db.*not an SQLite database"):
-        census_of({"bad": tmp_path / "bad.db"}, 5.0)
 
 
 def test_statistics_of_a_status_and_of_an_event(tmp_path: Path) -> None:
@@ -113,26 +102,6 @@ def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(tmp_
     assert [1, 1] == [few.failed, counted.failed]  # an error that was received, or is in quarantine, does not count
 
 
-def test_a_conversation_is_found_by_each_of_its_guids(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("not a database")
-    with closing(Shop(tmp_path / "shop.db")) as shop:
-        db = shop.connect()
-        with db:
-            dialog = shop.begin(db)
-
-        for guid in (dialog.conversation_handle, dialog.conversation_id):
-            contact = find_conversation(shop.path, guid)
-            assert contact is not None
-            assert (dialog.conversation_id.bytes, True, broker_instance(db)) == (
-                contact.conversation_id,
-                contact.is_initiator,
-                contact.broker_instance,
-            )
-        assert find_conversation(shop.path, uuid4()) is None
-    assert find_conversation(tmp_path / "none.db", uuid4()) is None
-    assert find_conversation(tmp_path / "text.db", uuid4()) is None
-
-
 @pytest.mark.parametrize(
     ("balance", "sentence"),
     [
@@ -149,12 +118,6 @@ def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str)
 
 
 # --- sides of conversations, counted in walks that are bounded and rest ---
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Any:
-    with closing(Shop(tmp_path / "shop.db")) as opened:
-        yield opened
 
 
 class Clock:
@@ -250,14 +213,3 @@ def test_database_that_has_gone_is_forgotten(shop: Shop) -> None:
     sides.count({"shop": shop.path})
 
     assert {} == sides.count({})
-
-
-async def test_metrics_have_them(start: Any, send: Any) -> None:
-    instance = await start("near")
-    send(instance, "//target")
-
-    samples = await samples_of(instance)
-
-    assert sum(samples["broker_dialogs"].values()) == 1
-    assert samples["broker_quarantined_dialogs"] == {("//near",): 0}
-    assert samples["broker_queue_messages"]["near", "Q"] == 0

@@ -23,6 +23,7 @@ from broker.daemon.instance import Instance
 from broker.ddl.parser import parse_script
 from broker.routing.address import NetworkAddress
 from broker.store.sqlite.transaction import open_watch
+from tests.support.loopback import until
 from tests.support.scraped import Scraped, text_of
 from tests.unit.observe.conftest import DEAD
 
@@ -78,7 +79,7 @@ def compare(name: str, found: Any) -> None:
 
 
 @pytest.fixture
-async def busy(start: Callable[..., Any], send: Any, take: Any, until: Any) -> Instance:
+async def busy(start: Callable[..., Any], send: Any, take: Any) -> Instance:
     """An instance that has exchanged a message, holds one, cannot send one and has dropped one."""
     gateway: Instance = await start("gateway", "", msdb=f"{ROUTES}; {LOCAL}")
     port = gateway.listeners[0].port

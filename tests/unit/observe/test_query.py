@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
-from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, SystemViews, _Guard, translate
+from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, SystemViews, translate
 from broker.observe.tsql import SelectQuery
 from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.store.sqlite.database import open_store
@@ -33,27 +34,19 @@ def translated(sentence: str, code: int = sqlite3.SQLITE_ERROR) -> BrokerError:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "kind", "number", "problem"),
+    ("sentence", "number", "problem"),
     [
-        ("no such table: x", UnknownNameError, 208, "invalid object name 'x'"),
-        ("no such function: F", StatementError, 195, "'F' is not a recognized function name"),
-        ("not authorized to use function: hex", StatementError, 195, "'hex' is not a recognized function name"),
-        ("misuse of window function RANK()", StatementError, 147, "aggregate or window function is out of place: RANK"),
-        ("access to d.t.c is prohibited", StatementError, 229, "the SELECT permission was denied on 'd.t.c'"),
-        ("not authorized", StatementError, 229, "the permission was denied: only the views can be read"),
-        ('near "FOR": syntax error', DdlSyntaxError, 102, "not supported near 'FOR'"),
-        ("something else", DdlSyntaxError, 102, "not supported: something else"),
-        ("string or blob too big", StatementError, 7119, "a value or a row is too large: 64 KiB, for admins 1.25 MiB"),
+        ("no such function: F", 195, "'F' is not a recognized function name"),
+        ("misuse of window function RANK()", 147, "aggregate or window function is out of place: RANK"),
+        ("access to d.t.c is prohibited", 229, "the SELECT permission was denied on 'd.t.c'"),
+        ("something else", 102, "not supported: something else"),
     ],
 )
-def test_sentence_of_sqlite_becomes_a_numbered_error(
-    sentence: str, kind: type[StatementError], number: int, problem: str
-) -> None:
+def test_sentence_of_sqlite_becomes_a_numbered_error(sentence: str, number: int, problem: str) -> None:
     error = translated(sentence)
 
     assert isinstance(error, StatementError)
-    assert (kind, number) == (type(error), error.number)
-    assert error.problem.endswith(problem)
+    assert (number, True) == (error.number, error.problem.endswith(problem))
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR | 256])
@@ -121,23 +114,10 @@ def refused(views: SystemViews, statement: str, database: str | None = "orders")
     ("statement", "expected"),
     [
         ("SELECT TOP 1 message_body FROM sys.transmission_queue ORDER BY message_sequence_number", [("0x6F6E65",)]),
-        (
-            "SELECT message_body FROM sys.transmission_queue ORDER BY 1 OFFSET 2 ROWS FETCH NEXT 1 ROWS ONLY",
-            [("0x74776F",)],
-        ),
         ("SELECT message_sequence_number FROM sys.transmission_queue WHERE message_body = 0x00FF", [(2,)]),
-        (
-            "SELECT LEN(message_body), body_bytes FROM sys.transmission_queue WHERE message_sequence_number = 2",
-            [(2, 2)],
-        ),
-        ("SELECT TOP 1 CAST(message_body AS NVARCHAR(2)) FROM sys.transmission_queue", [("on",)]),
         (
             "SELECT CAST(message_body AS VARCHAR(MAX)) FROM sys.transmission_queue WHERE message_sequence_number = 2",
             [("\x00\ufffd",)],
-        ),
-        (
-            "SELECT far_service, COUNT(*) FROM sys.conversation_endpoints GROUP BY far_service HAVING COUNT(*) = 1",
-            [("//shop/Billing", 1)],
         ),
         (
             (
@@ -147,23 +127,8 @@ def refused(views: SystemViews, statement: str, database: str | None = "orders")
             [("CONVERSING",)],
         ),
         ("SELECT ISNULL(lifetime, 'never'), COALESCE(mirror_address, address) FROM sys.routes", [("never", "LOCAL")]),
-        (
-            "SELECT CASE WHEN lifetime < GETUTCDATE() THEN 'old' ELSE 'new' END FROM sys.conversation_endpoints",
-            [("new",)],
-        ),
-        (
-            "SELECT ROUND(24 * (JULIANDAY(lifetime) - JULIANDAY(create_date))) FROM sys.conversation_endpoints",
-            [(168.0,)],
-        ),
-        ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > DATETIME(GETUTCDATE(), '-1 hour')", [(3,)]),
         ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > '20000101'", [(3,)]),
         ("SELECT COUNT(*) FROM sys.transmission_queue WHERE enqueue_time > '9999-12-31T23:59'", [(0,)]),
-        ("SELECT name + '!' FROM sys.services WHERE name LIKE '//shop/%'", [("//shop/Orders!",)]),
-        (
-            "SELECT name FROM sys.services UNION ALL SELECT name FROM sys.service_queues",
-            [("//shop/Orders",), ("OrdersQueue",)],
-        ),
-        ("WITH q AS (SELECT COUNT(*) AS n FROM sys.transmission_queue) SELECT n FROM q", [(3,)]),
         (
             "WITH q AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM q WHERE n < 9) SELECT COUNT(*), MAX(n) FROM q",
             [(9, 9)],
@@ -174,10 +139,8 @@ def refused(views: SystemViews, statement: str, database: str | None = "orders")
             [(1,)],
         ),
         ("SELECT NAME FROM SYS.SERVICES", [("//shop/Orders",)]),
-        ("SELECT sys.services.name FROM sys.services, sys.routes", [("//shop/Orders",)]),
         ("SELECT name FROM Orders.sys.services", [("//shop/Orders",)]),
         ("SELECT a.name FROM sys.services a, orders.sys.services b WHERE a.name = b.name", [("//shop/Orders",)]),
-        ("SELECT ROW_NUMBER() OVER (ORDER BY name) FROM sys.services", [(1,)]),
     ],
 )
 def test_tsql_is_answered(ask: Any, dialog: Dialog, statement: str, expected: list[tuple[object, ...]]) -> None:
@@ -277,15 +240,11 @@ def test_msdb_with_a_file_is_read_from_it(tmp_path: Path) -> None:
 def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
     calls: list[str] = []
 
-    def provider(name: str) -> Callable[[], Any]:
-        def provide() -> dict[Any, Any]:
-            calls.append(name)
-            return {}
+    def provide(name: str) -> dict[Any, Any]:
+        calls.append(name)
+        return {}
 
-        return provide
-
-    given = {name: provider(name) for name in snapshots()}
-    views = SystemViews(databases={}, snapshots=given)
+    views = SystemViews(databases={}, snapshots={name: partial(provide, name) for name in snapshots()})
 
     views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
 
@@ -309,10 +268,9 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "number", "problem"),
     [
-        ("SELECT nme FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
         ("SELECT r.adress FROM sys.routes r", 207, "invalid column name 'r.adress'; did you mean address?"),
+        ("SELECT nme FROM sys.routes", 207, "invalid column name 'nme'; did you mean name?"),
         ("SELECT * FROM sys.route", 208, "invalid object name 'sys.route'; did you mean sys.routes?"),
-        ("SELECT * FROM routes", 208, "invalid object name 'routes'; did you mean sys.routes?"),
         ("SELECT * FROM OrderQueue", 208, "invalid object name 'OrderQueue'; did you mean OrdersQueue?"),
         ("SELECT * FROM ordres.sys.routes", 208, "invalid object name 'ordres.sys.routes'; did you mean orders?"),
         ("SELECT * FROM msdb.dbo.OrdersQueue", 208, "invalid object name 'msdb.dbo.OrdersQueue'"),
@@ -323,15 +281,8 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
         ),
         ("SELECT name FROM sys.routes, sys.services", 209, "ambiguous column name 'name': name its table too"),
         ("SELECT SUBSTRING(name) FROM sys.routes", 174, "wrong number of arguments to 'SUBSTRING'"),
-        (
-            "SELECT name FROM sys.routes WHERE MAX(name) = 'x'",
-            147,
-            "an aggregate or window function is out of place: MAX",
-        ),
         ("SELECT name FROM sys.routes WHERE lifetime > 'soon'", 241, "conversion failed: no date, time or number"),
         ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
-        ("SELECT REVERSE(name) FROM sys.routes", 195, "'REVERSE' is not a recognized function name"),
-        ("SELECT SYSTEM_USER FROM sys.routes", 195, "'CURRENT_USER' is not a recognized function name"),
         ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 195, "'DATETRUNC' is not a recognized function name"),
     ],
 )
@@ -346,13 +297,11 @@ def test_mistake_is_told_by_number_and_with_the_nearest_name(
 @pytest.mark.parametrize(
     ("statement", "column", "width"),
     [
+        ("SELECT name, weigth FROM sys.routes", 14, 6),
         ("SELECT nix.name FROM nix", 22, 3),
         ("SELECT name FROM msdb.sys.nix AS n", 18, 12),
-        ("SELECT name FROM nix.sys.routes", 18, 14),
-        ("SELECT name FROM msdb..routes", 18, 12),
         ("SELECT name FROM [far].msdb.sys.routes", 18, 21),
         ("SELECT 1, UPPER(REPLICATE(name, 2)) FROM sys.routes", 17, 9),
-        ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 8, 9),
     ],
 )
 def test_error_points_at_the_whole_of_what_was_written(
@@ -364,22 +313,10 @@ def test_error_points_at_the_whole_of_what_was_written(
     assert (column, width) == (span.column, span.length)
 
 
-def test_error_points_at_the_name(views: SystemViews) -> None:
-    error = refused(views, "SELECT name,\n       weigth\nFROM sys.routes")
+def test_unknown_database_of_the_request(views: SystemViews) -> None:
+    error = refused(views, "SELECT 1", "order")
 
-    assert str(error) == (
-        "Msg 207, Level 16, -:2:8\ninvalid column name 'weigth'; did you mean weight?\n       weigth\n       ^^^^^^"
-    )
-
-
-@pytest.mark.parametrize(
-    ("database", "problem"),
-    [("order", "database 'order' does not exist; did you mean orders?"), ("x", "database 'x' does not exist")],
-)
-def test_unknown_database_of_the_request(views: SystemViews, database: str, problem: str) -> None:
-    error = refused(views, "SELECT 1", database)
-
-    assert (UnknownNameError, 911, problem) == (type(error), error.number, error.problem)
+    assert (911, "database 'order' does not exist; did you mean orders?") == (error.number, error.problem)
 
 
 @pytest.mark.parametrize(("content", "problem"), [(None, "unable to open database"), (b"", "no such table")])
@@ -399,11 +336,8 @@ def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: by
 
 
 def limited(tmp_path: Path, **limits: Any) -> SystemViews:
-    return SystemViews(
-        databases={"orders": tmp_path / "orders ?#.db"},
-        snapshots=snapshots(),
-        limits=QueryLimits(**limits),
-    )
+    databases = {"orders": tmp_path / "orders ?#.db"}
+    return SystemViews(databases=databases, snapshots=snapshots(), limits=QueryLimits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -428,16 +362,6 @@ def peak_bytes() -> int:
     """The most memory that this process has had since its peak was reset."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])  # type: ignore[index]  # Linux has the line
-
-
-def test_statement_without_an_end_is_cancelled(tmp_path: Path, dialog: Dialog) -> None:
-    views = limited(tmp_path, seconds=0.1)
-    started = time.monotonic()
-
-    error = refused(views, ENDLESS)
-
-    assert error.number == 8649
-    assert time.monotonic() - started < 5.0
 
 
 def test_statement_that_no_client_waits_for_ends(tmp_path: Path, dialog: Dialog) -> None:
@@ -467,10 +391,6 @@ GROWING = "REPLACE('" + "a" * 1100 + "', 'a', '" + "b" * 1100 + "')"  # 1.15 MiB
         (f"SELECT STRING_AGG(REPLACE('{'a' * 100}', 'a', '{'b' * 100}'), ',') FROM {COLUMNS}", 7119),
         (f"SELECT COUNT(*) FROM {', '.join(f'{COLUMNS} t{at}' for at in range(60))}", 8649),
         (f"SELECT COUNT(*) FROM {', '.join(f'{COLUMNS} t{at}' for at in range(70))}", 102),
-        (
-            "WITH n AS (SELECT 1 AS a UNION ALL SELECT a+1 FROM n UNION ALL SELECT a+2 FROM n) SELECT COUNT(*) FROM n",
-            8649,
-        ),
         ("WITH n AS (SELECT 'xxxxxxxxxxxxxxxxx' AS a UNION ALL SELECT a + a FROM n) SELECT COUNT(*) FROM n", 7119),
         ("SELECT " + "REPLACE(" * 8 + "'aaaaaaaaaa'" + ", 'a', 'aaaaaaaaaa')" * 8, 7119),
         (f"WITH n AS (SELECT {GROWING} AS s) SELECT {', '.join(['s'] * 128)} FROM n", 1105),
@@ -502,7 +422,6 @@ PATTERN = "%" + "a" * 250 + "b"
 MANY = f"WITH n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 40), v AS (SELECT {X} AS x, {Y} AS y)"
 
 
-@pytest.mark.parametrize("shows_bodies", [False, True])
 @pytest.mark.parametrize(
     "asked",
     [
@@ -517,15 +436,13 @@ MANY = f"WITH n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 40), v
     ],
     ids=lambda asked: asked[-40:],
 )
-def test_functions_of_large_values_keep_the_limit_of_time(
-    tmp_path: Path, dialog: Dialog, asked: str, *, shows_bodies: bool
-) -> None:
+def test_functions_of_large_values_keep_the_limit_of_time(tmp_path: Path, dialog: Dialog, asked: str) -> None:
     """Each took from ten seconds to minutes: one call of a function is one step, and SQLite's own compare naively."""
     views = limited(tmp_path, seconds=0.5)
     started = time.monotonic()
 
     with contextlib.suppress(StatementError):
-        views.select(f"{MANY} SELECT {asked}", database="orders", shows_bodies=shows_bodies)
+        views.select(f"{MANY} SELECT {asked}", database="orders")
 
     assert time.monotonic() - started < 10.0  # half a second, on a machine that has nothing else to do
 
@@ -567,38 +484,24 @@ def test_memory_and_files_of_a_hostile_statement_have_a_bound(tmp_path: Path, di
     [
         "SELECT * FROM customer",
         "SELECT * FROM sys.customer",
-        "SELECT * FROM orders.dbo.customer",
         "SELECT * FROM database_0.customer",
         "SELECT * FROM database_0.broker_route, sys.routes",
-        "SELECT * FROM broker_conversation",
         "SELECT * FROM sqlite_master",
-        "SELECT * FROM sqlite_temp_schema",
         "SELECT * FROM pragma_database_list",
         "SELECT * FROM json_each('[1]')",
         "SELECT * FROM [customer` --]",
         'SELECT * FROM "database_0"."customer"',
         "SELECT 1 FROM sys.routes WHERE EXISTS (SELECT 1 FROM customer)",
-        "SELECT (SELECT TOP 1 card FROM customer) FROM sys.routes",
-        "SELECT 1 FROM sys.routes ORDER BY (SELECT card FROM customer)",
         "WITH q AS (SELECT * FROM customer) SELECT * FROM q",
-        "WITH sys AS (SELECT 1 AS a) SELECT * FROM sys.customer",
-        "WITH customer AS (SELECT 1 AS a) SELECT card FROM customer",
         "WITH customer AS (SELECT 1 AS a) SELECT * FROM dbo.customer",
         "WITH broker_route AS (SELECT 1 AS a) SELECT address FROM broker_route",
         "SELECT load_extension('x')",
-        "SELECT randomblob(1000000000)",
         "SELECT hex(name) FROM sys.routes",
-        "SELECT guid_text(0x00) FROM sys.routes",
         "SELECT 1; ATTACH 'x.db' AS y",
-        "SELECT 1 UNION SELECT card FROM customer",
         "ATTACH 'x.db' AS y",
-        "PRAGMA query_only = 0",
         "VACUUM INTO 'x.db'",
         "DELETE FROM sys.routes",
-        "WITH q AS (SELECT 1 AS a) DELETE FROM OrdersQueue",
-        "SELECT * INTO x FROM sys.routes",
         "CREATE TABLE x (a INT)",
-        "BEGIN TRANSACTION",
     ],
 )
 def test_text_reaches_nothing_but_the_views(views: SystemViews, dialog: Dialog, tmp_path: Path, statement: str) -> None:
@@ -612,55 +515,31 @@ def test_text_reaches_nothing_but_the_views(views: SystemViews, dialog: Dialog, 
 
 
 @pytest.mark.parametrize(
-    ("sql", "is_allowed"),
+    "sql",
     [
-        ("SELECT name FROM temp.made", True),
-        ("SELECT COUNT(*) FROM temp.made", True),
-        ("SELECT upper(name) FROM temp.made AS m WHERE m.name IN (SELECT name FROM temp.made)", True),
-        ("WITH q AS (SELECT name FROM temp.made) SELECT COUNT(*) FROM q", True),
-        ("WITH q AS (SELECT 1 AS n UNION ALL SELECT n FROM q LIMIT 3) SELECT COUNT(*) FROM q", True),
-        ("SELECT COUNT(*) FROM broker_route", True),
-        ("SELECT name FROM broker_route", False),
-        ("SELECT COUNT(name) FROM broker_route", False),
-        ("SELECT rowid FROM broker_route", False),
-        ("SELECT COUNT(*) FROM customer", False),
-        ("SELECT name FROM temp.other", False),
-        ("WITH other AS (SELECT name FROM broker_route) SELECT name FROM other", False),
-        ("WITH customer AS (SELECT 1) SELECT name FROM main.customer", False),
-        ("SELECT * FROM sqlite_master", False),
-        ("SELECT * FROM pragma_database_list", False),
-        ("SELECT * FROM json_each('[1]')", False),
-        ("SELECT load_extension('x')", False),
-        ("SELECT hex(name) FROM temp.made", False),
-        ("INSERT INTO broker_route (name, address) VALUES ('a', 'LOCAL')", False),
-        ("INSERT INTO temp.made VALUES ('a')", False),
-        ("UPDATE broker_route SET name = 'a'", False),
-        ("DELETE FROM broker_route", False),
-        ("DROP VIEW temp.made", False),
-        ("CREATE TEMP TABLE x (a)", False),
-        ("CREATE TEMP VIEW x AS SELECT name FROM broker_route", False),
-        ("ATTACH ':memory:' AS y", False),
-        ("PRAGMA writable_schema = 1", False),
-        ("BEGIN", False),
-        ("ANALYZE", False),
+        "SELECT name FROM database_0.broker_route",
+        "SELECT rowid FROM database_0.broker_route",
+        "SELECT COUNT(name) FROM database_0.broker_route",
+        "SELECT COUNT(*) FROM database_0.customer",
+        "WITH customer AS (SELECT 1) SELECT name FROM database_0.customer",
+        "SELECT * FROM sqlite_master",
+        "SELECT * FROM json_each('[1]')",
+        "SELECT load_extension('x')",
+        "SELECT hex(1)",
+        "DELETE FROM database_0.broker_route",
+        "CREATE TEMP VIEW x AS SELECT name FROM database_0.broker_route",
+        "ATTACH ':memory:' AS y",
+        "PRAGMA writable_schema = 1",
+        "BEGIN",
     ],
 )
-def test_guard_alone_stops_sql_that_was_smuggled_in(orders: sqlite3.Connection, sql: str, *, is_allowed: bool) -> None:
+def test_sql_that_was_smuggled_in_is_stopped_by_sqlite(
+    views: SystemViews, monkeypatch: pytest.MonkeyPatch, sql: str
+) -> None:
     """The second wall: SQL given to SQLite as it is, with no reading of T-SQL before it."""
-    orders.execute("CREATE TEMP VIEW made AS SELECT name, hex(address) AS h FROM main.broker_route")
-    orders.execute("CREATE TEMP VIEW other AS SELECT name FROM main.customer")
-    orders.set_authorizer(_Guard(frozenset({"made"}), frozenset({"q"})))
+    monkeypatch.setattr("broker.observe.tsql.SelectQuery.render", lambda *_: sql)
 
-    try:
-        orders.execute(sql).fetchall()
-    except sqlite3.DatabaseError as error:
-        outcome = str(error)
-    else:
-        outcome = "allowed"
-    orders.set_authorizer(None)
-
-    assert is_allowed == (outcome == "allowed"), outcome
-    assert is_allowed or re.search("prohibited|not authorized|vtable constructor failed", outcome)
+    assert refused(views, "SELECT name FROM sys.routes").number in {102, 195, 229}
 
 
 def test_file_is_attached_read_only(views: SystemViews, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> None:

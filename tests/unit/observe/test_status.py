@@ -30,6 +30,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair
 from broker.store.sqlite.inspect import Backlog, LedgerBalance
+from tests.support.loopback import until
 from tests.unit.observe.conftest import DEAD
 
 DEAD_ROUTE = f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = '{DEAD}'"
@@ -63,9 +64,7 @@ async def test_the_first_next_hops_that_were_not_dialled_are_untried_and_the_own
     assert set() == gateway.peers.table.known_addresses
 
 
-async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_reason(
-    start: Any, take: Any, until: Any
-) -> None:
+async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_reason(start: Any, take: Any) -> None:
     gateway = await start("gateway", msdb=DEAD_ROUTE)
     take(gateway)
     take(gateway, to_service="//absent")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,7 +40,7 @@ from broker.observe.stream import (
     top_rows,
 )
 from broker.routing.address import NetworkAddress
-from broker.routing.mirrored import AddressState, MirrorRole, OwnRoleStatus
+from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair
 from broker.store.sqlite.inspect import Backlog, LedgerBalance, QueueStock, WaitReason
 
@@ -56,9 +55,8 @@ Event = Callable[..., dict[str, Any]]
 def ring(rows: int) -> StatsHistory:
     past = StatsHistory()
     for second in range(rows):
-        past.record(
-            Counters(received=10 * second, held=second), {"loop_lag_s": 0.25}, at=1000.0 + second, now=float(second)
-        )
+        counters = Counters(received=10 * second, held=second)
+        past.record(counters, {"loop_lag_s": 0.25}, at=1000.0 + second, now=float(second))
     return past
 
 
@@ -132,10 +130,8 @@ def test_a_connection_that_is_gone_is_shown_for_a_while(event: Event) -> None:
 
     gone, later, at_last = (event(stream, now) for now in (1.0, GONE_SECONDS, GONE_SECONDS + 1.5))
 
-    assert (0, [("a", "GONE", 0.0)]) == (
-        gone["peers"]["count"],
-        [(one["name"], one["state"], one["gone_s"]) for one in gone["peers"]["rows"]],
-    )
+    [row] = gone["peers"]["rows"]
+    assert (0, "a", "GONE", 0.0) == (gone["peers"]["count"], row["name"], row["state"], row["gone_s"])
     assert [GONE_SECONDS - 1] == [one["gone_s"] for one in later["peers"]["rows"]]
     assert [] == at_last["peers"]["rows"]
     event(stream, 70.0, links=(link("a"),))
@@ -144,25 +140,19 @@ def test_a_connection_that_is_gone_is_shown_for_a_while(event: Event) -> None:
     assert [None] == [one["gone_s"] for one in back["peers"]["rows"]]
 
 
-def test_of_many_that_are_gone_some_are_remembered_before_busy_ones(event: Event) -> None:
+def test_of_many_that_are_gone_some_are_remembered(event: Event) -> None:
     stream = StatsStream()
-    event(stream, 0.0, links=tuple(link(f"peer {number}") for number in range(1000)))
+    event(stream, links=tuple(link(f"peer {number}") for number in range(1000)))
 
-    gone = event(stream, 1.0, links=(link("busy", bytes_sent=9_999),))
-
-    assert (min(GONE_MAX, PEERS_MAX), 1) == (len(gone["peers"]["rows"]), gone["peers"]["count"])
-    assert "GONE" == gone["peers"]["rows"][0]["state"]
+    assert min(GONE_MAX, PEERS_MAX) == len(event(stream, 1.0)["peers"]["rows"])
 
 
 def test_next_hops_have_what_was_carried_there_and_keep_the_name_of_their_peer(event: Event) -> None:
     stream, served = StatsStream(), AddressStatus("connected", peer="a")
     addresses = (("tcp://a:1", served), ("tcp://b:1", AddressStatus("untried")))
     before, after = (
-        tuple(RouteFrames(*one) for one in counts)
-        for counts in (
-            [("R", "tcp://a:1", 5), ("S", "tcp://a:1", 5), ("", None, 9)],
-            [("R", "tcp://a:1", 8), ("S", "tcp://a:1", 6), ("", None, 99)],
-        )
+        (RouteFrames("R", "tcp://a:1", r), RouteFrames("S", "tcp://a:1", s), RouteFrames("", None, none))
+        for r, s, none in ((5, 5, 9), (8, 6, 99))
     )
     event(stream, 0.0, addresses=addresses, by_route=before)
 
@@ -186,39 +176,16 @@ def test_what_waits_in_a_database_has_its_reason_and_decides_the_verdict(event: 
     [waiting] = made["waiting"]["rows"]
     [row] = made["databases"]["rows"]
     assert ("orders → //far", 3, "no route") == (waiting["name"], waiting["messages"], waiting["why"])
-    assert (3, 1, "Q", 2) == (
-        row["waiting_messages"],
-        row["quarantined"],
-        row["queues"][0]["name"],
-        row["queues"][0]["ready"],
-    )
+    assert (3, 1, "Q") == (row["waiting_messages"], row["quarantined"], row["queues"][0]["name"])
     assert "3 sent = 0 acknowledged + 3 held + 0 failed" == row["ledger"]
-    assert ("bad", "1 dialog of orders in quarantine") == (
-        made["verdict"]["level"],
-        made["verdict"]["findings"][0]["what"].partition(":")[0],
-    )
+    assert made["verdict"]["findings"][0]["what"].startswith("1 dialog of orders in quarantine")
 
 
-def test_a_mirror_has_a_row_and_a_file_that_was_not_read_is_unknown(event: Event) -> None:
-    mirror = OwnRoleStatus(None, MirrorRole.MIRROR, 1, 0.0, "lock")
-    roles = (("shop", mirror), ("plain", dataclasses.replace(mirror, source="off")))
+def test_the_ledger_says_whether_it_adds_up(event: Event) -> None:
+    for unaccounted in (0, 7):
+        made = event(StatsStream(), forwarding=ForwardingSnapshot(unaccounted=unaccounted))
 
-    made = event(StatsStream(), databases=(("orders", database()),), stats={"orders": None}, roles=roles)
-
-    assert [("orders", None, None, None, None), ("shop", "mirror", None, None, None)] == [
-        tuple(one[name] for name in ("name", "role", "waiting_messages", "queues", "ledger"))
-        for one in made["databases"]["rows"]
-    ]
-
-
-@pytest.mark.parametrize("unaccounted", [0, 7])
-def test_the_ledger_says_whether_it_adds_up(event: Event, unaccounted: int) -> None:
-    forwarding = ForwardingSnapshot(unaccounted=unaccounted)
-
-    made = event(StatsStream(), counters=Counters(received=12, forwarded=3), forwarding=forwarding)
-
-    assert ("UNACCOUNTED" in made["ledger"]["sentence"]) is bool(unaccounted)
-    assert unaccounted == made["ledger"]["unaccounted"]
+        assert (unaccounted > 0) == ("UNACCOUNTED" in made["ledger"]["sentence"])
 
 
 def test_drops_have_their_rate_and_what_to_do(event: Event) -> None:

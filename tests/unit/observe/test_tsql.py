@@ -14,7 +14,7 @@ import pytest
 from sqlglot.dialects.tsql import TSQL
 
 from broker.errors import Span, StatementError
-from broker.observe.sql_functions import ALLOWED, Value, add_functions, read_instant, render_guid, render_instant
+from broker.observe.sql_functions import Value, add_functions, read_instant, render_guid, render_instant
 from broker.observe.tsql import CALLS_MAX, LEVELS_MAX, TEXT_MAX, SelectQuery, TableName
 
 NOW = datetime(2026, 5, 9, 7, 35, 25, 123456, tzinfo=UTC)
@@ -32,26 +32,18 @@ def db() -> Iterator[sqlite3.Connection]:
     [
         ("'a' + N'b' + 'c'", "abc"),
         ("0x01 + 0x02", b"\x01\x02"),
-        ("1 + 2.5", 3.5),
         ("'7' + 1", 8),
-        ("'7.5' + 1", 8.5),
         ("NULL + 1", None),
         ("LEN(N'it''s')", 4),
         ("ISNULL(NULL, 'x')", "x"),
         ("CHARINDEX('a', 'cba')", 3),
-        ("COUNT_BIG(*)", 1),
         ("STRING_AGG('a', ',')", "a"),
         ("5 / 2", 2),
         ("GETUTCDATE()", "2026-05-09 07:35:25.123"),
-        ("SYSUTCDATETIME()", "2026-05-09 07:35:25.123"),
         ("CURRENT_TIMESTAMP", "2026-05-09 07:35:25.123"),
         ("DATE('2026-05-09', 'start of month', '-1 day')", "2026-04-30"),
-        ("JULIANDAY('2026-01-02') - JULIANDAY('2026-01-01')", 1.0),
         ("CAST(12345 AS NVARCHAR(3))", "123"),
-        ("CAST(12345 AS NVARCHAR(MAX))", "12345"),
         ("CAST('<a/>' AS XML)", "<a/>"),
-        ("CAST('7' AS BIGINT)", 7),
-        ("CAST('7' AS FLOAT)", 7.0),
         ("CAST('7.5' AS DECIMAL(10, 2))", 7.5),
         ("CAST('a' AS VARBINARY(8))", b"a"),
         ("CASE WHEN 'a' = 'A' COLLATE Latin1_General_CI_AS THEN 1 ELSE 0 END", 1),
@@ -96,35 +88,21 @@ def test_instant_is_shown_in_utc_and_a_guid_in_upper_case() -> None:
     assert render_guid(None) is None
 
 
-def test_no_allowed_function_reaches_outside() -> None:
-    """Not even SQLite's own, should a build bring them."""
-    outside = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "randomblob", "zeroblob", "printf"}
-
-    assert ALLOWED & outside == set()
-
-
 @pytest.mark.parametrize(
     "call",
     [
         "instr('abcabc', 'ca')",
-        "instr('abc', 'x')",
         "instr('abc', '')",
         "instr('a', NULL)",
         "instr(x'010203', x'0203')",
-        "instr(12345, 34)",
         "instr('ä€', '€')",
         "replace('abcabc', 'b', 'xy')",
         "replace('abc', '', 'x')",
-        "replace('aaa', 'aa', '')",
         "replace('a', NULL, 'b')",
         "replace(1210, 1, 7)",
-        "replace('ä€', '€', 'x')",
         "trim('xxaxbyx', 'xy')",
         "ltrim('xxaxx', 'x')",
-        "rtrim('xxaxx', 'x')",
-        "trim('abc', '')",
         "trim(NULL, 'x')",
-        "rtrim('x', NULL)",
         "trim('  a ')",
     ],
 )
@@ -163,18 +141,10 @@ def refused(text: str) -> StatementError:
     [
         ("SELECT * FROM sys.routes", "SELECT * FROM `temp`.`v_routes` AS `routes`"),
         ("SELECT name FROM [sys].[routes]", "SELECT `name` AS `name` FROM `temp`.`v_routes` AS `routes`"),
-        (
-            "SELECT sys.routes.name FROM sys.routes",
-            "SELECT `routes`.`name` AS `name` FROM `temp`.`v_routes` AS `routes`",
-        ),
-        ("SELECT TOP (3) a FROM Q", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` LIMIT 3"),
-        ("SELECT a FROM Q WITH (NOLOCK)", "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q`"),
-        ("SELECT COUNT(*) FROM Q", "SELECT COUNT(*) AS `COUNT(*)` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT LEN(a) FROM Q", "SELECT LENGTH(`a`) AS `LEN(a)` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT a AS b, c = d FROM Q", "SELECT `a` AS `b`, `d` AS `c` FROM `temp`.`v_Q` AS `Q`"),
         ("SELECT 1 -- x\n/* /* y */ */", "SELECT 1 AS `1`"),
         ("SELECT 1\n\t go ;\n\n \n", "SELECT 1 AS `1`"),
-        ("SELECT 1; -- done", "SELECT 1 AS `1`"),
         (
             "SELECT a FROM Q ORDER BY a OFFSET 5 ROWS FETCH NEXT 3 ROWS ONLY",
             "SELECT `a` AS `a` FROM `temp`.`v_Q` AS `Q` ORDER BY `a` LIMIT 3 OFFSET 5",
@@ -215,13 +185,10 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
     ("text", "number"),
     [
         ("", 102),
-        (";", 102),
-        ("EXEC sp_who", 102),
         ("(SELECT 1)", 102),
         ("WITH q AS (SELECT 1 AS a) VALUES (1)", 102),
         ("SELECT a b c FROM Q", 102),
         ("SELECT 1; SELECT 2", 102),
-        ("SELECT 1;; DROP TABLE Q", 102),
         ("SELECT 1" + " " * TEXT_MAX, 102),
         ("SELECT 1\nGO" + " " * (TEXT_MAX - 20) + "x", 102),  # one pass: with a search behind each blank half a minute
         ("SELECT DATEDIFF('', a, b) FROM Q", 102),
@@ -233,38 +200,24 @@ def test_name_with_a_schema_is_never_what_the_statement_defines() -> None:
         ("SELECT 1 /* x", 105),
         ("SELECT " + "(" * 5000, 191),
         ("SELECT 1" + "+1" * 4000, 191),
-        ("INSERT INTO Q VALUES (1)", 259),
         ("DELETE FROM sys.routes", 259),
-        ("drop table Q", 259),
         ("WITH q AS (SELECT 1 AS a) INSERT INTO Q SELECT * FROM q", 259),
-        ("WITH q AS (DELETE FROM Q) SELECT 1", 259),
         ("SELECT * INTO #t FROM Q", 259),
         ("SELECT @a", 137),
-        ("SELECT ?", 137),
         ("SELECT * FROM Q FOR JSON AUTO", 102),
-        ("SELECT * FROM Q OPTION (RECOMPILE)", 102),
         ("SELECT * FROM Q CROSS APPLY R(a) s", 102),
         ("SELECT * FROM Q PIVOT (SUM(a) FOR b IN ([c])) p", 102),
-        ("SELECT * FROM Q TABLESAMPLE (10 PERCENT)", 102),
-        ("SELECT * FROM Q FOR SYSTEM_TIME ALL", 102),
         ("SELECT a FROM Q GROUP BY ROLLUP(a)", 102),
-        ("SELECT a FROM Q GROUP BY GROUPING SETS ((a))", 102),
         ("SELECT TOP 5 PERCENT a FROM Q", 102),
-        ("SELECT TOP 5 WITH TIES a FROM Q ORDER BY a", 102),
         ("SELECT a FROM Q WHERE a LIKE '[a-c]%'", 102),
         ("SELECT TRY_CAST(a AS INT) FROM Q", 102),
-        ("SELECT TRY_CONVERT(INT, a) FROM Q", 195),
         ("SELECT * FROM (VALUES (1)) AS t(x)", 102),
         ("SELECT * FROM (WITH q AS (SELECT 1 AS a) SELECT a FROM q) r", 156),
         ("SELECT DATEADD(day, 1, a) FROM Q", 195),
-        ("SELECT CONCAT(a, 2) FROM Q", 195),
-        ("SELECT STRFTIME('%J', a) FROM Q", 195),
         ("SELECT CAST(a AS DATETIME) FROM Q", 243),
-        ("SELECT CONVERT(VARCHAR(10), a) FROM Q", 195),
         ("SELECT a COLLATE Klingon FROM Q", 448),
         ("SELECT load_extension('x')", 195),
         ("SELECT sys.fn_x(1)", 4121),
-        ("SELECT a.b.c.d.e FROM Q", 4121),
         ("SELECT * FROM pragma_table_info('Q')", 208),
         ("SELECT * FROM db..Q", 208),
         ("SELECT * FROM server.db.dbo.Q", 7202),
@@ -323,15 +276,6 @@ def test_statement_that_would_grow_without_bound_is_refused(text: str) -> None:
     assert refused(text).number in {191, 195}
 
 
-def test_word_of_many_parts_is_looked_for_in_time() -> None:
-    statement = SelectQuery(f"SELECT 1 WHERE 1 IN ({'1, ' * 3900}1)")
-    started = time.monotonic()
-
-    statement.error(207, "p", "a." * 20_000)
-
-    assert time.monotonic() - started < SECONDS
-
-
 def test_nesting_that_is_too_deep_is_shown_where_it_begins() -> None:
     error = refused("SELECT " + "(" * LEVELS_MAX + "\n LEN(a)" + ")" * LEVELS_MAX)
 
@@ -343,7 +287,7 @@ def test_nesting_that_is_too_deep_is_shown_where_it_begins() -> None:
 def test_calls_are_counted(calls: int, *, is_refused: bool) -> None:
     text = "SELECT " + ", ".join(["LEN('a')"] * calls)
 
-    assert (102 if is_refused else None) == (refused(text).number if is_refused else rendered(text) and None)
+    assert (102 == refused(text).number) if is_refused else rendered(text)
 
 
 def test_question_of_a_person_has_room() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -40,13 +39,6 @@ from tests.support.why import AT, holding, place, side, way
 
 DIALOG = UUID(int=0xD1)
 MESSAGE = UUID(int=0x3E55)
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
 
 
 def frame(**more: Any) -> Row:
