@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.admin.audit import AuditUnavailableError
 from broker.cli.audit import recording
 from broker.config.load import load_settings
 from broker.config.settings import Settings
@@ -39,12 +38,3 @@ def test_what_fails_after_its_lines_has_another_one(settings: Settings) -> None:
     assert [("broker x", "orders", outcome) for outcome in ("done", "done", "failed")] == [
         (line["operation"], line["database"], line["outcome"]) for line in (first, second, failed)
     ]
-
-
-def test_what_fails_before_its_line_has_none(settings: Settings) -> None:
-    settings.admin.audit.mkdir()
-
-    with pytest.raises(AuditUnavailableError), recording(settings, "broker x") as record:
-        record.seal_done("a")
-
-    assert [] == list(settings.admin.audit.iterdir())

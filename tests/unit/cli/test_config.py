@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from broker.config.settings import render_schema
 from tests.support.command import run
 
@@ -20,20 +18,6 @@ def running(**values: Any) -> tuple[int, Any]:
             for key, value in values.items()
         ]
     }
-
-
-def test_written_settings_are_shown_with_their_origin(configuration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROKER_ENDPOINT__HEARTBEAT", "90s")
-
-    result = run("config", "show", "-c", configuration, "--set", "endpoint.max_hops=4", "-o", "json")
-
-    rows = {row["key"]: row for row in json.loads(result.stdout)}
-    assert 0 == result.exit_code
-    assert [(4, "flag"), ("90s", "BROKER_ENDPOINT__HEARTBEAT"), ("64MiB", "default")] == [
-        (rows[f"endpoint.{key}"]["value"], rows[f"endpoint.{key}"]["origin"])
-        for key in ("max_hops", "heartbeat", "message_forward_size")
-    ]
-    assert rows["endpoint.listen"]["origin"].startswith(f"{configuration}:")
 
 
 def test_table_has_the_origin_when_asked_for(configuration: Path) -> None:

@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -69,11 +70,10 @@ def told(*arguments: object) -> dict[str, Any]:
 # --- keep ---
 
 
-@pytest.mark.parametrize("by", ["name", "path"])
-def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, copied: Path, by: str) -> None:
+def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, copied: Path) -> None:
     before = problems(configuration)
 
-    result = run("database", "keep", "-c", configuration, "orders" if by == "name" else copied)
+    result = run("database", "keep", "-c", configuration, copied)
 
     assert (0, 1, []) == (result.exit_code, len(before), problems(configuration))
     assert "the file is a copy" in result.stdout
@@ -94,7 +94,7 @@ def older(configuration: Path, used: Path) -> Path:
     return used
 
 
-@pytest.mark.parametrize("by", ["name", "path", "path alone", "link alone"])
+@pytest.mark.parametrize("by", ["name", "path alone", "link alone"])
 def test_an_older_copy_is_known_by_the_record_of_its_instance(configuration: Path, older: Path, by: str) -> None:
     """Also where only the file is named and the record is beside it."""
     link = configuration.with_name("elsewhere") / "link"
@@ -148,9 +148,7 @@ def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, c
     assert values["broker_instance"] != values["was"]
     assert {"CO": 1, "SO": 1} == values["conversations"]
     with closing(sqlite3.connect(copied)) as db:
-        assert [bytes.fromhex(values["broker_instance"].replace("-", ""))] == rows(
-            db, "SELECT broker_instance FROM broker_database"
-        )
+        assert [UUID(values["broker_instance"]).bytes] == rows(db, "SELECT broker_instance FROM broker_database")
         assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
         assert ["Orders"] == rows(db, "SELECT name FROM broker_service")
 
@@ -280,17 +278,13 @@ def test_a_database_is_found_by_its_name_in_the_configuration_or_by_its_file(con
         open_database(configuration, "bill")
 
 
-@pytest.mark.parametrize("size", [1, 5000], ids=["in a page", "in pages of its own"])
-def test_what_the_file_refuses_is_told_with_its_name(shop: Path, size: int) -> None:
+def test_what_the_file_refuses_is_told_with_its_name(shop: Path) -> None:
     """SQLite says of a file that has all the pages it may have what it says of a full disk."""
 
     def fill() -> None:
         with open_database(None, str(shop)) as db, db:
-            db.execute("CREATE TABLE note (text)")
             db.execute(f"PRAGMA max_page_count = {rows(db, 'PRAGMA page_count')[0] + 2}")
-            db.executemany("INSERT INTO note VALUES (?)", [("x" * size,)] * 10_000)
+            db.execute("CREATE TABLE note AS SELECT randomblob(100000)")
 
-    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: free some space") as caught:
+    with pytest.raises(StoreUnavailableError, match=r"orders\.db: the disk is full: free some space"):
         fill()
-
-    assert str(shop) == caught.value.path

@@ -80,13 +80,9 @@ def test_receive_prints_json_and_takes_what_it_printed(store: Shop) -> None:
 
     rows = json.loads(receive(store, "--end", "-o", "json").stdout)
 
-    assert {
-        "conversation_handle": str(handle.conversation_handle),
-        "message_sequence_number": 0,
-        "service_name": "Orders",
-        "message_type_name": "T",
-        "message_body": "one",
-    } == rows[0]
+    expected = {"conversation_handle": str(handle.conversation_handle), "message_sequence_number": 0}
+    expected |= {"service_name": "Orders", "message_type_name": "T", "message_body": "one"}
+    assert expected == rows[0]
     assert ["one", "zwei \N{SNOWMAN}", "\\xff"] == [row["message_body"] for row in rows]
     assert [] == store.look("SELECT * FROM broker_message")
     assert ["DO"] == store.look("SELECT state FROM broker_conversation")
@@ -120,16 +116,15 @@ def test_messages_that_could_not_be_printed_stay_in_the_queue(store: Shop, probl
 LARGE = bytes(range(256)) * 5000  # above 1 MiB
 
 
-@pytest.mark.parametrize("body", [b"small", LARGE])
-def test_send_takes_the_body_from_a_file(store: Shop, tmp_path: Path, body: bytes) -> None:
+def test_send_takes_the_body_from_a_file(store: Shop, tmp_path: Path) -> None:
     path = tmp_path / "body"
-    path.write_bytes(body)
+    path.write_bytes(LARGE)
 
-    results = [send(store, "--file", path), send(store, "--file", "-", stdin=body), send(store, stdin=body)]
+    results = [send(store, "--file", path), send(store, "--file", "-", stdin=LARGE), send(store, stdin=LARGE)]
 
     assert [0, 0, 0] == [result.exit_code for result in results]
     parts = store.look("SELECT body FROM broker_transmission_part ORDER BY transmission_id, part_number")
-    assert body * 3 == b"".join(parts) or [body] * 3 == store.seen()["sent"]
+    assert LARGE * 3 == b"".join(parts)
 
 
 @pytest.mark.parametrize(
@@ -212,24 +207,19 @@ def test_a_file_is_counted_without_a_daemon(store: Shop) -> None:
 
     page, answer = census("-d", store.path)
 
-    sentence = "4 sent = 0 acknowledged + 3 held + 1 failed (1 the far side had ended)"
-    assert f"ledger: {sentence}\n" in page
-    text = " ".join(page.split())
-    assert "DI │ a week and more │ 10" in text
-    assert "3 messages not acknowledged, the oldest since 20" in text
-    assert "0 of them due 0 dialogs in quarantine, 0 tried again" in text
-    assert "BillingQueue" in text
     [told] = answer["databases"]
-    assert {
-        "sent": 4,
-        "acknowledged": 0,
-        "held": 3,
-        "failed": {"the far side had ended": 1},
-        "unaccounted": 0,
-        "sentence": sentence,
-    } == told["ledger"]
-    assert told["meaning"] == []
+    ledger = {"sent": 4, "held": 3, "failed": {"the far side had ended": 1}, "unaccounted": 0}
+    assert ledger.items() <= told["ledger"].items()
     assert {"broker_conversation", "broker_queue"} <= {table["table"] for table in told["census"]["tables"]}
+    text = " ".join(page.split())
+    for shown in (
+        "ledger: 4 sent = 0 acknowledged + 3 held + 1 failed (1 the far side had ended)",
+        "DI │ a week and more │ 10",
+        "3 messages not acknowledged, the oldest since 20",
+        "0 of them due 0 dialogs in quarantine, 0 tried again",
+        "BillingQueue",
+    ):
+        assert shown in text
     db.execute("DELETE FROM broker_transmission")
     assert " 3 UNACCOUNTED" in census("-d", store.path)[0]
 
@@ -252,23 +242,17 @@ def test_the_databases_of_a_configuration_are_counted(store: Shop, tmp_path: Pat
     assert 2 == run("dialogs", "census").exit_code
 
 
-@pytest.mark.parametrize(("words", "asked"), [([], None), ([str(uuid.UUID(int=7))], str(uuid.UUID(int=7)))])
-def test_what_waits_is_sent_again_now(fake_admin: Any, words: list[str], asked: str | None) -> None:
-    fake_admin.answers["/v1/retry"] = (200, {"dialogs": 1})
-
-    done = run("dialogs", "retry", *words, "--socket", fake_admin.path)
-
-    assert (0, "1 dialog sent again\n") == (done.exit_code, done.stdout)
-    assert [("POST", "/v1/retry", {"id": asked})] == fake_admin.asked
-
-
 def test_a_daemon_is_asked_where_a_socket_is_named(fake_admin: Any) -> None:
-    told: dict[str, Any] = {"databases": []}
-    fake_admin.answers["/v1/census?database=a%20b"] = (200, told)
+    guid = str(uuid.UUID(int=7))
+    nothing: dict[str, Any] = {"databases": []}
+    fake_admin.answers |= {"/v1/retry": (200, {"dialogs": 1}), "/v1/census?database=a%20b": (200, nothing)}
 
-    done = run("dialogs", "census", "--socket", fake_admin.path, "-d", "a b", "-o", "json")
+    retried = [run("dialogs", "retry", *words, "--socket", fake_admin.path) for words in ([], [guid])]
+    census = run("dialogs", "census", "--socket", fake_admin.path, "-d", "a b", "-o", "json")
 
-    assert (0, told) == (done.exit_code, json.loads(done.stdout))
+    assert [(0, "1 dialog sent again\n")] * 2 == [(done.exit_code, done.stdout) for done in retried]
+    assert [("POST", "/v1/retry", {"id": asked}) for asked in (None, guid)] == fake_admin.asked[:2]
+    assert (0, nothing) == (census.exit_code, json.loads(census.stdout))
 
 
 # --- end ---

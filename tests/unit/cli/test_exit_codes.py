@@ -65,11 +65,10 @@ def test_a_reader_that_has_gone_and_a_bug_are_left_to_others(error: Exception) -
     assert error is caught.value
 
 
-@pytest.mark.parametrize("command", ["status", "reload", "drain", "top"])
-def test_a_socket_that_may_not_be_used_is_5_too(fake_admin: Any, command: str) -> None:
+def test_a_socket_that_may_not_be_used_is_5_too(fake_admin: Any) -> None:
     fake_admin.path.chmod(0)
 
-    done = run_without_privileges(command, "--socket", fake_admin.path)
+    done = run_without_privileges("status", "--socket", fake_admin.path)
 
     hint = "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
     expected = f"the socket {fake_admin.path} may not be used: Permission denied; {hint}\n"

@@ -73,17 +73,13 @@ def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:
     assert (2, True) == (wrong.exit_code, "is neither a file nor a URL like http://127.0.0.1:9422" in wrong.stderr)
 
 
-@pytest.mark.parametrize(
-    ("command", "code"), [(["serve"], 78), (["check"], 1), (["status"], 1), (["config", "show"], 1), (["reload"], 2)]
-)
-def test_a_configuration_that_may_not_be_read_is_told_by_its_reader(
-    tmp_path: Path, command: list[str], code: int
-) -> None:
+@pytest.mark.parametrize(("command", "code"), [("serve", 78), ("status", 1), ("reload", 2)])
+def test_a_configuration_that_may_not_be_read_is_told_by_its_reader(tmp_path: Path, command: str, code: int) -> None:
     """Also by serve, whose exit code keeps systemd from starting it again and again."""
     config = tmp_path / "broker.toml"
     config.write_text('[instance]\nname = "a"\n')
     config.chmod(0)
 
-    done = run_without_privileges(*command, "-c", config)
+    done = run_without_privileges(command, "-c", config)
 
     assert (code, True) == (done.returncode, "cannot be read: Permission denied" in done.stderr), done.stderr

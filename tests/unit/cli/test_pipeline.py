@@ -13,7 +13,6 @@ import pytest
 from broker.cli import pipeline
 from broker.cli.options import Duration
 from broker.cli.pipeline import JOBS
-from broker.errors import PipelineError
 from broker.pipeline import jobs as entry
 from broker.pipeline.jobs import PeriodBounds, RunRequest
 from broker.pipeline.report import file as report_file
@@ -63,24 +62,6 @@ def test_a_report_of_nothing_is_refused_before_spark_starts(tmp_path: Path) -> N
     result = run("pipeline", "report", "--out", str(tmp_path), "--master", "nothing://at-all")
 
     assert (1, True) == (result.exit_code, f"{tmp_path} has no result of paths" in result.stderr), result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("paths --journal {} --out o --from 2026-03-02 --to 2026-03-01", "--from is not before --to"),
-        ("paths --journal {}", "--out is missing"),
-        ("reconcile --out o", "--journal is missing"),
-        ("run --journal {0} --out {0}/x --master nothing://at-all", "would lie among the journals"),
-        ("report --journal s3a://b/flows --out {} --master nothing://at-all", "s3a://b/flows is not on a"),
-        ("capacity --journal {} --out o --window 0.5s", "whole seconds"),
-        ("report --journal {} --explain", "use --explain with its jobs"),
-    ],
-)
-def test_what_does_not_go_together_is_wrong_usage(words: str, told: str, tmp_path: Path) -> None:
-    result = run("pipeline", *words.format(tmp_path).split())
-
-    assert (2, True) == (result.exit_code, told in " ".join(result.stderr.split())), result.stderr
 
 
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -151,14 +132,3 @@ def test_no_journal_is_not_found(tmp_path: Path, more: list[str]) -> None:
     result = run("pipeline", "paths", "--journal", tmp_path / "flows", "--out", out, *more)
 
     assert (3, True) == (result.exit_code, "no file *.parquet below it" in result.stderr)
-
-
-def test_a_failure_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise PipelineError("Spark gave up: it", "see above")
-
-    monkeypatch.setattr(entry, "run", fails)
-
-    result = run("pipeline", "paths", "--journal", "a", "--out", "o")
-
-    assert (1, "Spark gave up: it; see above\n") == (result.exit_code, result.stderr)

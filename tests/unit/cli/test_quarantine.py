@@ -120,25 +120,6 @@ def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Conn
     assert [] == db.execute("SELECT * FROM broker_failure").fetchall()
 
 
-def test_skip_drops_the_failed_message_alone(shop: Path, db: sqlite3.Connection) -> None:
-    handle = failed(db, b"one", b"two", b"three")
-
-    result = run("quarantine", "skip", "-d", shop, "--yes", handle)
-
-    assert "drop message 0 ('T', 3 bytes); go on with 2 after it" in result.stdout
-    assert [(b"two", 1), (b"three", 1)] == bodies(db)
-
-
-def test_discard_forgets_the_dialog_and_tells_nobody(shop: Path, db: sqlite3.Connection) -> None:
-    handle = failed(db, b"one", b"two")
-
-    result = run("quarantine", "end", "--cleanup", "-d", shop, "--yes", handle)
-
-    assert "forget the dialog: drop message 0 ('T', 3 bytes) and 1 after it, without notice" in result.stdout
-    tables = ("broker_message", "broker_failure", "broker_conversation", "broker_transmission")
-    assert [0, 0, 0, 0] == [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
-
-
 def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"one")
 
