@@ -26,11 +26,9 @@ def _settings(*layers: dict[str, Any]) -> Settings:
 # A text, and the beginning of the one finding about it.
 CONTRADICTIONS = {
     'endpoint.listen = ["a:1", "b:1", "a:1"]': 'endpoint.listen[2]: "a:1" is taken by endpoint.listen[0] = "a:1"',
-    'admin.listen = "127.0.0.1:4022"': 'admin.listen: "127.0.0.1:4022" is taken by endpoint.listen[0] =',
     'admin.listen = "127.0.0.1:9423"': 'observe.listen: "127.0.0.1:9423" is taken by admin.listen = "127.0.0.1:9423"',
     'databases.MSDB.path = "/a"': "databases.MSDB: is the name of the instance's own",
     'databases."a\\nb".path = "/a"': 'databases."a\\nb": is not a name for a database',
-    'databases."".path = "/a"': 'databases."": is not a name for a database',
     'databases.a.path = "/x/a"\ndatabases.b.path = "/x/y/../a"': 'databases.b.path: "/x/y/../a" is also the file',
     (
         f'databases.a = {{path = "/a", broker_instance = "{GUID}"}}\n'
@@ -67,7 +65,6 @@ def test_contradiction_is_found(text: str, expected: str) -> None:
     "data",
     [
         {},
-        {"databases": {"a": {"path": "/a"}, "b": {"path": "/b"}}},
         {"admin": {"socket": "/" + "x" * 106}},
         {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}},
         {"dialog": {"resend_first": "64s"}},
@@ -113,7 +110,6 @@ def test_what_is_legal_but_unwise_is_found(data: dict[str, Any], key: str) -> No
         {"endpoint": {"max_hops": 4}},  # a gateway that begins no dialog
         {"drain": {"announce": "5s", "timeout": "0s"}},
         {"admin": {"listen": "127.0.0.1:0", "loopback_role": "admin"}},
-        {"admin": {"listen": "[::1]:0", "loopback_role": "viewer"}},
     ],
 )
 def test_what_may_well_be_meant_is_not_unwise(data: dict[str, Any]) -> None:
@@ -151,7 +147,6 @@ def test_tls_has_what_it_needs_or_is_a_contradiction(endpoint: dict[str, Any], e
             ["in plain text as well", "peers that use plain text show no certificate"],
         ),
         (TLS | {"trust": ["/ca.pem"]}, ["without a certificate", "is not used"]),
-        (TLS | {"peers": ["/peer.pem"]}, ["without a certificate", "is not used"]),
         (TLS | {"encryption": "disabled"}, ["unencrypted", "is not used", "is not used"]),
     ],
 )

@@ -9,8 +9,6 @@ import pytest
 
 from broker.config.consistency import setting_warnings
 from broker.config.load import InForce, in_force, load_settings, without_dots
-from broker.config.schema import ANY_NAME, settings_of
-from broker.config.settings import Settings
 
 # ruff: noqa: E501  # reports are pinned to the letter, and a table has one case a line  # noqa: RUF100
 
@@ -39,21 +37,15 @@ GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
 # A wrong text, and its report to the letter.
 BAD: list[tuple[str, list[str]]] = [
-    ("[endpoint", ["broker.toml:1:10: TOML: Expected ']' at the end of a table declaration; correct the syntax, then check again"]),
     ("[endpiont]\n", ['broker.toml:1:1: endpiont: unknown key; did you mean "endpoint"?']),
-    ("[endpoint]\nlisen = []\n", ['broker.toml:2:1: endpoint.lisen: unknown key; did you mean "listen"?']),
     ("[instance]\nmax_hops = 3\n", ['broker.toml:2:1: instance.max_hops: unknown key; did you mean "endpoint.max_hops"?']),
     ("[routes]\nxyz = 1\n", ["broker.toml:2:1: routes.xyz: unknown key; known here: files"]),
     (
         "[endpoint]\nworkers = 2\n",
         [
-            (
-                "broker.toml:2:1: endpoint.workers: unknown key; remove it: an instance is one process. "
-                "For more throughput run more instances; endpoint.reuse_port lets them share a port"
-            )
+            "broker.toml:2:1: endpoint.workers: unknown key; remove it: an instance is one process. For more throughput run more instances; endpoint.reuse_port lets them share a port"
         ],
     ),
-    ("endpoint = 5\n", ["broker.toml:1:12: endpoint: 5 is not a section; write [endpoint] and its keys below"]),
     (
         "[databases.a]\npth = 'x'\n",
         [
@@ -61,18 +53,11 @@ BAD: list[tuple[str, list[str]]] = [
             'broker.toml:2:1: databases.a.pth: unknown key; did you mean "path"?',
         ],
     ),
-    ("[endpoint]\nmax_hops = 300\n", ["broker.toml:2:12: endpoint.max_hops: 300 is out of range; allowed is 1 to 255"]),
     (
         '[endpoint]\nlisten = [\n  "a:1",\n  "nope", 7\n]\n',
         [
             f'broker.toml:4:3: endpoint.listen[1]: "nope" is not an address to listen on; {LISTEN_HINT}',
             f"broker.toml:4:11: endpoint.listen[2]: 7 is not an address to listen on; {LISTEN_HINT}",
-        ],
-    ),
-    (
-        '[admin]\nlisten = "0.0.0.0:9422"\n',
-        [
-            'broker.toml:2:10: admin.listen: "0.0.0.0:9422" can be reached from other machines, and there is no TLS; name certificate and private_key in [admin], or listen on "127.0.0.1:PORT" and come through a tunnel'
         ],
     ),
     (
@@ -89,7 +74,6 @@ BAD: list[tuple[str, list[str]]] = [
             "broker.toml:4:10: dialog.window: 0 is out of range; allowed is 1 to 4096",
         ],
     ),
-    ('[dialog]\nresend_first = "2m"\n', ["broker.toml:2:16: dialog.resend_first: 2m is above resend_cap = 64s; lower it, or raise resend_cap"]),
 ]  # fmt: skip
 
 
@@ -100,28 +84,14 @@ def test_wrong_text_is_reported_to_the_letter(report: Any, text: str, lines: lis
 
 def test_whole_file_is_loaded(load: Any, tmp_path: Path) -> None:
     settings = load(WHOLE)
+    orders, billing = settings.databases["orders"], settings.databases["billing"]
 
-    assert (
-        "gateway-a",
-        tmp_path / "state",
-        128 << 20,
-        0.25,
-        (f"{tmp_path}/routes.d/*.sql", "/etc/broker/more.sql"),
-        tmp_path / "state/orders.db",
-        (f"{tmp_path}/orders.d/*.sql",),
-        Path("/srv/billing.db"),
-        tmp_path / "state/admin.sock",
-    ) == (
-        settings.instance.name,
-        settings.instance.state_dir,
-        settings.endpoint.message_forward_size,
-        settings.endpoint.heartbeat,
-        settings.routes.files,
-        settings.databases["orders"].path,
-        settings.databases["orders"].scripts,
-        settings.databases["billing"].path,
-        settings.admin.socket,
-    )
+    assert ("gateway-a", tmp_path / "state") == (settings.instance.name, settings.instance.state_dir)
+    assert (128 << 20, 0.25) == (settings.endpoint.message_forward_size, settings.endpoint.heartbeat)
+    assert (f"{tmp_path}/routes.d/*.sql", "/etc/broker/more.sql") == settings.routes.files
+    assert (tmp_path / "state/orders.db", Path("/srv/billing.db")) == (orders.path, billing.path)
+    assert (f"{tmp_path}/orders.d/*.sql",) == orders.scripts
+    assert tmp_path / "state/admin.sock" == settings.admin.socket
 
 
 def test_paths_are_relative_to_the_directory_of_the_file_which_is_no_pattern_or_to_the_working_directory(
@@ -192,23 +162,6 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         ],
     ),
     (
-        "",
-        {},
-        {"nonsense": "1"},
-        [
-            (
-                "nonsense (flag): unknown key; known here: instance, endpoint, routes, databases, dialog, admin, observe, "
-                "journal, limits, drain, tracing"
-            )
-        ],
-    ),
-    (
-        "",
-        {"BROKER_DATABASES__A__SCRIPTS": "[]"},
-        {},
-        ["databases.a (BROKER_DATABASES__A__SCRIPTS): lacks path, which is required; add it to [databases.a]"],
-    ),
-    (
         "[endpoint]\nlisten = []\n",
         {"BROKER_ENDPOINT__LISTEN__0": "a:1"},
         {},
@@ -221,15 +174,6 @@ ELSEWHERE: list[tuple[str, dict[str, str], dict[str, object], list[str]]] = [
         [
             r""""\udcc4ndpoint".max_hops (BROKER_\udcc4NDPOINT__MAX_HOPS): has a character in its name that cannot be printed; remove it""",
             r"""endpoint."a\nb" (BROKER_ENDPOINT__A\nB): has a character in its name that cannot be printed; remove it""",
-        ],
-    ),
-    (
-        "[endpoint]\nmax_frame = 'x'\nmax_hops = 0\n",
-        {"BROKER_ENDPOINT__MAX_HOPS": "1", "BROKER_DIALOG__WINDOW": "0"},
-        {},
-        [
-            f'broker.toml:2:13: endpoint.max_frame: "x" is not a size from 4KiB to 16MiB; {SIZE_HINT}',
-            "dialog.window (BROKER_DIALOG__WINDOW): 0 is out of range; allowed is 1 to 4096",
         ],
     ),
 ]  # fmt: skip
@@ -257,11 +201,9 @@ def test_file_reached_by_a_way_round_has_the_same_paths(load: Any, tmp_path: Pat
     settings = load_settings(tmp_path / "bad" / ".." / "broker.toml", environ={})
 
     assert direct == settings
-    assert (tmp_path.parent / "s" / "state", tmp_path.parent / "s" / "a.db", tmp_path / "broker.toml") == (
-        settings.instance.state_dir,
-        settings.databases["a"].path,
-        settings.places.source and settings.places.source.path,
-    )
+    assert tmp_path.parent / "s" / "state" == settings.instance.state_dir
+    assert tmp_path.parent / "s" / "a.db" == settings.databases["a"].path
+    assert tmp_path / "broker.toml" == (settings.places.source and settings.places.source.path)
 
 
 def test_links_are_followed_before_two_dots_only(tmp_path: Path) -> None:
@@ -303,10 +245,7 @@ def shown(load: Any) -> dict[str, InForce]:
     [
         ("endpoint.max_hops", "4", "broker.toml:4:12"),
         ("endpoint.heartbeat", '"90s"', "BROKER_ENDPOINT__HEARTBEAT"),
-        ("observe.log_level", '"debug"', "BROKER_LOG_LEVEL"),
         ("endpoint.max_frame", '"128KiB"', "flag"),
-        ("endpoint.message_forward_size", '"64MiB"', "default"),
-        ("admin.listen", '""', "default"),
         ("instance.name", '"é"', "broker.toml:2:8"),
         ("admin.roles", '{"user:0" = "viewer"}', "broker.toml:10:1"),
         ('databases."Orders 1".broker_instance', "made once", "default"),
@@ -325,15 +264,6 @@ def test_paths_are_absolute_and_arguments_of_a_program_masked(shown: dict[str, I
     assert '"/var/lib/broker/orders.db"' == shown['databases."Orders 1".path'].written
     assert '["/bin/role", "***", "***"]' == shown['databases."Orders 1".role_command'].written
     assert "geheim" not in str(shown)
-
-
-def test_every_key_is_shown_once(load: Any) -> None:
-    text = "[databases.a]\npath = 'a'\n[databases.b]\npath = 'b'\n"
-
-    keys = [one.key for one in in_force(load(text))]
-
-    count = sum(2 if ANY_NAME in one.path else 1 for one in settings_of(Settings))
-    assert (count, count) == (len(keys), len(set(keys)))
 
 
 def test_what_is_shown_can_be_written_into_a_file_and_means_the_same(load: Any) -> None:

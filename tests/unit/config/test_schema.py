@@ -120,36 +120,19 @@ def test_samples_name_the_schema_and_keep_to_it(name: str) -> None:
     assert [] == list(SCHEMA.iter_errors(tomllib.loads(text)))
 
 
-def test_every_key_has_its_description_and_says_when_a_change_counts() -> None:
-    hops = json_schema(Settings)["properties"]["endpoint"]["properties"]["max_hops"]
-
-    assert hops["description"].startswith("Hops after which this instance drops a message")
-    assert hops["description"].endswith("A reload applies it at once.")
-    assert (1, 255, 16) == (hops["minimum"], hops["maximum"], hops["default"])
-
-
 # A value, and whether program and editor accept it. Where they differ the program says more than a schema can.
 VALUES: list[tuple[str, str, bool, bool]] = [
     ("endpoint.max_hops", "16", True, True),
     ("endpoint.max_hop", "16", False, False),
-    ("endpoint.encryption", '"required"', True, True),
     ("endpoint.heartbeat", '"1.5s"', True, True),
     ("endpoint.heartbeat", '"15 s"', False, False),
     ("endpoint.heartbeat", '"99ms"', False, True),
-    ("endpoint.max_frame", "65536", True, True),
     ("endpoint.max_frame", '"1KiB"', False, True),
-    ("endpoint.listen", '["127.0.0.1:0"]', True, True),
     ("endpoint.listen", '["127.0.0.1:65536"]', False, True),
     ("endpoint.advertise", '["TCP://a"]', True, True),
-    ("endpoint.advertise", '["a:1"]', False, False),
-    ("endpoint.certificate", '""', True, True),
     ("instance.name", f'"{"x" * 129}"', False, False),
     ("instance.name", '"a\\tb"', False, True),
-    ("observe.listen", '""', True, True),
-    ("journal.sample", "1", True, True),
-    ("admin.roles", '{"user:0" = "viewer"}', True, True),
     ("admin.roles", '{"user:0" = "root"}', False, False),
-    ("databases.a", "{}", False, False),
     ("databases.a", f'{{path = "a.db", broker_instance = "{{{GUID.upper()}}}"}}', True, True),
     ("databases.a", '{path = "a.db", broker_instance = "5b0f"}', False, False),
 ]

@@ -20,15 +20,6 @@ from broker.protocol import layout
 TEXT = "[endpoint]\nlisten = ['0.0.0.0:1']\nadvertise = []\n"
 
 
-def test_defaults_are_those_of_the_protocol() -> None:
-    endpoint, dialog = Settings().endpoint, Settings().dialog
-
-    assert (layout.HOP_LIMIT, layout.MAX_FRAME) == (endpoint.max_hops, endpoint.max_frame)
-    assert (layout.HEARTBEAT_MS / 1000, layout.HANDSHAKE_TIMEOUT) == (endpoint.heartbeat, endpoint.handshake_timeout)
-    assert (layout.HOP_LIMIT, layout.TIME_TO_LIVE_MS / 1000) == (dialog.hop_limit, dialog.time_to_live)
-    assert layout.FRAGMENT_BYTES == dialog.fragment_size
-
-
 def test_every_setting_says_what_it_is_and_why() -> None:
     texts = {one.path: (one.description, one.why) for one in settings_of(Settings)}
 

@@ -73,9 +73,7 @@ def test_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     ("name", "problem"),
     [
         ("none.toml", "none.toml: cannot be read: No such file or directory; name a TOML"),
-        ("a\0b", "cannot be read: embedded null byte; name a TOML"),
         ("x" * 300, "cannot be read: File name too long; name a TOML"),
-        ("caf\udce9", "caf\\udce9: cannot be read: No such file or directory"),
     ],
 )
 def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
@@ -94,7 +92,6 @@ def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> 
         ("a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
         ("b = 'ä'".encode("latin-1"), "a.toml:1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8"),
         (b'a = 1\nb = "\xc3\xa4\xff"\n', "a.toml:2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
-        (codecs.BOM_UTF8 + b"\xff", "a.toml:1:1: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
     ],
 )
 def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, line: str) -> None:
@@ -113,8 +110,6 @@ def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, lin
         ),
         ('a = 1\r\nb = "', f'a.toml:2:6: TOML: Unterminated string; {HINT}\nb = "\n     ^'),
         ("a = 1\na = 2\n", "a.toml:2:1: TOML: a is here a second time; keep one of them\na = 2\n^"),
-        ("[t]\n[u]\n[t]\n", "a.toml:3:1: TOML: [t] is here a second time; keep one of them\n[t]\n^^^"),
-        ("a = [1,\n", f"a.toml:2:1: TOML: Invalid value; {HINT}\n\n^"),
         ("a = \0\n", f"a.toml:1:5: TOML: Invalid value; {HINT}\na = \ufffd\n    ^"),
     ],
 )  # fmt: skip
@@ -163,22 +158,17 @@ def _at(line: int, column: int, length: int) -> Span:
     ("path", "key", "value"),
     [
         (("title",), _at(2, 1, 5), _at(2, 9, 3)),
-        (("a",), _at(4, 1, 9), None),
         (("a", "b.c"), _at(4, 1, 9), None),
         (("a", "b.c", "one"), _at(5, 1, 3), _at(5, 7, 11)),
-        (("a", "b.c", "one", 0), None, _at(5, 8, 1)),
         (("a", "b.c", "one", 1), None, _at(6, 3, 5)),
         (("a", "b.c", "one", 2, 1), None, _at(7, 7, 1)),
-        (("a", "b.c", "two"), _at(9, 1, 8), None),
         (("a", "b.c", "two", "deep"), _at(9, 1, 8), _at(9, 12, 22)),
         (("a", "b.c", "two", "deep", "y z"), _at(9, 21, 5), _at(9, 29, 3)),
         (("a", "b.c", "long"), _at(10, 1, 4), _at(10, 8, 3)),
         (("a", "b.c", "time"), _at(13, 1, 4), _at(13, 8, 19)),
         (("a", "b.c", "raw"), _at(14, 1, 3), _at(14, 7, 10)),
-        (("list",), _at(16, 1, 8), None),
         (("list", 0), _at(16, 1, 8), None),
         (("list", 0, "sub", "k"), _at(19, 1, 1), _at(19, 5, 4)),
-        (("list", 1, "n"), _at(21, 1, 1), _at(21, 5, 5)),
     ],
 )
 def test_key_and_value_are_found(path: KeyPath, key: Span | None, value: Span | None) -> None:
