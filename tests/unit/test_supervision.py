@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker import supervision
 from broker.supervision import Supervision, TaskGroup
-
-# --- test_tasks ---
-# Tasks are kept until they end, and end when they are told to.
+from tests.support.loopback import until
 
 
-async def test_task_is_kept_until_it_has_ended() -> None:
-    tasks = TaskGroup()
-
-    tasks.spawn(asyncio.sleep(1), "short")
-    tasks.spawn(asyncio.sleep(1000), "long")
-    await asyncio.sleep(2)
-    assert 1 == len(tasks)
-    await tasks.cancel()
-
-    assert 0 == len(tasks)
-
-
-async def test_bug_is_told_once_under_the_name_of_the_task() -> None:
+async def test_task_is_kept_until_it_ends_and_a_bug_is_told_under_its_name() -> None:
     async def fail() -> None:
         raise AssertionError("a bug")
 
     tasks = TaskGroup()
-
     with capture_logs() as logs:
         tasks.spawn(fail(), "broken")
-        await asyncio.sleep(0.1)
+        tasks.spawn(asyncio.sleep(1000), "long")
+        await until(lambda: len(tasks) == 1)
+    await tasks.cancel()
 
-    assert [("task failed", "broken")] == [(entry["event"], entry["task"]) for entry in logs]
-    assert 0 == len(tasks)
-
-
-PATIENCE_SECONDS = 10.0
+    assert ([("task failed", "broken")], 0) == ([(entry["event"], entry["task"]) for entry in logs], len(tasks))
 
 
 class Worker:
@@ -63,32 +44,8 @@ class Worker:
             raise self.error
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
-            await asyncio.sleep(0.001)
-
-
-def fail(worker: Worker, _kept: supervision.SupervisedTask) -> None:
-    worker.blow.set()
-
-
-def end(worker: Worker, _kept: supervision.SupervisedTask) -> None:
-    worker.error = None
-    worker.blow.set()
-
-
-def cancel(_worker: Worker, kept: supervision.SupervisedTask) -> None:
-    next(task for task in asyncio.all_tasks() if task.get_name() == kept.name).cancel()
-
-
-@pytest.mark.parametrize(
-    ("kill", "reason"),
-    [(fail, "ValueError('a bug')"), (end, "it has ended"), (cancel, "it was cancelled")],
-)
-async def test_task_that_dies_is_told_counted_and_begun_anew(
-    monkeypatch: pytest.MonkeyPatch, kill: Any, reason: str
-) -> None:
+@pytest.mark.parametrize("reason", ["ValueError('a bug')", "it has ended", "it was cancelled"])
+async def test_task_that_dies_is_told_counted_and_begun_anew(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     watch, worker = Supervision(), Worker()
     kept = watch.keep("tick", worker.run)
     await until(lambda: worker.begun == 1)
@@ -97,12 +54,16 @@ async def test_task_that_dies_is_told_counted_and_begun_anew(
     watch.note("journal")
 
     with capture_logs() as logs:
-        kill(worker, kept)
+        if reason == "it was cancelled":
+            next(task for task in asyncio.all_tasks() if task.get_name() == "tick").cancel()
+        else:
+            worker.error = None if reason == "it has ended" else worker.error
+            worker.blow.set()
         await until(lambda: worker.begun == 2)
 
     told = [(entry["event"], entry["task"], entry["reason"], entry["restart_in_s"]) for entry in logs]
     assert told == [("task failed", "tick", reason, supervision.PAUSE_FIRST)]
-    assert (kill is fail) == ("exc_info" in logs[0])
+    assert ("ValueError" in reason) == ("exc_info" in logs[0])
     assert {"tick": 1, "journal": 1} == watch.failures
     assert watch.problems["tick"].endswith(f"{reason}; it works again")
     monkeypatch.setattr(supervision, "YOUNG_SECONDS", 0.0)
@@ -181,11 +142,8 @@ async def test_bug_at_the_end_is_told_and_nothing_more() -> None:
 
 
 async def test_stack_ends_what_was_begun_within_it() -> None:
-    watch, worker = Supervision(), Worker()
-
     async with AsyncExitStack() as stack:
-        watch.keep_within(stack, "tick", worker.run)
-        names = {task.get_name() for task in asyncio.all_tasks()}
+        Supervision().keep_within(stack, "tick", Worker().run)
+        assert "tick" in {task.get_name() for task in asyncio.all_tasks()}
 
-    assert "tick" in names
     assert "tick" not in {task.get_name() for task in asyncio.all_tasks()}
