@@ -37,6 +37,7 @@ from broker.security.grants import Grants, Permission, PermissionRule, Permissio
 from broker.security.principal import parse_principal
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service
+from tests.support.certificates import make
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, STOCK, FAR = UUID(int=0x0D), UUID(int=0x57), UUID(int=0xFA)

@@ -83,7 +83,7 @@ async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_rea
     assert ("no route", None, 1) == (drop.reason, drop.database, drop.frames)
     assert drop.last_s is not None
     assert 0 <= drop.last_s < 60
-    assert "of gateway: CREATE ROUTE [//absent]" in drop.do
+    assert "USE [msdb]; CREATE ROUTE [//absent]" in drop.do
 
 
 async def test_what_the_files_hold_is_put_in_and_null_where_they_cannot_be_read(start: Any) -> None:
