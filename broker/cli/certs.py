@@ -102,8 +102,8 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
     NAME.pem and NAME.key of one endpoint. Exit codes: 0 made, 1 cannot be written, 6 a file is there already.
 
     Examples:
-        broker certs init ca --name "shop CA"
-        broker certs init --self-signed tls --name gateway-a --host gateway-a.example
+        broker certs init shop-ca --name "shop CA"
+        broker certs init --self-signed tls --name gateway-b --host gateway-b.example
     """
     if is_authority and (of["hosts"] or of["spiffe"]):
         raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
@@ -151,7 +151,7 @@ def issue(
     cannot be used, 6 a file is there already.
 
     Examples:
-        broker certs issue gateway-a --host gateway-a.example --host 192.0.2.7 --ca ca --out tls
+        broker certs issue gateway-c --host gateway-c.example --host 192.0.2.7 --ca ca --out tls
         broker certs issue --database billing --out tls
     """
     if (name is None) == (database is None):

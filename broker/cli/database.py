@@ -160,7 +160,7 @@ def reset_identity(config: Path | None, database: str, output: str, *, dry_run: 
 
     Examples:
         broker database reset-identity orders -c config/endpoint.toml --dry-run
-        broker database reset-identity copy-of-orders.db -c config/endpoint.toml
+        broker database reset-identity /var/lib/broker/billing.db -c config/endpoint.toml --yes
     """
     settings = read_settings(config)
     path = _file(settings, database)
@@ -201,7 +201,7 @@ def error_conversations(config: Path | None, database: str, output: str, *, dry_
 
     Examples:
         broker database error-conversations orders -c config/endpoint.toml --dry-run
-        broker database error-conversations orders.db -c config/endpoint.toml
+        broker database error-conversations orders.db -c config/endpoint.toml --yes
     """
     _, path = _find(config, database)
     if not (dry_run or yes):

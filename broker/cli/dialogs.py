@@ -264,7 +264,7 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
 
     Examples:
         broker dialogs retry -c config/orders.toml
-        broker dialogs retry 4E01D6A2-52D3-4B2E-9D6C-0B9E4D1E7A10 -c config/orders.toml
+        broker dialogs retry 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 -c config/orders.toml
     """
     guid = chosen["id"]
     answer = admin_client(config, socket).request("POST", "/v1/retry", {"id": None if guid is None else str(guid)})

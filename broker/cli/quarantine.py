@@ -177,7 +177,7 @@ def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -
     dialog, or when it sends again. Exit codes: 0 done, 1 not confirmed, 3 no such database or failure.
 
     Examples:
-        broker quarantine end -d billing.db --error 1 --description "no such order" --all
+        broker quarantine end -d billing.db --error 1 --description "no such order" --all --yes
         broker quarantine end -c config/endpoint.toml -d billing --cleanup --all --dry-run
     """
     if cleanup == (error is not None) or (cleanup and description):

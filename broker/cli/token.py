@@ -49,7 +49,7 @@ def token() -> None:
     applies the change from the next request on.
 
     Examples:
-        broker token create ci --role operator -c config/gateway.toml
+        broker token create dashboard --role viewer -c config/gateway.toml
         broker token list -c config/gateway.toml
     """
 
@@ -127,7 +127,7 @@ def revoke(config: Path | None, name: str) -> None:
 
     Examples:
         broker token revoke ci -c config/gateway.toml
-        broker token revoke old-laptop -c config/gateway.toml
+        broker token revoke prometheus -c config/gateway.toml
     """
     settings = read_settings(config)
     with recording(settings, "REVOKE TOKEN") as record:

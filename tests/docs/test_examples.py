@@ -1,8 +1,8 @@
 """
 No example of any page rots: what it names is there.
 
-The tutorial, every how-to and the pages about applications, readers and numbers are executed elsewhere. Here every
-example of every page is read: keys of the configuration, statements, commands with their options, programs, JSON.
+Most pages are executed elsewhere: test_pages.py and test_reference.py say which. Here every example of every page is
+read: keys of the configuration, statements, commands with their options, programs, JSON.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ LONG = (
     "chaos/",  # real daemons under faults, and the tests of what judges them
     "docs/test_examples",
     "docs/test_pages",  # executes tutorial and how-tos
+    "docs/test_reference",
     "examples/",
     "fuzz/test_conversation",
     "fuzz/test_daemon",

@@ -1,0 +1,77 @@
+"""The commands and statements of pages that are no session run against three instances: see `reference.md`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page import DOCS, PATH, Block, Reading, blocks
+from tests.docs.test_pages import PAGES as SESSIONS
+from tests.support.histories import generate
+
+SETUP = Path(__file__).with_name("reference.md")
+NOT_HERE = {
+    "applications.md": "tests/loopback/test_applications_page.py",
+    "deploying.md": "containers, clusters, services of the system: tests/shipping",
+    "install.md": "the package index and containers: tests/shipping",
+    "journal.md": "test_pages.py",
+    "pipeline.md": "tests/spark/test_cluster.py",
+    "readers.md": "tests/loopback/test_readers_page.py",
+    "reliability.md": "targets of make, each hours long",
+    "views.md": "test_examples.py",
+}
+PAGES = [
+    page
+    for page in sorted(DOCS.glob("*.md"))
+    if page not in SESSIONS and page.name not in NOT_HERE
+    if {"sh", "sql"} & {block.language for block in blocks(page.read_text(encoding="utf-8"))}
+]
+UNEXECUTED = {
+    r"broker (?:serve|top|run) |--watch|--follow|curl -N|^tail -f": "ends when somebody ends it",
+    r"^(?:export|BROKER_ADMIN_\w+=.*) ": "another machine",
+    r"^install ": "files of root: tests/shipping/test_systemd.py",
+    r"broker drain -c config/|--timeout 10": "ends an instance that the next line needs",
+    r"broker database create ": "a file has to be lost: tests/unit/cli/test_database.py",
+    r"broker partner ": "certificates of both sides: how-to/two-organizations.md",
+    r"broker bench |bench\.run|^make ": "minutes of measuring: tests/loopback/test_bench.py",
+    r"broker pipeline ": "Spark: tests/spark",
+    r"completion zsh": "another shell",
+}
+PLACES = re.compile(r"/(?:var/lib/broker|run/broker|etc/broker|run/secrets|etc/bash_completion\.d)/")
+
+
+def commands(block: Block) -> list[str]:
+    """The lines of a block that are executed, with files in the working directory."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [PLACES.sub("", line) for line in lines if not any(re.search(one, line) for one in UNEXECUTED)]
+
+
+def session(page: Path) -> Iterator[str]:
+    """The blocks of a page as one session, after the files of the tutorial."""
+    for block in blocks((DOCS / "tutorial.md").read_text(encoding="utf-8")):
+        if PATH.match(block.text):
+            yield f"```{block.language}\n{block.text}```"
+    yield SETUP.read_text(encoding="utf-8")
+    for block in blocks(page.read_text(encoding="utf-8")):
+        if block.language == "sql":
+            yield f"```sql\n-- line-{block.line}.sql\n{block.text}```"
+            yield f"```sh\nbroker sql -c orders.toml -d shop < line-{block.line}.sql\n```"
+        elif block.language == "sh" and (lines := commands(block)):
+            prepared = ["python prepare.py"] if re.search(r"\b(?:quarantine|dialogs|receive|why)\b", block.text) else []
+            yield "\n".join(["```sh", *prepared, *lines, "```"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_a_reference_page_work(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("BROKER_CONFIG", "orders.toml")
+    generate(tmp_path / "journal", messages=50)
+    file = tmp_path / page.name
+    file.write_text("\n".join(session(page)), encoding="utf-8")
+
+    with Reading(file) as reading:
+        reading.read()
