@@ -40,9 +40,6 @@ def in_state(shop: Shop, state: str) -> Dialog:
     return dialog
 
 
-# --- a new broker instance ----------------------------------------------------------------------------------
-
-
 def test_new_broker_keeps_what_statements_made_and_no_conversation(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     dialog = shop.begin(db)
@@ -75,9 +72,6 @@ def test_new_broker_accounts_for_every_message_that_was_sent(shop: Shop) -> None
         new_broker(db, NEW)
 
     assert {"sent": 16, "acknowledged": 12, NEW_BROKER: 4} == dict(db.execute("SELECT * FROM broker_ledger"))
-
-
-# --- an error for every conversation ------------------------------------------------------------------------
 
 
 def test_open_conversation_ends_with_an_error_at_both_ends(shop: Shop) -> None:
@@ -139,9 +133,6 @@ def test_end_of_a_conversation_whose_error_is_on_its_way_waits_until_the_far_sid
         (16,),
     ]
     assert db.execute("SELECT count(*) FROM broker_message").fetchone() == (0,)
-
-
-# --- what there is ----------------------------------------------------------------------------------------------
 
 
 def test_conversations_are_counted_by_state_and_messages_by_where_they_wait(shop: Shop) -> None:

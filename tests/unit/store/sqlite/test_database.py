@@ -43,9 +43,6 @@ def _refusal(path: Path, instance: UUID | None = None) -> str:
     return caught.value.problem
 
 
-# --- opening ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_used", [False, True])
 def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path, *, is_used: bool) -> None:
     """Or the file of an application is given ours next to its own tables."""
@@ -137,9 +134,6 @@ def test_schema_is_made_whole_or_not_at_all(path: Path, monkeypatch: pytest.Monk
     left.close()
 
 
-# --- several at once ----------------------------------------------------------------------------------------
-
-
 def test_many_may_make_and_open_the_same_file_at_once(path: Path) -> None:
     start = threading.Barrier(8)
     identities: list[bytes] = []
@@ -207,9 +201,6 @@ def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypa
     assert len(errors) == 1
 
 
-# --- what a daemon takes beside it ---------------------------------------------------------------------------
-
-
 def test_only_one_daemon_may_have_a_database(path: Path) -> None:
     """By whatever name."""
     link = path.with_name("link.db")
@@ -268,9 +259,6 @@ def test_a_lock_is_seen_without_taking_it(path: Path) -> None:
     os.close(lock)
 
     assert ((False, False), True, False) == (before, held, is_locked(path))
-
-
-# --- a file that is not where it was any more ------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -63,9 +63,6 @@ def ledger(db: sqlite3.Connection) -> dict[str, int]:
     return dict(rows(db, "SELECT entry, messages FROM broker_ledger"))
 
 
-# --- maintenance as a whole -------------------------------------------------------------------------------------
-
-
 WORK = (
     "UPDATE broker_conversation SET dialog_timer = 1750000000 WHERE endpoint_id = 1",
     "UPDATE broker_conversation SET lifetime = 1750000000 WHERE endpoint_id = 2",
@@ -99,9 +96,6 @@ def test_each_kind_of_work_is_seen_and_done_and_done_again_after_a_roll_back(db:
     tables = ("tombstone", "received", "fragment", "failure", "transmission_part")
     assert [[]] * len(tables) == [rows(db, f"SELECT 1 FROM broker_{name}") for name in tables]
     assert ([], False) == maintenance.run(db, NOW)
-
-
-# --- lifetimes --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("state", "service"), [("CO", "Orders"), ("DI", "Orders"), ("CO", None)])
@@ -177,9 +171,6 @@ def test_clock_that_went_forward_and_back_forgets_none(db: sqlite3.Connection) -
     assert 2 == len(queued(db))
 
 
-# --- timers -----------------------------------------------------------------------------------------------------
-
-
 def set_timer(db: sqlite3.Connection, at: float, endpoint_id: int = 1) -> None:
     db.execute("UPDATE broker_conversation SET dialog_timer = ? WHERE endpoint_id = ?", (at, endpoint_id))
 
@@ -216,9 +207,6 @@ def test_side_that_has_ended_or_failed_has_no_timer(db: sqlite3.Connection, stat
     assert next_timer(db) is None
 
 
-# --- local failures ---------------------------------------------------------------------------------------------
-
-
 def test_application_of_a_dialog_that_cannot_be_sent_reads_an_error_and_nothing_of_it_is_sent(
     db: sqlite3.Connection,
 ) -> None:
@@ -233,9 +221,6 @@ def test_application_of_a_dialog_that_cannot_be_sent_reads_an_error_and_nothing_
     assert [(ERROR, error_body(FAULT.code, FAULT.text))] == queued(db)
     assert [other.endpoint_id] == rows(db, "SELECT endpoint_id FROM broker_transmission")
     assert {"sent": 2, "error at this side": 4} == ledger(db)
-
-
-# --- purging ----------------------------------------------------------------------------------------------------
 
 
 def keep(db: sqlite3.Connection, endpoint_id: int, sequence: int, count: int) -> None:

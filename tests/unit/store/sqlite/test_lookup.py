@@ -73,9 +73,6 @@ def test_sides_under_way_are_read_in_their_order_and_not_what_is_closed_or_faile
     assert [handles[state] for state in handles if state not in over] == [one.conversation_handle for one in others]
 
 
-# --- where a conversation is ------------------------------------------------------------------------------------
-
-
 def find(shop: Shop, guid: uuid.UUID) -> ConversationFacts:
     return find_conversation(shop.connect(), guid.bytes, time.time())
 

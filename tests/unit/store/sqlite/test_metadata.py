@@ -138,9 +138,6 @@ def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
     assert services == [None, *"AAABBBCCC"]
 
 
-# --- message types and contracts ---
-
-
 def _invoicing(db: sqlite3.Connection) -> None:
     put_message_type(db, "Invoice", Validation.WELL_FORMED_XML)
     put_message_type(db, "Receipt", Validation.EMPTY)
@@ -172,25 +169,6 @@ def test_contract_comes_back_as_put(db: sqlite3.Connection) -> None:
     assert db.execute("SELECT contract_id FROM broker_contract").fetchall() == [(65536,)]
     assert message_rule(db, "Invoicing", DEFAULT) == Rule(DEFAULT, None)
 
-
-def test_rule_is_what_the_contract_says_of_the_type(db: sqlite3.Connection) -> None:
-    assert message_rule(db, "Invoicing", "Invoice") is None
-    _invoicing(db)
-    put_message_type(db, "Loose", Validation.JSON)
-
-    rules = [message_rule(db, "Invoicing", name) for name in ("Invoice", "Receipt", DEFAULT, "Loose", "None")]
-
-    assert rules == [
-        Rule("Invoice", SentBy.INITIATOR, Validation.WELL_FORMED_XML),
-        Rule("Receipt", SentBy.TARGET, Validation.EMPTY),
-        Rule(DEFAULT, SentBy.ANY),
-        Rule("Loose", None, Validation.JSON),
-        Rule("None", None, is_declared=False),
-    ]
-    assert [message_rule(db, contract, "Invoice") for contract in ("invoicing", DEFAULT)] == [None, None]
-
-
-# --- priorities ---
 
 ANY = None
 SPECIFIC_FIRST = [
@@ -224,9 +202,6 @@ def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:
     assert (find_priority_for(db, "L"), find_priority_for(db, "C")) == ("p", None)
     assert (Priority("p", None, "L", None, 1), None) == (find_priority(db, "p"), find_priority(db, "P"))
     assert ("p", None) == (find_priority_about(db, None, "L", None), find_priority_about(db, "C", None, "R"))
-
-
-# --- permissions and bindings ---
 
 
 def rule(state: PermissionState, principal: str = "a", service: str = "s") -> PermissionRule:

@@ -100,9 +100,6 @@ def test_every_fragment_tells_when_its_message_was_queued(db: sqlite3.Connection
     assert {1001.25} == {fragment.enqueued_at for fragment in load(db, 1, 0, fragments=2, size=10)}
 
 
-# --- finding ----------------------------------------------------------------------------------------------------
-
-
 def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
     """A bound one is found bound, and with what it has stored."""
     dialog = begin(db, b"a", b"b")
@@ -125,9 +122,6 @@ def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sql
 
     assert up_to == (5, 2, 2)
     assert [(2, 1), (1, 1)] == [(entry.endpoint_id, entry.first_sequence) for entry in found]
-
-
-# --- loading ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,9 +161,6 @@ def test_place_beyond_the_end_of_a_message_begins_with_its_last_fragment(db: sql
     assert [(0, 2), (1, 0)] == [fragment.place for fragment in load(db, 0, 99)]
 
 
-# --- large messages ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [1000, 65_536, PART_BYTES, 300_000, 3 * PART_BYTES])
 @pytest.mark.parametrize("length", [1, 2 * PART_BYTES, 2 * PART_BYTES + 7])
 def test_message_in_parts_is_cut_as_one_in_a_row_is(db: sqlite3.Connection, size: int, length: int) -> None:
@@ -197,9 +188,6 @@ def test_part_that_is_gone_is_a_damaged_file(db: sqlite3.Connection) -> None:
 
     with pytest.raises(sqlite3.DatabaseError, match="part 1 of message 1 in the transmission queue is gone"):
         load(db, fragments=1000, size=65_536)
-
-
-# --- envelopes --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("left", "lifetime"), [(60, 60), (0.4, 1), (1860, 60)])
@@ -269,9 +257,6 @@ def test_end_is_loaded_behind_everything_sent(
 
     assert {1} == {fragment.place[0] for fragment in ends}
     assert (type_name, body) == (decode_envelope(ends[0].body)[0].type, b"".join(payload(one) for one in ends))
-
-
-# --- statuses ---------------------------------------------------------------------------------------------------
 
 
 def test_statuses_are_noted_with_their_time_and_removed(db: sqlite3.Connection) -> None:

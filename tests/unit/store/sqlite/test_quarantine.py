@@ -200,9 +200,6 @@ def test_a_queue_that_asks_for_it_is_turned_off_after_five_failures_in_a_row(
     assert [False, False, False, False, True] == again
 
 
-# --- what is kept -------------------------------------------------------------------------------------------
-
-
 def test_an_exception_is_kept_with_the_end_of_its_traceback() -> None:
     """Also with half a character, as `json.loads` makes of what any far side may send."""
     with pytest.raises(ValueError, match="the end") as caught:
@@ -234,9 +231,6 @@ def test_a_failure_tells_of_its_message_and_of_what_waits_behind_it(shop: Shop, 
     assert ("E: text", "Traceback") == (failure.error, failure.traceback)
     assert failure == find(db, dialog.conversation_handle.bytes) == find(db, dialog.conversation_id.bytes)
     assert find(db, bytes(16)) is None
-
-
-# --- what can be done ---------------------------------------------------------------------------------------
 
 
 def test_resume_makes_all_of_the_dialog_ready_and_starts_counting_again(shop: Shop, db: sqlite3.Connection) -> None:
@@ -302,9 +296,6 @@ def test_a_large_message_that_leaves_its_queue_is_left_to_the_daemon(db: sqlite3
     assert 1 == db.execute("SELECT count(*) FROM broker_received").fetchone()[0]
     assert 0 == db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
     assert 2 == db.execute("SELECT count(*) FROM broker_fragment").fetchone()[0]
-
-
-# --- rests --------------------------------------------------------------------------------------------------
 
 
 def test_rests_grow_by_two_up_to_a_limit_and_are_spread_by_a_quarter() -> None:

@@ -193,10 +193,6 @@ def test_a_record_that_is_being_written_or_is_none_is_passed_over(db: sqlite3.Co
     assert [] == told
 
 
-# --- test_monitor ---
-# What watches a queue: whether somebody reads, and whether somebody should.
-
-
 def orders(shop: Shop) -> Monitor:
     (monitor,) = [one for one in queue_monitors(shop.path) if one.queue_name == "OrdersQueue"]
     return monitor

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.conversation.frames import Contact
-from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, SentBy, Validation
+from broker.conversation.message_types import SentBy, Validation
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
@@ -35,8 +35,6 @@ NOW = 1_750_000_000.0
 TYPES: Mapping[str, tuple[Validation, SentBy]] = {
     "Any": (Validation.NONE, SentBy.ANY),
     "Ours": (Validation.NONE, SentBy.TARGET),
-    "Nothing": (Validation.EMPTY, SentBy.INITIATOR),
-    "Xml": (Validation.WELL_FORMED_XML, SentBy.ANY),
     "Json": (Validation.JSON, SentBy.ANY),
 }
 PLACES = "SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = 1 ORDER BY 1, 2"
@@ -47,7 +45,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db = open_database(tmp_path / "bank.db", "Billing")
     for name, (validation, _) in TYPES.items():
         put_message_type(db, name, validation)
-    put_message_type(db, "Elsewhere", Validation.NONE)
     put_contract(db, "Declared", {name: sent_by for name, (_, sent_by) in TYPES.items()})
     yield db
     db.close()
@@ -93,9 +90,6 @@ def test_strays_behind_the_last_fragment_are_no_part_of_the_message(
     assert (ENVELOPE, b"ab") == fragments.join(5, 1)
     assert (0, []) == (fragments.count, rows(db, PLACES))
     assert [EarlyFragment.KEPT] * 2 == [fragments.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
-
-
-# --- what is early ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> None:
@@ -157,9 +151,6 @@ def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) ->
     assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
 
 
-# --- large messages ---------------------------------------------------------------------------------------------
-
-
 def keep_large(fragments: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
     """A message of this many bytes, all kept but its last fragment; the number of that."""
     payload = begins + b" " * (size - len(begins))
@@ -218,9 +209,6 @@ def test_large_message_is_checked_a_fragment_at_a_time(
 
     assert (problem is None) == (found is None)
     assert (problem or "") in (found or "")
-
-
-# --- queues -----------------------------------------------------------------------------------------------------
 
 
 def side(db: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
@@ -293,31 +281,6 @@ def test_dialog_in_quarantine_stays_in_order_there(db: sqlite3.Connection) -> No
     queue.flush()
 
     assert [(1, 4), (2, 1), (3, 1)] == rows(db, "SELECT endpoint_id, status FROM broker_message ORDER BY 1")
-
-
-@pytest.mark.parametrize(
-    ("type_name", "body", "number"),
-    [
-        ("Any", b"anything", None),
-        ("Ours", b"", 8457),
-        ("Nothing", b"x", 8430),
-        ("Xml", b"<a>", 9616),
-        ("Elsewhere", b"", 8498),
-        ("Unheard of", b"", 8428),
-        (END_DIALOG, b"", 8428),
-        (ERROR, b"", 8428),
-        (DIALOG_TIMER, b"", 8428),
-    ],
-)
-def test_declared_contract_is_kept_to(db: sqlite3.Connection, type_name: str, body: bytes, number: int | None) -> None:
-    """One that is not declared lets all pass but the broker's own types."""
-    queue, one, other = QueueWriter(db, NOW), side(db), side(db, "Undeclared")
-
-    refusals = [queue.why_refused(one, type_name, body) for _ in range(2)]
-
-    assert [number] * 2 == [None if refusal is None else refusal.number for refusal in refusals]
-    is_ours = type_name in {END_DIALOG, ERROR, DIALOG_TIMER}
-    assert is_ours == (queue.why_refused(other, type_name, body) is not None)
 
 
 @pytest.mark.parametrize(("type_name", "number"), [("Any", None), ("Json", 8430), ("Ours", 8457)])

@@ -31,6 +31,7 @@ from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
 from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NO_GUID, Flag
 from broker.store.port import AckState, ReceiveResult
+from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_queue, put_service
@@ -355,6 +356,20 @@ def test_too_early_message_is_neither_kept_nor_acknowledged(desk: Desk, far: Far
     assert ((1, 0), (), True) == (state.place, state.held, state.is_urgent)
 
 
+def test_too_much_out_of_order_is_not_kept_and_arrives_again(
+    desk: Desk, far: FarSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassembly, "EARLY_FRAGMENTS_MAX", 2)
+    desk.take(far.message(0, b"0"))
+
+    result = desk.take(*[far.message(number, b"%d" % number) for number in (2, 3, 4, 5)])
+
+    assert dropped(Disposition.OUT_OF_SEQUENCE, 2) == result.dropped
+    assert ((2, 0, 0), (3, 0, 0)) == ack_state(result).held
+    desk.take(*[far.message(number, b"%d" % number) for number in (1, 4, 5)])
+    assert [b"%d" % number for number in range(6)] == desk.bodies
+
+
 def test_both_sides_of_a_dialog_may_live_in_one_database(desk: Desk) -> None:
     dialog = begin_dialog(desk.db, from_service="Orders", to_service="Billing")
     dialog.send(b"there")
@@ -464,20 +479,29 @@ def test_message_with_an_invalid_envelope_fails_its_dialog_at_both_sides(
 
 
 @pytest.mark.parametrize(
-    ("message", "code"),
-    [(("Xml", b"<a>"), -9616), (("Ours", b""), -8457), (("Other", b""), -8428), ((DIALOG_TIMER, b""), -8428)],
+    ("type_name", "body", "code"),
+    [
+        ("Xml", b"<a>", -9616),
+        ("Nothing", b"x", -8430),
+        ("Ours", b"", -8457),
+        ("Elsewhere", b"", -8498),
+        ("Unheard of", b"", -8428),
+        (DIALOG_TIMER, b"", -8428),
+    ],
 )
 def test_message_that_breaks_the_contract_fails_the_dialog_at_both_sides(
-    desk: Desk, far: FarSide, message: tuple[str, bytes], code: int
+    desk: Desk, far: FarSide, type_name: str, body: bytes, code: int
 ) -> None:
-    put_message_type(desk.db, "Xml", Validation.WELL_FORMED_XML)
-    put_message_type(desk.db, "Ours", Validation.NONE)
-    put_contract(desk.db, "C", {"Xml": SentBy.INITIATOR, "Ours": SentBy.TARGET})
+    for name, validation in (("Xml", Validation.WELL_FORMED_XML), ("Nothing", Validation.EMPTY)):
+        put_message_type(desk.db, name, validation)
+    for name in ("Ours", "Elsewhere"):
+        put_message_type(desk.db, name, Validation.NONE)
+    put_contract(desk.db, "C", {"Xml": SentBy.INITIATOR, "Nothing": SentBy.ANY, "Ours": SentBy.TARGET})
     far.envelope = Envelope(type="Xml", contract="C")
     desk.take(far.message(0, b"<a/>"))
-    far.envelope = Envelope(type=message[0])
+    far.envelope = Envelope(type=type_name)
 
-    result = desk.take(far.message(1, message[1]), far.message(2, b"<a/>"))
+    result = desk.take(far.message(1, body), far.message(2, b"<a/>"))
 
     assert ([code], ["ER"]) == (codes(result), desk.states)
     assert ["Xml", ERROR] == [name for name, _ in queued(desk.db)]
@@ -670,17 +694,6 @@ def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is
 
     assert ["DI"] == desk.states
     assert [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")] == queued(desk.db)
-
-
-def test_whole_message_leaves_nothing_of_the_fragments_that_a_broken_sender_made_after_it(
-    desk: Desk, far: FarSide
-) -> None:
-    desk.take(far.message(0, b"0"), far.fragment((1, 3), b"stray"))
-
-    result = desk.take(far.message(1, b"1"))
-
-    assert ([b"0", b"1"], []) == (desk.bodies, desk.kept)
-    assert () == ack_state(result).held
 
 
 def test_fault_becomes_an_error_message_and_what_waits_is_dropped(desk: Desk, target: FarSide) -> None:

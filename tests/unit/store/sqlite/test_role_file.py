@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,43 +24,29 @@ from broker.store.sqlite.role_file import (
 )
 
 
-def test_where_nothing_is_left_one_may_be_made(path: Path) -> None:
-    check_remains(path)
-    path.touch()  # as an application makes it that only connects
-    check_remains(path)
+@pytest.mark.parametrize(
+    ("left", "is_taken_over", "reported_epoch", "problem"),
+    [
+        ([], False, 0, None),
+        ([""], False, 0, None),  # as an application makes it that only connects
+        (["-wal"], False, 0, r"missing or empty, and its .*orders\.db-wal is there.*put the file back next to it"),
+        (["", "-shm"], False, 0, r"missing or empty, and its .*orders\.db-shm is there.*put the file back next to it"),
+        ([], True, 0, "put the file or a backup back; to start with an empty"),
+        ([], False, 4, "there is no database in it"),
+    ],
+)
+def test_a_file_may_be_made_where_nothing_is_left_of_another(
+    path: Path, left: list[str], *, is_taken_over: bool, reported_epoch: int, problem: str | None
+) -> None:
+    for suffix in left:
+        path.with_name(f"orders.db{suffix}").touch()
+    if is_taken_over:
+        write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
 
-    assert may_make(path)
+    with nullcontext() if problem is None else pytest.raises(StoreUnavailableError, match=problem):
+        check_remains(path, reported_epoch=reported_epoch)
 
-
-@pytest.mark.parametrize("log", ["-wal", "-shm"])
-@pytest.mark.parametrize("is_empty", [True, False])
-def test_a_log_without_its_file_is_not_used_for_another(path: Path, log: str, *, is_empty: bool) -> None:
-    path.with_name(f"orders.db{log}").touch()
-    if is_empty:
-        path.touch()
-
-    with pytest.raises(StoreUnavailableError, match=f"missing or empty, and its .*orders.db{log} is there") as caught:
-        check_remains(path)
-
-    assert "put the file back next to it" in caught.value.problem
-
-
-def test_what_was_taken_over_and_is_gone_is_not_made_anew(path: Path) -> None:
-    write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
-
-    with pytest.raises(StoreUnavailableError, match=r"put the file or a backup back; to start with an empty"):
-        check_remains(path)
-
-    assert not may_make(path)
-    role_path(path).unlink()
-    check_remains(path)
-
-
-def test_what_this_instance_was_told_counts_as_well(path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match="there is no database in it"):
-        check_remains(path, reported_epoch=4)
-
-    assert not may_make(path, reported_epoch=4)
+    assert may_make(path, reported_epoch=reported_epoch) == (not is_taken_over and not reported_epoch)
 
 
 def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
@@ -89,34 +78,18 @@ def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path
         assert record == read_principal(path)
 
 
+TOLD = {"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": 1, "principal": "a", "since": 1}
+WRONG: dict[str, list[object]] = {
+    "broker_instance": ["no", 7],
+    "epoch": [None, -1, 2**63 - 1, math.inf, 2.0, True, "7"],
+    "principal": [5],
+    "since": [-1, 1e300, math.nan, "1"],
+}
+
+
 @pytest.mark.parametrize(
     "text",
-    [
-        "{",
-        "[]",
-        '{"broker_instance": "no", "epoch": 1, "principal": "a", "since": 1}',
-        '{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": null, "principal": "a", "since": 1}',
-        *(
-            f'{{"broker_instance": "69696969-6969-6969-6969-696969696969", "epoch": {epoch}, "principal": {name},'
-            f' "since": {since}}}'
-            for epoch, name, since in [
-                (-1, '"a"', 1),
-                (2**63 - 1, '"a"', 1),
-                ("1e999", '"a"', 1),
-                ("2.0", '"a"', 1),
-                ("true", '"a"', 1),
-                ('"7"', '"a"', 1),
-                (1, 5, 1),
-                (1, '"a"', -1),
-                (1, '"a"', "1e300"),
-                (1, '"a"', "NaN"),
-                (1, '"a"', '"1"'),
-            ]
-        ),
-        '{"broker_instance": 7, "epoch": 1, "principal": "a", "since": 1}',
-        "[" * 100_000,
-        "\xff",
-    ],
+    ["{", "[]", "[" * 100_000, "\xff", *[json.dumps(TOLD | {name: one}) for name in WRONG for one in WRONG[name]]],
 )
 def test_what_was_damaged_says_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "orders.db"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.frames import Contact, Travel, ack_frame
+from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
-from broker.protocol.frame import Header, decode_dialog
 from broker.security.secured import Mode, Secured
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close, fail, purge_tombstones
@@ -169,7 +167,6 @@ def test_what_has_changed_is_written_and_acknowledged_messages_are_removed(
     assert side == side_of(db, 1), "and the far side that is known stays"
 
 
-HERE = b"h" * 16
 LIFETIME = 5000.0
 EMPTY = ("broker_conversation", "broker_transmission", "broker_message", "broker_failure")
 
@@ -184,11 +181,6 @@ def begin_as(db: sqlite3.Connection, **columns: object) -> bytes:
             (value, dialog.conversation_id.bytes),
         )
     return dialog.conversation_id.bytes
-
-
-def header_of(contact: Contact) -> Header:
-    """Of any frame that this side sends."""
-    return decode_dialog(ack_frame(contact, Travel(), b"m" * 16, (0, 0)))[0]
 
 
 def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Connection) -> None:
@@ -236,23 +228,6 @@ def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
     assert [NOW + seconds] == rows(db, "SELECT expire_time FROM broker_tombstone")
 
 
-def test_tombstone_is_found_by_dialog_and_side_and_moves_on(db: sqlite3.Connection) -> None:
-    far = Contact(begin_as(db, receive_sequence=3), False, "//far/Billing", b"f" * 16, "Orders", HERE)
-    close(db, 1, NOW, FailureReason.CLEANUP)
-
-    tombstone = SideTable(db, HERE, NOW).find_tombstone(header_of(far))
-    assert tombstone is not None
-    assert Contact(far.conversation_id, True, "Orders", HERE, "//far/Billing") == tombstone.contact
-    assert (3, 0) == tombstone.expected
-    SideTable(db, HERE, NOW).move_tombstone(tombstone, (7, 2))
-
-    again = SideTable(db, HERE, NOW).find_tombstone(header_of(far))
-    assert again is not None
-    assert (7, 2) == again.expected == tombstone.expected
-    assert SideTable(db, HERE, NOW).find_tombstone(header_of(replace(far, is_initiator=True))) is None
-    assert SideTable(db, HERE, NOW).find_tombstone(header_of(replace(far, conversation_id=bytes(16)))) is None
-
-
 def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.Connection) -> None:
     for number in range(5):
         begin_as(db)
@@ -263,9 +238,6 @@ def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.C
     assert purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
     assert not purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
     assert [NOW + 3, NOW + 4] == rows(db, "SELECT close_time FROM broker_tombstone ORDER BY 1")
-
-
-# --- single columns ---------------------------------------------------------------------------------------------
 
 
 def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:

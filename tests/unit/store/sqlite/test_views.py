@@ -175,9 +175,6 @@ def test_permissions_of_the_instance_are_in_every_database_and_those_of_a_databa
     assert [] == ask("SELECT * FROM sys.remote_service_bindings", "msdb")
 
 
-# --- attached files ---
-
-
 @pytest.fixture
 def asking() -> Iterator[sqlite3.Connection]:
     """A connection to no file."""
@@ -191,9 +188,6 @@ def test_an_attached_file_is_read_only(shop: Shop, asking: sqlite3.Connection) -
     assert {name: queue.queue_id for name, queue in queues(shop.connect()).items()} == queue_numbers(asking, "one")
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         asking.execute("DELETE FROM one.broker_route")
-
-
-# --- rows of a database ---
 
 
 FAR = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")

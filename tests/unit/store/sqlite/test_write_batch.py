@@ -63,9 +63,6 @@ def refusal(store: SqliteStore, batch: WriteBatch = NOTHING) -> str:
     return caught.value.problem
 
 
-# --- what was sent ---------------------------------------------------------------------------------------------
-
-
 def begin(db: sqlite3.Connection) -> Dialog:
     return begin_dialog(db, from_service="Orders", to_service="//far/Billing")
 
@@ -100,9 +97,6 @@ def test_each_message_is_found_whatever_became_of_others(store: SqliteStore, pat
                     store.connection.execute(f"PRAGMA query_only = {step == 'fail'}")
                     store.write_in_writer(replace(NOTHING, frames=[ack]))
                 store.connection.execute("PRAGMA query_only = 0")
-
-
-# --- reading ----------------------------------------------------------------------------------------------------
 
 
 def test_batch_with_nothing_to_do_writes_nothing(store: SqliteStore, dialog: Dialog) -> None:
@@ -186,17 +180,6 @@ def test_what_is_not_wanted_or_does_not_fit_is_only_found(
     assert ([1], [], []) == ([one.endpoint_id for one in result.found], result.loaded, result.postponed)
 
 
-# --- writing ----------------------------------------------------------------------------------------------------
-
-
-def test_expired_dialogs_end_only_when_maintenance_is_due(store: SqliteStore, dialog: Dialog) -> None:
-    late = replace(NOTHING, now=time.time() + 61)
-
-    assert (store.write_in_writer(late).finished, states(store.connection)) == ([], ["CO"])
-    result = store.write_in_writer(replace(late, is_maintenance_due=True))
-    assert (result.finished, states(store.connection)) == ([1], ["ER"])
-
-
 def test_the_next_timer_is_returned(store: SqliteStore, dialog: Dialog, arrival: WriteBatch) -> None:
     begin_dialog(store.connection, from_service="Orders", to_service="//far/Billing")
     store.connection.execute("UPDATE broker_conversation SET dialog_timer = ? + endpoint_id", (NOW,))
@@ -244,9 +227,6 @@ def test_the_log_is_copied_back_by_the_daemon_before_an_application_has_to(
     assert before < CHECKPOINT_PAGES * 4096 < path.stat().st_size
 
 
-# --- the file and its failures ------------------------------------------------------------------------------------
-
-
 def test_nothing_is_stored_into_a_file_that_is_gone_and_it_goes_on_when_that_is_back(
     store: SqliteStore, path: Path, arrival: WriteBatch
 ) -> None:
@@ -284,9 +264,6 @@ def test_damaged_file_is_reported(path: Path, arrival: WriteBatch) -> None:
         assert "put back a backup, or save what can be read" in refusal(store, arrival)
         with pytest.raises(StoreUnavailableError, match="put back a backup, or save what can be read"):
             SqliteStore(path, db, fragment_size=1000)
-
-
-# --- the right to write -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_writing", [True, False])
