@@ -36,18 +36,6 @@ async def until(condition: Callable[[], bool], what: str = "it") -> None:
         await asyncio.sleep(0.005)
 
 
-class Told:
-    """Stands for a module's `log`: the events, in order, whatever the level."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def _note(self, event: str, **_fields: object) -> None:
-        self.events.append(event)
-
-    debug = info = warning = error = _note
-
-
 def count(shop: Shop, table: str, where: str = "1") -> int:
     """Rows of a table."""
     with closing(sqlite3.connect(shop.path)) as db:

@@ -81,9 +81,6 @@ def test_what_is_no_time_of_the_range_is_told(value: object, shown: str) -> None
     assert sentence == str(caught.value)
 
 
-# --- where applications give them -------------------------------------------------------------------------------
-
-
 RECEIVED = [
     ({"top": 1.5}, "Msg 127: top has to be a whole number, 1 .. 2147483647, not 1.5"),
     ({"poison": -1}, "Msg 127: poison has to be a whole number, 0 .. 2147483647, not -1"),
@@ -127,9 +124,6 @@ async def test_wait_may_be_for_ever(shop: Shop) -> None:
         shop.arrive(shop.begin(other), b"at last")
 
         assert [b"at last"] == [message.body for message in await waiting]
-
-
-# --- connection ---
 
 
 BEGINNING = {"from_service": "Orders", "to_service": "//far/Billing"}
@@ -212,8 +206,6 @@ async def test_what_is_no_dialog_is_refused(shop: Shop, call: Callable[[Any, Any
         with pytest.raises(TypeError, match=r"not broker\.aio\.Dialog"):
             call(broker, awaited)
 
-
-# --- name ---
 
 GUID = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 

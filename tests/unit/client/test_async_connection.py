@@ -13,6 +13,7 @@ import pytest
 
 from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
+from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
 from tests.support.shop import Shop
 
@@ -36,9 +37,6 @@ async def until(is_so: Any) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.002)
-
-
-# --- transactions -------------------------------------------------------------------------------------------
 
 
 async def test_each_call_commits_by_itself(shop: Shop) -> None:
@@ -127,9 +125,6 @@ async def test_transaction_inside_another_one_or_begun_by_hand_is_refused(shop: 
     assert (628, [1, 2]) == (caught.value.number, ids(shop))
 
 
-# --- cancellation -------------------------------------------------------------------------------------------
-
-
 class Gate:
     """A call that has begun in the thread and ends when it is let."""
 
@@ -213,7 +208,24 @@ async def test_commit_that_has_begun_is_seen_to_its_end(shop: Shop, *, is_late: 
     assert ids(shop) == ([] if is_late else [1])
 
 
-# --- what waits ---------------------------------------------------------------------------------------------
+def counting(db: sqlite3.Connection, pauses: int) -> Waiting[str]:
+    for number in range(pauses):
+        db.execute("SELECT 1")
+        yield Doorbell("", 0).within(0.001 * number)
+    db.execute(INSERT, (1,))
+    return "there"
+
+
+async def test_wait_that_is_cancelled_before_it_found_anything_harms_nothing(shop: Shop) -> None:
+    async with connect(shop) as db, db:
+        await db.execute(INSERT, [5])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await db.run_steps(lambda plain: counting(plain, 100_000))
+        await db.execute(INSERT, [6])
+        assert "there" == await db.run_steps(lambda plain: counting(plain, 5))
+
+    assert [1, 5, 6] == ids(shop)
 
 
 async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:
@@ -238,9 +250,6 @@ async def test_find_that_nobody_saw_is_undone(shop: Shop) -> None:
                     await task
 
     assert [] == ids(shop)
-
-
-# --- opening and closing ------------------------------------------------------------------------------------
 
 
 async def test_connection_can_be_awaited_and_closed_twice(shop: Shop) -> None:

@@ -107,8 +107,6 @@ def test_no_body_and_text_that_is_no_utf_8_are_errors_of_the_original() -> None:
     assert len(str(caught.value)) < 200
 
 
-# --- header ---
-
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, QUIET = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
 ROWS = "SELECT message_sequence_number, headers, flags FROM broker_transmission ORDER BY transmission_id"
@@ -119,9 +117,6 @@ def span(flags: int = 1, state: TraceState | None = None) -> NonRecordingSpan:
     return NonRecordingSpan(
         SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=False, trace_flags=TraceFlags(flags), trace_state=state)
     )
-
-
-# --- what is carried ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("parent", "flags"), [(SAMPLED, int(Flag.TRACE)), (QUIET, 0), ("nonsense", 0)])
@@ -148,9 +143,6 @@ def test_what_are_no_headers_is_refused(headers: Any, problem: str) -> None:
     assert 8412 == caught.value.number
 
 
-# --- how they are sent --------------------------------------------------------------------------------------
-
-
 def test_every_way_to_send_takes_headers(shop: Shop, dialog: Dialog) -> None:
     told, large = {"n": "1"}, bytes(2 << 20)
 
@@ -164,9 +156,6 @@ def test_every_way_to_send_takes_headers(shop: Shop, dialog: Dialog) -> None:
     one = ('{"n": "1"}', 0)
     traced = (json.dumps({"traceparent": SAMPLED}), int(Flag.TRACE))
     assert [one, traced, one, one, one, one, (None, 0)] == [row[1:] for row in shop.look(ROWS)]
-
-
-# --- the span at work ---------------------------------------------------------------------------------------
 
 
 def test_context_of_the_span_at_work_is_sent_by_itself(shop: Shop, dialog: Dialog) -> None:
@@ -212,8 +201,6 @@ def test_nothing_is_imported_for_those_who_do_not_trace() -> None:
 
     assert (0, "") == (done.returncode, done.stderr)
 
-
-# --- stream ---
 
 LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
 

@@ -295,9 +295,6 @@ def test_dialog_tells_what_its_row_says(shop: Shop) -> None:
         assert 8426 == shop.refusal(partial(getattr, dialog, name))
 
 
-# --- securing ---
-
-
 @pytest.mark.parametrize(
     ("binding", "encryption", "certificate", "secured"),
     [
@@ -334,9 +331,6 @@ def test_a_binding_forces_security_and_without_one_encryption_decides_and_a_cert
         assert 32 == len(one.secret)
         one = other = one._replace(secret=b"?")
     assert secured == one == other
-
-
-# --- status ---
 
 
 @pytest.fixture(autouse=True)

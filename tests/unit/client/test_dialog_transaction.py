@@ -17,48 +17,9 @@ from broker.errors import StoreUnavailableError
 from broker.store.sqlite.schema import PART_BYTES
 from tests.support.shop import Shop
 
-LEVELS = ("", "IMMEDIATE", "EXCLUSIVE", None)
-# --- the application's transaction --------------------------------------------------------------------------
 
-
-def test_rollback_brings_back_what_was_received_sent_and_ended(shop: Shop) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-        dialog.send(b"one")
-    shop.arrive(dialog, b"answer", b"another")
-
-    receive(db, queue="OrdersQueue", top=1)
-    dialog.send(b"two")
-    dialog.end()
-    db.rollback()
-
-    assert shop.seen() == {"conversations": ["CO"], "sent": [b"one"]}
-    assert [message.body for message in receive(db, queue="OrdersQueue")] == [b"answer", b"another"]
-
-
-def test_message_that_does_not_fit_leaves_the_dialog_as_it_was(shop: Shop) -> None:
-    """The application may catch the error and commit: no sequence number may be missing then."""
-    db = shop.connect()
-    dialog = shop.begin(db)
-    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
-
-    with pytest.raises(sqlite3.DataError):
-        dialog.send(bytes(2000))
-    sequence = dialog.send(b"small")
-    db.commit()
-
-    assert sequence == 0
-    assert shop.seen() == {"conversations": ["CO"], "sent": [b"small"]}
-
-
-# --- many at once -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"isolation_level": level} for level in LEVELS], ids=str)
-def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
-    shop: Shop, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("level", ["", "IMMEDIATE", "EXCLUSIVE", None])
+def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(shop: Shop, level: Any) -> None:
     """Every third transaction is rolled back, so that its messages go to whoever comes next."""
     owner = shop.connect(isolation_level=None)
     dialogs = [shop.begin(owner) for _ in range(3)]
@@ -67,10 +28,10 @@ def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
     failures: list[Exception] = []
 
     def work() -> None:
-        db = sqlite3.connect(shop.path, timeout=0, **options)
+        db = sqlite3.connect(shop.path, timeout=0, isolation_level=level)
         try:
             for turn in count():
-                if options["isolation_level"] is None:
+                if level is None:
                     db.execute("BEGIN")
                 messages = receive(db, queue="OrdersQueue", top=4)
                 if not messages:
@@ -103,9 +64,6 @@ def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(
     assert 120 == len(shop.seen()["sent"])
 
 
-# --- what is on the disk ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["OFF", "NORMAL"])
 def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop: Shop, mode: str) -> None:
     """A number that was sent and is given again would be a duplicate there: the message behind it would be lost."""
@@ -128,9 +86,6 @@ def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop:
     shop.arrive(dialog, b"y")
     assert [b"y"] == [message.body for message in receive(db, queue="OrdersQueue")]
     dialog.end(cleanup=True)
-
-
-# --- memory -------------------------------------------------------------------------------------------------
 
 
 def test_body_of_any_length_takes_little_memory(shop: Shop) -> None:

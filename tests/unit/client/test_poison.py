@@ -116,8 +116,6 @@ def test_file_that_cannot_be_used_is_done_without(path: str, monkeypatch: pytest
     assert not beside(path).with_name("elsewhere").exists()
 
 
-# --- rollback ---
-
 QUEUE = 2  # any number: the memory goes by it, and only turning off looks at the row
 
 
@@ -152,6 +150,16 @@ def again(
     answer = admit(db, path_of(db), QUEUE, first_rows(db, order, size), poison=poison, may_commit=commit)
     db.execute("ROLLBACK")
     return answer
+
+
+def test_the_memory_is_bounded(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollback, "REMEMBERED_MAX", 2)
+    db = arrived(shop, b"one", b"two", b"three")
+
+    for order in (1, 2, 3):
+        again(db, order)
+
+    assert [2, 3] == [order for _, order in rollback._handed_out]
 
 
 def test_a_message_alone_may_come_back_until_it_is_poison(shop: Shop) -> None:

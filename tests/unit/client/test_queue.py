@@ -19,7 +19,6 @@ from broker.client.claims import (
     finish_claim,
     next_rest_end,
     record_crashes,
-    release_claim,
 )
 from broker.client.dialog import Dialog
 from broker.client.queue import QueueSelection, Scope, first_group, next_messages, queue_of
@@ -101,22 +100,6 @@ def test_a_group_whose_message_failed_gives_its_first_message_alone(
     assert next_rest_end(db, NOW) is None
 
 
-def test_a_claim_that_is_lost_is_not_settled_and_a_later_lock_of_the_same_process_stays(
-    shop: Shop, db: sqlite3.Connection, slot: int
-) -> None:
-    arrived(shop, db, b"1")
-    lost = take(db, slot)
-    db.execute("DELETE FROM broker_group_lock")
-    claim = take(db, slot, now=NOW + 1)
-    assert lost is not None
-    assert claim is not None
-
-    assert not release_claim(db, lost)
-    assert release_claim(db, claim)
-    with pytest.raises(ClaimLostError):
-        finish_claim(db, claim, [1])
-
-
 def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(
     shop: Shop, db: sqlite3.Connection, slot: int
 ) -> None:
@@ -188,9 +171,6 @@ def test_a_message_that_came_after_the_claim_is_not_blamed(shop: Shop, db: sqlit
 
     assert [] == crashes
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
-
-
-# --- what is ready ---
 
 
 QUEUE = 1

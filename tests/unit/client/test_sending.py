@@ -215,10 +215,16 @@ def test_transaction_that_bodies_end_splits_no_call(
         yield b"b"
         raise RuntimeError("the application's own")
 
+    def large() -> Iterator[bytes]:
+        yield LARGE
+        yield LARGE
+        db.commit()
+        raise RuntimeError("the application's own")
+
     with pytest.raises(RuntimeError, match="own"):
         dialog.send_many(bodies())
     with pytest.raises(RuntimeError, match="own"):
-        dialog.send(raising_after_commit(db))
+        dialog.send(large())
     numbers = dialog.send_many([b"c", b"d"])
     db.commit()
 
@@ -226,13 +232,6 @@ def test_transaction_that_bodies_end_splits_no_call(
     assert [b"before", b"c", b"d"] == [row[2] for row in shop.look(ROWS)]
     assert [] == shop.look("SELECT * FROM broker_transmission_part")
     assert [1] == shop.look("SELECT id FROM orders")
-
-
-def raising_after_commit(db: sqlite3.Connection) -> Iterator[bytes]:
-    yield LARGE
-    yield LARGE
-    db.commit()
-    raise RuntimeError("the application's own")
 
 
 @pytest.mark.parametrize("size", [1, LARGE_BYTES + 1])
@@ -360,9 +359,6 @@ def test_number_is_not_used_twice_when_the_second_write_of_a_send_fails(shop: Sh
 
     assert {"conversations": ["SO"], "sent": []} == shop.seen()
     assert 0 == dialog.send(b"kept")
-
-
-# --- spool ---
 
 
 @pytest.mark.parametrize("size", [0, 1, BATCH_BYTES // 2, BATCH_BYTES + 1])

@@ -22,8 +22,6 @@ from broker.store.sqlite.transaction import ask
 from tests.support.asleep import sleep_by
 from tests.support.shop import Shop
 
-# --- busy ---
-
 HOLDS = """
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -82,28 +80,9 @@ def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(
 INSERT = "INSERT INTO orders (id) VALUES (?)"
 
 
-class Autocommitting(sqlite3.Connection):
-    """As a connection that Python 3.12 and later open with `autocommit=True`; `isolation_level` then means nothing."""
-
-    autocommit = True
-
-
 def _ids(shop: Shop) -> list[int]:
     """What others see."""
     return [row[0] for row in shop.connect().execute("SELECT id FROM orders ORDER BY id")]
-
-
-# --- begun, joined, committed -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [{"isolation_level": None}, {"factory": Autocommitting}], ids=str)
-def test_connection_in_autocommit_mode_commits_each_by_itself(shop: Shop, options: dict[str, Any]) -> None:
-    db = shop.connect(**options)
-
-    with transaction(db):
-        ask(db, INSERT, (1,))
-
-    assert (_ids(shop), db.in_transaction) == ([1], False)
 
 
 def _failing(db: sqlite3.Connection, error: Exception, *, within: Any = transaction) -> None:
@@ -147,9 +126,6 @@ def test_failure_undoes_what_was_begun_here(shop: Shop, isolation_level: Any) ->
         _failing(db, ValueError("disk full"), within=whole)
 
 
-# --- a file that cannot be used -----------------------------------------------------------------------------
-
-
 @contextmanager
 def _no_room(path: Path) -> Iterator[None]:
     """No file of this process may grow above the log of the database as it is now."""
@@ -179,9 +155,6 @@ def test_full_disk_at_the_commit_is_told_and_nothing_is_committed(shop: Shop, is
 
     db.rollback()
     assert [] == shop.seen()["sent"]
-
-
-# --- waiting for other writers ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isolation_level", ["", "IMMEDIATE", None])
@@ -279,9 +252,6 @@ def test_joined_transaction_waits_for_another_writer_where_sqlite_would_not(
     db.execute("COMMIT")
 
     assert (3, [2]) == (len(pauses), _ids(shop))
-
-
-# --- the connection is the application's --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
