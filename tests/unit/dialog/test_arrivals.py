@@ -82,21 +82,8 @@ async def test_message_that_carries_it_saves_the_frame() -> None:
     assert [(2, (3, 0))] == far.heard
 
 
-# --- inbox ---
-
 INSIDE = Secured(None, "CN=orders")
 ORIGIN = object()
-
-
-def test_frames_are_taken_in_the_order_of_arrival() -> None:
-    inbox = Inbox()
-    for number, is_inside in enumerate((False, True, False, True)):
-        assert inbox.put(b"%d" % number, ORIGIN, INSIDE if is_inside else None, is_ack=False)
-
-    waiting = inbox.pop_batch()
-
-    assert ([b"0", b"1", b"2", b"3"], {1: INSIDE, 3: INSIDE}, 0, [ORIGIN] * 4) == waiting
-    assert ([], {}, 0, []) == inbox.pop_batch()
 
 
 def test_crowd_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +117,6 @@ def test_neither_acknowledgements_nor_messages_hold_up_the_others(monkeypatch: p
 
     assert ([b"message 0", b"message 1", b"ack 0", b"ack 1"], {0: INSIDE, 3: INSIDE}, 2) == turns[0][:3]
     assert ([b"message 2", b"ack 2"], {}, 1) == turns[1][:3]
-
-
-# --- stranger ---
 
 
 def contact(number: int) -> Contact:

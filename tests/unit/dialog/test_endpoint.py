@@ -16,17 +16,24 @@ import structlog
 
 from broker.client.dialog import begin_dialog
 from broker.dialog import arrivals as inbox
-from broker.dialog.endpoint import FAILURE_PAUSE, JUMP_SECONDS, MAINTENANCE_SECONDS, SETTLE_SECONDS, ClockJumpDetector
+from broker.dialog.endpoint import (
+    FAILURE_PAUSE,
+    JUMP_SECONDS,
+    MAINTENANCE_SECONDS,
+    REFUSAL_SECONDS,
+    SETTLE_SECONDS,
+    ClockJumpDetector,
+)
 from broker.dialog.route_requests import Inquiry, render_inquiry
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog, decode_fault
-from broker.protocol.layout import NO_GUID, FrameKind
+from broker.protocol.layout import FrameKind
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
 from broker.store.sqlite.hints import HINTS_VARIABLE, libc
-from broker.store.sqlite.transaction import LAPSED, DaemonConnection
+from broker.store.sqlite.transaction import DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import far_initiator, far_target, queued, rows, states
+from tests.support.dialog import far_initiator, far_target, queued, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.running import GATEWAY, OTHER, SOON, Link, Shop, open_shop
 
@@ -85,23 +92,6 @@ async def test_commit_of_any_program_is_sent_with_and_without_hints(
     finally:
         await shop.close()
         libc.cache_clear()
-
-
-@virtual_time
-async def test_acknowledgement_ends_the_sending_and_binds_the_dialog(path: Path) -> None:
-    async with open_shop(path) as shop:
-        dialog = shop.begin(b"a")
-        await asyncio.sleep(SOON)
-        target = shop.target_of(dialog)
-        shop.arrive(target.ack(1, 0))
-        await asyncio.sleep(SOON)
-        assert shop.endpoint.transmitter.senders == {}
-
-        dialog.send(b"b")
-        await asyncio.sleep(SOON)
-
-        assert [NO_GUID, target.contact.broker_instance] == [h.to_broker_instance for h in shop.link.headers()]
-        assert rows(shop.application, "SELECT count(*) FROM broker_transmission") == [1]
 
 
 # --- receiving --------------------------------------------------------------------------------------------------
@@ -308,27 +298,6 @@ async def test_whoever_is_not_the_principal_any_more_is_told_and_acknowledges_no
 
 
 @virtual_time
-async def test_whoever_stood_still_for_too_long_is_told_and_stores_and_sends_and_acknowledges_nothing(
-    path: Path,
-) -> None:
-    with structlog.testing.capture_logs() as logs:
-        async with open_shop(path) as shop:
-            told: list[str] = []
-            shop.endpoint._on_demoted = told.append
-            await asyncio.sleep(SOON)
-            shop.begin(b"found before, and not sent yet")
-            assert isinstance(shop.db, DaemonConnection)
-            shop.db.is_confirmed = shop.endpoint.transmitter.is_role_confirmed = lambda: False
-            shop.arrive(far_initiator("Orders").message(0, b"hello"))
-            await asyncio.sleep(SOON)
-
-            assert LAPSED == told[0]
-            assert "store failed" not in [one["event"] for one in logs]  # who was told tells what it is
-            assert [] == shop.link.frames
-            assert [] == queued(shop.application)
-
-
-@virtual_time
 @pytest.mark.parametrize("is_confirmed", [True, False])
 async def test_what_is_stored_and_sent_leaves_only_while_the_role_is_confirmed(
     path: Path, *, is_confirmed: bool
@@ -358,6 +327,23 @@ async def test_database_is_at_rest_when_all_that_came_is_stored_and_acknowledged
 
         assert shop.endpoint.is_quiet
         assert [FrameKind.ACK] == [frame[4] for frame in shop.link.frames]
+
+
+@virtual_time
+async def test_refused_frames_are_logged_once_a_minute_for_each_kind(path: Path) -> None:
+    async with open_shop(path) as shop:
+        with structlog.testing.capture_logs() as logs:
+            for now, disposition in (
+                (1000.0, Disposition.SEAL_BROKEN),
+                (1000.0 + REFUSAL_SECONDS - 1, Disposition.SEAL_BROKEN),
+                (1001.0, Disposition.NOT_SEALED),
+                (1000.0 + 2 * REFUSAL_SECONDS, Disposition.SEAL_BROKEN),
+            ):
+                shop.endpoint._log_refusals({disposition: "because"}, now)
+
+    assert [("shop", number, "because") for number in (11230, 11232, 11230)] == [
+        (line["database"], line["number"], line["reason"]) for line in logs if line["event"] == "frame refused"
+    ]
 
 
 # --- requests for routes -----------------------------------------------------------------------------------------
@@ -407,8 +393,6 @@ async def test_what_leads_back_to_this_very_instance_is_asked_for_by_the_instanc
         assert {BILLING} == {facts.to_service for facts in shop.asked}
         assert [] == requests(shop)
 
-
-# --- wall clock ---
 
 WALL = 1_750_000_000.0
 

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
 from broker.client.dialog import begin_dialog
-from broker.dialog.endpoint import Endpoint
+from broker.dialog import arrivals as inbox
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
@@ -36,33 +35,25 @@ Told = tuple[int, Disposition | None]
 
 
 class Instance:
-    """Databases with a service each on one forwarder with a ring; frames come in by the pass."""
+    """A database with the services Orders and Billing on a forwarder with a ring; frames come in by the pass."""
 
-    def __init__(self, directory: Path, *services: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.ring = Ring(1 << 20, sample=1)
         self.forwarder = Forwarder(
             Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
-            deliver=self.deliver,
+            deliver=lambda _database, frames, origin: self.endpoint.receive(frames, origin),
             request_link=lambda _: None,
             health_of=lambda _: AddressHealth.CONNECTED,
             ring=self.ring,
         )
-        self.endpoints: dict[str, Endpoint] = {}
-        self.paths = {service: directory / f"{service}.db" for service in services}
         now = datetime.now(UTC)
         table = build_table([create_route("here", RouteProperties(address="LOCAL"), now=now)], now=now)
-        for service, path in self.paths.items():
-            store = SqliteStore(path, open_database(path, service), fragment_size=TUNING.fragment_size)
-            endpoint = make_endpoint(service, store, TUNING, self.forwarder)
-            endpoint.transmitter.table = table
-            self.endpoints[service] = endpoint
-            endpoint.start()
-        here = hosted({one.broker_instance: [name] for name, one in self.endpoints.items()})
+        store = SqliteStore(path, open_database(path, "Orders", "Billing"), fragment_size=TUNING.fragment_size)
+        self.endpoint = make_endpoint("orders", store, TUNING, self.forwarder)
+        self.endpoint.transmitter.table = table
+        self.endpoint.start()
+        here = hosted({self.endpoint.broker_instance: ["Orders", "Billing"]})
         self.forwarder.set_routing(table=table, hosted=here, is_forwarding=False)
-
-    def deliver(self, database: bytes, frames: list[bytes], origin: Any) -> None:
-        (endpoint,) = [one for one in self.endpoints.values() if one.broker_instance == database]
-        endpoint.receive(frames, origin)
 
     def take(self, *frames: bytes) -> None:
         data = b"".join(frames)
@@ -80,27 +71,23 @@ class Instance:
             if record.entry is None and record.disposition is not None
         ]
 
-    async def close(self) -> None:
-        for endpoint in self.endpoints.values():
-            await endpoint.close()
-
 
 @asynccontextmanager
-async def running(directory: Path, *services: str) -> AsyncIterator[Instance]:
+async def running(path: Path) -> AsyncIterator[Instance]:
     """An instance on virtual time."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     with mock.patch("time.time", loop.wall_clock):
-        instance = Instance(directory, *services)
+        instance = Instance(path)
         try:
             yield instance
         finally:
-            await instance.close()
+            await instance.endpoint.close()
 
 
 @virtual_time
-async def test_every_arrival_has_a_verdict_after_the_commit(tmp_path: Path) -> None:
-    async with running(tmp_path, "Orders") as instance:
+async def test_every_arrival_has_a_verdict_after_the_commit(path: Path) -> None:
+    async with running(path) as instance:
         far = far_initiator("Orders")
         first = far.message(0)
         broken = far.message(1)
@@ -127,9 +114,9 @@ async def test_every_arrival_has_a_verdict_after_the_commit(tmp_path: Path) -> N
 
 
 @virtual_time
-async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path: Path) -> None:
-    async with running(tmp_path, "Orders", "Billing") as instance:
-        with sqlite3.connect(instance.paths["Orders"]) as db:
+async def test_frames_within_an_instance_are_sent_and_delivered_here(path: Path) -> None:
+    async with running(path) as instance:
+        with sqlite3.connect(path) as db:
             dialog = begin_dialog(db, from_service="Orders", to_service="Billing")
             dialog.send(b"x")
         await asyncio.sleep(1.0)
@@ -149,17 +136,45 @@ async def test_frames_between_two_databases_are_sent_and_delivered_here(tmp_path
 
 
 @virtual_time
+async def test_what_the_inbox_has_no_room_for_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "INBOX_MAX_BYTES", 300)
+    async with running(path) as instance:
+        far = far_initiator("Orders")
+        frames = [far.message(number, b"x" * 100) for number in range(4)]
+
+        instance.take(*frames)
+        taken = 300 // len(frames[0]) + 1
+        at_once = instance.verdicts()
+        await asyncio.sleep(SOON)
+
+        assert [(number, Disposition.STORE_BUSY) for number in range(taken, 4)] == at_once
+        assert [(number, Disposition.DELIVERED) for number in range(taken)] == instance.verdicts()
+
+
+@virtual_time
+async def test_what_the_store_failed_with_is_told(path: Path) -> None:
+    with mock.patch.object(
+        SqliteStore, "write_in_writer", side_effect=StoreUnavailableError("shop.db", "disk I/O error")
+    ):
+        async with running(path) as instance:
+            instance.take(*[far_initiator("Orders").message(0) for _ in range(3)])
+            await asyncio.sleep(SOON)
+
+            assert [(0, Disposition.STORE_FAILED)] * 3 == instance.verdicts()
+
+
+@virtual_time
 @pytest.mark.parametrize("has_failed", [False, True])
-async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path: Path, *, has_failed: bool) -> None:
+async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(path: Path, *, has_failed: bool) -> None:
     def do(store: SqliteStore, batch: WriteBatch) -> WriteResult:
         if has_failed and batch.frames:
             raise StoreUnavailableError("shop.db", "disk I/O error")
         return WRITE(store, batch)
 
     with mock.patch.object(SqliteStore, "write_in_writer", do):
-        async with running(tmp_path, "Orders") as instance:
+        async with running(path) as instance:
             await asyncio.sleep(SOON)
-            endpoint = instance.endpoints["Orders"]
+            endpoint = instance.endpoint
             instance.take(far_initiator("Orders").message(0))
             loop = asyncio.get_running_loop()
             assert isinstance(loop, VirtualLoop)
@@ -167,7 +182,7 @@ async def test_turn_under_way_at_the_end_has_stored_what_it_has_stored(tmp_path:
             await asyncio.sleep(SOON)  # the turn has begun
             assert not endpoint._inbox
             instance.take(far_initiator("Orders").message(0))
-            await instance.close()
+            await instance.endpoint.close()
 
             fate = Disposition.SHUTDOWN if has_failed else Disposition.DELIVERED
             assert [(0, fate), (0, Disposition.SHUTDOWN)] == instance.verdicts()

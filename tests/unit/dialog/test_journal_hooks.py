@@ -116,26 +116,6 @@ def test_acknowledgements_are_told_behind_the_messages_that_they_came_before(fra
     assert ["span", "", "", "", ""] == [record.arrival.trace_parent for record in records]
 
 
-def test_frame_of_a_database_here_came_when_it_was_sent_however_long_it_was_queued() -> None:
-    desk = Desk()
-    frame = make_frame(0, 0)
-    desk.ring.begin(7.0, Peer(), is_from_here=True, queued={b"m" * 16: Queued(1.0, is_resend=True)})
-    desk.journal.on_received(frame, is_ack=False)
-    desk.journal.begin(1, 0)
-
-    desk.journal.finish([Disposition.DELIVERED], 8.0)
-    (record,) = desk.records()
-
-    assert (7.0, {}, True, 0) == (
-        record.arrival.entered,
-        record.arrival.queued,
-        record.arrival.is_from_here,
-        record.header.hop_count,
-    )
-
-
-# --- witness ---
-
 LAST = int(Flag.LAST_FRAGMENT)
 WALL, NOW = 1_750_000_100.0, 100.0
 

@@ -29,7 +29,6 @@ from broker.dialog.route_requests import (
     FAILURE_PAUSE,
     MISSING_ROUTE,
     POLL_SECONDS,
-    QUEUE,
     RETRY_SECONDS,
     FlatXml,
     Inquiry,
@@ -52,7 +51,7 @@ from broker.errors import DemotedError
 from broker.protocol.layout import NO_GUID
 from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.sqlite.metadata import put_queue, services
+from broker.store.sqlite.metadata import services
 from broker.store.sqlite.transaction import writing
 from tests.support.dialog import FarSide, far_initiator, far_target, open_database, receive_frames, rows, states
 from tests.support.virtual_time import WALL_CLOCK, virtual_time
@@ -163,15 +162,6 @@ def test_who_begins_a_dialog_with_the_service_that_asks_is_refused(db: sqlite3.C
     assert ["CO", "DO"] == states(db)
 
 
-def test_a_disabled_queue_is_left_alone(db: sqlite3.Connection) -> None:
-    (request,) = begin(db, NAME)
-    arrive(db, handler_of(db, request).message(0, b"hello"))
-    put_queue(db, QUEUE, is_receive_enabled=False)
-
-    assert [] == ask_in_writer(db, [], [request.handle]).ended
-    assert 1 == len(rows(db, "SELECT 1 FROM broker_message"))
-
-
 @pytest.mark.parametrize(("code", "description"), [(0, ""), (7, "why")])
 def test_who_was_asked_ends_and_remembers_for_a_week(db: sqlite3.Connection, code: int, description: str) -> None:
     asker = far_initiator("Orders")
@@ -186,8 +176,6 @@ def test_who_was_asked_ends_and_remembers_for_a_week(db: sqlite3.Connection, cod
     assert ["DO"] == states(db)
     assert left == pytest.approx(ANSWER_SECONDS, abs=60)
 
-
-# --- flat xml ---
 
 HELD = st.text(st.characters(exclude_categories=["Cs"])).filter(can_hold)
 
@@ -225,8 +213,6 @@ def test_what_is_not_flat_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_flat_xml(body)
 
-
-# --- inquirer ---
 
 T = TypeVar("T")
 
@@ -322,35 +308,29 @@ async def test_however_many_wait_one_request_is_made_for_a_name_until_it_is_answ
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_after_an_answer_the_same_is_asked_again_only_after_a_rest(code: int) -> None:
-    @virtual_time
-    async def test() -> None:
-        store = Store()
-        async with running(store) as inquirer:
-            await ask(inquirer, NAME)
-            await answer_of_inquirer(inquirer, store, code=code, description="why")
-            await asyncio.sleep(RETRY_SECONDS - 1)
-            await ask(inquirer, NAME)
-            early = len(store.begun)
-            await asyncio.sleep(1)
-            await ask(inquirer, NAME)
-
-            assert (1, 2) == (early, len(store.begun))
-            assert (1, bool(code)) == (inquirer.answers, inquirer.failures)
-
-    test()
-
-
 @virtual_time
-async def test_a_failure_is_logged_with_number_name_code_and_reason() -> None:
+async def test_after_an_answer_the_same_is_asked_again_only_after_a_rest(code: int) -> None:
     store = Store()
     async with running(store) as inquirer:
         await ask(inquirer, NAME)
-        with capture_logs() as logs:
-            await answer_of_inquirer(inquirer, store, code=7, description="unheard of")
+        await answer_of_inquirer(inquirer, store, code=code, description="why")
+        await asyncio.sleep(RETRY_SECONDS - 1)
+        await ask(inquirer, NAME)
+        early = len(store.begun)
+        await asyncio.sleep(1)
+        await ask(inquirer, NAME)
 
-        (told,) = [line for line in logs if line["log_level"] == "warning"]
-        assert (9761, NAME, 7, "unheard of") == (told["number"], told["service"], told["code"], told["reason"])
+        assert (1, 2) == (early, len(store.begun))
+        assert (1, bool(code)) == (inquirer.answers, inquirer.failures)
+
+
+@virtual_time
+async def test_a_failure_is_told_with_its_reason_and_the_next_attempt() -> None:
+    store = Store()
+    async with running(store) as inquirer:
+        await ask(inquirer, NAME)
+        await answer_of_inquirer(inquirer, store, code=7, description="unheard of")
+
         assert "the request failed: unheard of (7); asked again in 10 s" == inquirer.status(NAME)
 
 
@@ -440,8 +420,6 @@ async def test_a_flood_of_invented_names_is_bounded_and_told_once() -> None:
 
     assert 1 == sum("too many" in line["event"] for line in logs)
 
-
-# --- inquiry ---
 
 INSTANCE = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 

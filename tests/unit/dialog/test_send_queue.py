@@ -64,9 +64,6 @@ async def test_alarm_is_moved_forward_and_never_back() -> None:
     assert (one.timer_at, rung) == (1.0, [1.0, 3.0])
 
 
-# --- frontier ---
-
-
 def test_who_sent_later_waits_while_acknowledgements_come_in() -> None:
     """One that comes late takes nothing back, and shows that the line moves."""
     horizon = AckHorizon()
@@ -102,9 +99,6 @@ def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatc
 
     assert len(horizon) == 2
     assert [horizon.due_at(service, 2.0, -NEVER) > 0 for service in "ABC"] == [True, False, True]
-
-
-# --- loading ---
 
 
 def sender(endpoint_id: int, priority: int = 5, *, frames: int = 10, size: int = 1000) -> Sender:
@@ -252,28 +246,23 @@ def test_one_turn_loads_for_so_many_and_the_others_are_asked_for_in_the_next(mon
     assert turns == [[2, 3], [4, 5], [6], []]
 
 
-# --- sender ---
-
-
 def test_round_trip_is_noted_once_under_the_next_hop() -> None:
     """Of an answer that says nothing new nothing is noted."""
-    outbound = Outbound(RoundTrip(Backoff(1.0, 8.0)), Window(8, 1 << 20))
-    sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), outbound, (0, 0))
-    sender.next_hop = NetworkAddress("far", 1)
-    outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b"x"))
-    outbound.pop(10.0)
+    sender = with_fragment()
+    sender.next_hop = FAR
+    sender.outbound.pop(10.0)
     trips: RoundTripCounts = Counter()
 
     done = [sender.on_acknowledged((1, 0), now, (), trips, AckHorizon()) for now in (10.25, 11.0)]
 
     assert done == [1, 0]
-    assert trips == {(NetworkAddress("far", 1), bucket(0.25)): 1, (NetworkAddress("far", 1), MICROSECONDS): 250_000}
+    assert trips == {(FAR, bucket(0.25)): 1, (FAR, MICROSECONDS): 250_000}
 
 
 def test_sender_stands_in_a_line_no_longer_than_the_longest_wait() -> None:
     """What was in flight before was acknowledged, and what it has in flight was not."""
     horizon = AckHorizon()
-    sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), "B"), _outbound(cap=8.0), (0, 0))
+    sender = with_fragment()
     horizon.record("B", sent_at=9.0, now=20.0)
     horizon.record("another one", sent_at=11.0, now=30.0)
     turns = [sender.resend_due_at(horizon)]
@@ -291,7 +280,7 @@ def test_sender_stands_in_a_line_no_longer_than_the_longest_wait() -> None:
 def test_answer_tells_how_far_its_service_has_got_unless_it_may_be_to_an_earlier_copy() -> None:
     horizon = AckHorizon()
     for is_resent in (True, False):
-        sender = Sender(1, Contact(bytes(16), True, "A", bytes(16), f"B{is_resent}"), _outbound(cap=8.0), (0, 0))
+        sender = with_fragment(f"B{is_resent}")
         sender.outbound.pop(10.0)
         if is_resent:
             sender.outbound.rewind()
@@ -302,14 +291,12 @@ def test_answer_tells_how_far_its_service_has_got_unless_it_may_be_to_an_earlier
     assert [horizon.due_at(f"B{is_resent}", 10.5, -NEVER) for is_resent in (True, False)] == [-NEVER, 12.0 + SILENCE]
 
 
-def _outbound(*, cap: float) -> Outbound:
-    """With one fragment."""
-    outbound = Outbound(RoundTrip(Backoff(1.0, cap)), Window(8, 1 << 20))
-    outbound.offer(Outgoing((0, 0), int(Flag.LAST_FRAGMENT), b"x"))
-    return outbound
+def with_fragment(service: str = "B") -> Sender:
+    """A dialog with this service that has one fragment to send."""
+    outbound = Outbound(RoundTrip(Backoff(1.0, 8.0)), Window(8, 1 << 20))
+    outbound.offer(Outgoing((0, 0), LAST, b"x"))
+    return Sender(1, Contact(bytes(16), True, "A", bytes(16), service), outbound, (0, 0))
 
-
-# --- trips ---
 
 NEAR, FAR = NetworkAddress("near", 1), NetworkAddress("far", 1)
 
@@ -330,9 +317,6 @@ def test_trips_are_counted_in_their_bucket_and_in_the_sum_and_next_hops_past_the
         (None, bucket(1.5)): 1,
         (None, MICROSECONDS): 1_503_000,
     }
-
-
-# --- turns ---
 
 
 def play(turns: FairQueue, count: int, frame: dict[int, int]) -> list[int]:

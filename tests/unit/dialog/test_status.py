@@ -60,28 +60,22 @@ class Here(TransmissionStatus):
         return self
 
 
-def sender(fragments: int = 1, *, window: int = 10) -> Sender:
-    """A dialog with so many fragments loaded."""
+def dialog(
+    fragments: int = 1, *, is_sent: bool = True, attempts: int = 0, window: int = 10, is_resting: bool = False
+) -> Sender:
+    """A dialog with so many fragments loaded, and sent as far as the window allows."""
     outbound = Outbound(RoundTrip(Backoff(4.0, 64.0)), Window(window, 1 << 20))
     for number in range(fragments):
         outbound.offer(Outgoing((number, 0), int(Flag.LAST_FRAGMENT), b"x"))
+    while is_sent and outbound.has_unsent:
+        outbound.pop(NOW)
+    if is_resting:
+        outbound.unload_until_resend()
+    outbound.round_trip.attempts = attempts
     return Sender(1, Contact(bytes(16), True, "Orders", bytes(16), "Billing"), outbound, (0, 0))
 
 
-def sent(fragments: int = 1, **more: Any) -> Sender:
-    """And sent as far as the window allows."""
-    dialog = sender(fragments, **more)
-    while dialog.outbound.has_unsent:
-        dialog.outbound.pop(NOW)
-    return dialog
-
-
-def forwarded() -> Decision:
-    return Decision(Disposition.FORWARDED, 1, candidates=(Candidate(HOP, None, AddressHealth.CONNECTED),))  # type: ignore[arg-type]
-
-
-def delayed(disposition: Disposition, **more: Any) -> Decision:
-    return Decision(disposition, 1, **more)
+FORWARDED = Decision(Disposition.FORWARDED, 1, candidates=(Candidate(HOP, None, AddressHealth.CONNECTED),))  # type: ignore[arg-type]
 
 
 REFUSED = PathProblem("Connection refused", NOW + 5)
@@ -91,60 +85,50 @@ SENT = "sent to tcp://gateway:4022 and not acknowledged yet"
 UNDER_WAY = f"on its way: {SENT}"
 
 
-def resting(fragments: int) -> Sender:
-    dialog = sent(fragments)
-    dialog.outbound.unload_until_resend()
-    return dialog
-
-
-def attempted(dialog: Sender) -> Sender:
-    dialog.outbound.round_trip.attempts = 2
-    return dialog
-
-
-def refused(dialog: Sender) -> Sender:
-    dialog.last_rejection = "refused by the next hop: pool limit exceeded (11289)"
-    return dialog
-
-
 @pytest.mark.parametrize(
-    ("here", "dialog", "status"),
+    ("here", "sender", "status"),
     [
         (
             Here(REFUSED),
-            sender(),
+            dialog(is_sent=False),
             f"waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at {AT}:25 UTC",
         ),
-        (Here(), sender(), "waiting for a connection to tcp://gateway:4022"),
-        (Here().connect(can_send=False), sender(), "waiting for room on the connection to tcp://gateway:4022"),
-        (Here().connect(), sender(), "on its way: queued for sending"),
-        (Here().connect(), attempted(sender()), "queued for sending, attempt 3"),
-        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), sender(0), "on its way: queued for sending"),
-        (Here(loaded_bytes=LOADED_MAX_BYTES).connect(), sender(0), f"waiting for memory: {USED}"),
-        (Here().connect(), sent(3), f"{UNDER_WAY}, 3 fragments under way: sent again at {AT}:24 UTC"),
+        (Here(), dialog(is_sent=False), "waiting for a connection to tcp://gateway:4022"),
+        (
+            Here().connect(can_send=False),
+            dialog(is_sent=False),
+            "waiting for room on the connection to tcp://gateway:4022",
+        ),
+        (Here().connect(), dialog(is_sent=False), "on its way: queued for sending"),
+        (Here().connect(), dialog(is_sent=False, attempts=2), "queued for sending, attempt 3"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES // 2).connect(), dialog(0), "on its way: queued for sending"),
+        (Here(loaded_bytes=LOADED_MAX_BYTES).connect(), dialog(0), f"waiting for memory: {USED}"),
+        (Here().connect(), dialog(3), f"{UNDER_WAY}, 3 fragments under way: sent again at {AT}:24 UTC"),
         (
             Here().connect(),
-            sent(3, window=2),
+            dialog(3, window=2),
             f"{UNDER_WAY}, 2 fragments under way: sent again at {AT}:24 UTC, window full",
         ),
-        (Here().connect(), resting(2), f"{UNDER_WAY}: sent again at {AT}:24 UTC"),
-        (
-            Here().connect(),
-            attempted(refused(sent())),
-            (
-                f"{SENT}, 1 fragment under way: sent again at {AT}:24 UTC; attempt 3, at 2025-06-15 15:06:40 UTC,"
-                " refused by the next hop: pool limit exceeded (11289)"
-            ),
-        ),
+        (Here().connect(), dialog(2, is_resting=True), f"{UNDER_WAY}: sent again at {AT}:24 UTC"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_reason_to_wait_has_its_sentence(here: Here, dialog: Sender, status: str) -> None:
-    assert status == here.render(dialog, forwarded())
+def test_each_reason_to_wait_has_its_sentence(here: Here, sender: Sender, status: str) -> None:
+    assert status == here.render(sender, FORWARDED)
+
+
+def test_refusal_of_the_next_hop_is_told_with_its_time() -> None:
+    sender = dialog(attempts=2)
+    sender.last_rejection = "refused by the next hop: pool limit exceeded (11289)"
+
+    assert Here().connect().render(sender, FORWARDED) == (
+        f"{SENT}, 1 fragment under way: sent again at {AT}:24 UTC; attempt 3, at 2025-06-15 15:06:40 UTC,"
+        " refused by the next hop: pool limit exceeded (11289)"
+    )
 
 
 def test_way_inside_the_instance_needs_no_connection() -> None:
-    status = Here().render(sent(), delayed(Disposition.DELIVERED))
+    status = Here().render(dialog(), Decision(Disposition.DELIVERED, 1))
 
     assert status.startswith(
         "on its way: sent to the service in this instance and not acknowledged yet, 1 fragment under way:"
@@ -160,29 +144,21 @@ def test_way_inside_the_instance_needs_no_connection() -> None:
     ],
 )
 def test_what_keeps_routing_is_told_with_its_number_and_the_next_try(disposition: Disposition, what: str) -> None:
-    dialog = sender()
-    unarmed = Here().render(dialog, delayed(disposition))
-    dialog.timer_at = NOW + 10
+    sender, delayed = dialog(is_sent=False), Decision(disposition, 1)
 
-    status = Here().render(dialog, delayed(disposition))
-
-    assert unarmed == f"{what}: matched again when routes or services change"
+    assert Here().render(sender, delayed) == f"{what}: matched again when routes or services change"
+    sender.timer_at = NOW + 10
+    status = Here().render(sender, delayed)
     assert status == f"{what}: matched again at 2025-06-15 15:08:30 UTC, or when routes or services change"
 
 
 def test_a_route_that_is_asked_for_is_told_with_whom() -> None:
-    class Route:
-        name = "ask"
-        address_text = "tcp://far:1"
+    route: Any = SimpleNamespace(name="ask", address_text="tcp://far:1")
 
-    decision = delayed(Disposition.ASKING_FOR_ROUTE, route=Route())
-
-    assert Here().render(sender(), decision) == (
+    assert Here().render(dialog(is_sent=False), Decision(Disposition.ASKING_FOR_ROUTE, 1, route=route)) == (
         "delayed, asking for route (9770) by ask to tcp://far:1: asked for Billing, not answered yet"
     )
 
-
-# --- telling ---
 
 LATER = 1.0 + WRITE_SECONDS
 
@@ -236,17 +212,6 @@ def test_sentence_is_removed_when_nothing_waits_any_more() -> None:
         desk.telling.forget(endpoint_id)
 
     assert [desk.telling.due(LATER), desk.telling.due(LATER)] == [{1: None}, {}]
-
-
-def test_dialog_that_begins_again_before_its_sentence_was_removed_has_it_written_anew() -> None:
-    desk = Desk()
-    desk.telling.due(LATER)
-    desk.telling.forget(1)
-
-    desk.watch(1, now=LATER)
-
-    assert desk.telling.due(LATER) == {}
-    assert desk.telling.due(LATER + WRITE_SECONDS) == {1: "waits"}
 
 
 @pytest.mark.parametrize(("count", "written"), [(2, {2: "waits"}), (5, {})])

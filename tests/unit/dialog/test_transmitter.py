@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as dataclasses_replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -32,17 +33,15 @@ from broker.dialog.transmitter import (
     FrameBuilder,
     Transmitter,
     next_path,
-    path_alternatives,
 )
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, ForwardingEntry, frame_bounds
+from broker.forwarding.entry import Buffer, ForwardingEntry
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.outbox import DatabaseSink, DropSink, Outbox
-from broker.forwarding.pool import Limits, Pool
+from broker.forwarding.outbox import DatabaseSink, DropSink
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import (
     Envelope,
     Fault,
-    Header,
     Rejected,
     decode_dialog,
     decode_envelope,
@@ -52,7 +51,7 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import FLAGS_AT, KIND_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted, RoutingFacts
+from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
 from broker.routing.route import Route, RouteProperties, create_route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.security.seal import read_box
@@ -60,57 +59,13 @@ from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from tests.support.dialog import ALONE
-from tests.support.forwarding import outbox_context
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
-
-# --- detour ---
+from tests.unit.dialog import running
+from tests.unit.dialog.running import GATEWAY, OTHER
 
 C, U, S = AddressHealth.CONNECTED, AddressHealth.UNTRIED, AddressHealth.SUPPRESSED
-
-
-def decision(*healths: AddressHealth) -> Decision:
-    """Addresses 1, 2, .. in this order, each of a route that is called like its port."""
-    addresses = [NetworkAddress("host", port) for port in range(1, len(healths) + 1)]
-    candidates = tuple(
-        Candidate(address, Route(str(address.port), address), health)
-        for address, health in zip(addresses, healths, strict=True)
-    )
-    return Decision(Disposition.FORWARDED, 1, candidates[0].route if candidates else None, candidates=candidates)
-
-
-class Outboxes:
-    """Makes outboxes of addresses. Shape: `asked` the ports for which a link was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __call__(self, address: NetworkAddress) -> Outbox:
-        return Outbox(
-            address, pool=Pool(0), request_link=lambda: self.asked.append(address.port), context=outbox_context()
-        )
-
-
-def order(one: Decision) -> list[int]:
-    return [candidate.address.port for candidate in one.candidates]
-
-
-@pytest.mark.parametrize(
-    ("healths", "expected"),
-    [
-        ((), [[]]),
-        ((S, S), [[1, 2]]),
-        ((C, C, U, S), [[1, 2, 3, 4], [2, 3, 1, 4], [3, 1, 2, 4]]),
-    ],
-)
-def test_each_usable_address_is_in_front_once(healths: tuple[AddressHealth, ...], expected: list[list[int]]) -> None:
-    """With its route; the first alternative is the decision itself."""
-    first, *others = path_alternatives(decision(*healths))
-
-    assert decision(*healths) == first
-    assert expected == [order(one) for one in (first, *others)]
-    assert [str(order(one)[0]) for one in others] == [one.route.name for one in others if one.route is not None]
 
 
 @pytest.mark.parametrize(
@@ -126,18 +81,23 @@ def test_each_usable_address_is_in_front_once(healths: tuple[AddressHealth, ...]
 def test_detours_take_turns_among_those_that_are_as_good_as_the_best(
     healths: tuple[AddressHealth, ...], fronts: list[int], asked: list[int]
 ) -> None:
-    """Links to addresses that were not tried are asked for."""
-    one, outboxes = decision(*healths), Outboxes()
-    taken = []
+    """Addresses 1, 2, ...; links to those that were not tried are asked for."""
+    addresses = [NetworkAddress("host", port) for port in range(1, len(healths) + 1)]
+    routes = [Route(str(address.port), address) for address in addresses]
+    candidates = tuple(map(Candidate, addresses, routes, healths))
+    one = Decision(Disposition.FORWARDED, 1, routes[0], candidates=candidates)
+    taken, links = [], list[int]()
+
+    def outbox(address: NetworkAddress) -> Any:
+        return SimpleNamespace(request_link=lambda: links.append(address.port))
 
     for _ in fronts:
-        one = next_path(one, outboxes)
-        taken.append(order(one)[0])
+        one = next_path(one, outbox)
+        taken.append(one.candidates[0].address.port)
+        assert one.route is one.candidates[0].route
 
-    assert (fronts, asked) == (taken, sorted(outboxes.asked))
+    assert (fronts, asked) == (taken, sorted(links))
 
-
-# --- framing ---
 
 INSIDE = ForwardingEntry(
     DatabaseSink(b"b" * 16, lambda *_: None, lambda *_: None), Disposition.DELIVERED, kind=FrameKind.MESSAGE
@@ -291,34 +251,19 @@ def test_lifetime_told_is_what_is_left_when_the_message_goes_out(
 
 
 HERE, THERE = bytes([1]) * 16, bytes([2]) * 16
-GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
 FIRST_WAIT = 1.0  # seconds until the first resend
 
 
-class Link:
-    """An outlet that records; `is_open` False makes frames wait."""
+class Link(running.Link):
+    """An outlet that records; one that cannot send makes frames wait."""
 
     def __init__(self) -> None:
-        self.max_frame = 1 << 20
-        self.is_narrow = False
-        self.is_open = True
-        self.frames: list[bytes] = []
+        super().__init__()
         self.writes: list[int] = []
-
-    @property
-    def can_send(self) -> bool:
-        return self.is_open
 
     def send(self, data: Buffer) -> int:
         self.writes.append(len(data))
-        self.frames += [bytes(data[start:stop]) for start, stop in frame_bounds(data)]
-        return len(data)
-
-    def keep_rest(self, rest: Buffer) -> None:
-        raise AssertionError("takes everything at once")
-
-    def headers(self) -> list[Header]:
-        return [decode_dialog(frame)[0] for frame in self.frames]
+        return super().send(data)
 
     def places(self) -> list[tuple[int, int]]:
         """(sequence, fragment) of everything sent."""
@@ -367,9 +312,7 @@ class Stage:
     asked: list[NetworkAddress] = field(default_factory=list)
     delivered: list[bytes] = field(default_factory=list)
     health: dict[NetworkAddress, AddressHealth] = field(default_factory=dict)
-    told: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
     parted: list[Link] = field(default_factory=list)
-    requested: list[str] = field(default_factory=list)
     answers_by_itself: bool = True
 
     def __post_init__(self) -> None:
@@ -386,18 +329,14 @@ class Stage:
             self.forwarder,
             dataclasses_replace(ALONE, left_cleanly=lambda link: link in self.parted),
             wake_writer=self._wake,
-            ask_for_route=self._ask,
-            on_acks_carried=lambda *carried: self.told.append(carried),
+            ask_for_route=lambda _: False,
+            on_acks_carried=lambda *_: None,
             request_status=lambda _: "about to be asked",
             credentials=DialogCredentials(),
         )
         self.transmitter.table = table(str(GATEWAY))
         self.link = self.connect(GATEWAY)
         self._is_turn_due = False
-
-    def _ask(self, facts: RoutingFacts) -> bool:
-        self.requested.append(facts.to_service)
-        return False
 
     def connect(self, address: NetworkAddress) -> Link:
         link = Link()
@@ -469,6 +408,14 @@ def rejected(
     return Rejected(conversation=conversation, code=code, reason=reason, retry_after_ms=retry_after_ms)
 
 
+async def sent(*bodies: bytes) -> Stage:
+    """A stage whose first dialog has sent these."""
+    stage = Stage()
+    stage.send(1, *bodies)
+    await settle()
+    return stage
+
+
 async def two_paths() -> tuple[Stage, Link, Link]:
     """A stage that has sent one message to the first of two gateways; the link that had it, and the other one."""
     stage = Stage()
@@ -508,9 +455,7 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 @virtual_time
 async def test_frames_name_the_far_database_once_it_is_known() -> None:
     """And acknowledge what is stored here."""
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
+    stage = await sent(b"a")
 
     stage.transmitter.bind(1, contact(1).bound_to(THERE))
     stage.transmitter.bind(99, contact(99).bound_to(THERE))
@@ -650,21 +595,6 @@ async def test_dialogs_whose_next_hop_accepts_nothing_are_counted_with_their_age
 
 
 @virtual_time
-async def test_full_link_makes_messages_wait_in_the_store() -> None:
-    stage = Stage()
-    stage.link.is_open = False
-    stage.send(1, b"a")
-    await settle()
-    assert (stage.wanted, stage.forwarder.pool.frames, stage.asked) == ([], 0, [])
-
-    stage.link.is_open = True
-    stage.transmitter.on_capacity()
-    await settle()
-
-    assert stage.link.places() == [(0, 0)]
-
-
-@virtual_time
 async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     stage, broken, healthy = await two_paths()
     (address,) = [one for one in (GATEWAY, OTHER) if stage.forwarder.table.outbox(one).outlet is broken]
@@ -775,6 +705,24 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_memory")
 @virtual_time
+async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
+    stage = Stage(fragment_size=300)
+    sent: list[bytes] = []
+    for endpoint_id in (1, 2, 3):
+        stage.send(endpoint_id, b"x" * 900)
+
+    for endpoint_id in (1, 2, 3):
+        await settle()
+        assert stage.transmitter._budget.loaded_bytes == 900
+        sent += [header.conversation_id for header in stage.link.headers()]
+        stage.link.frames.clear()
+        stage.acknowledge(endpoint_id, 1)
+
+    assert sent == [contact(endpoint_id).conversation_id for endpoint_id in (1, 2, 3) for _ in range(3)]
+
+
+@pytest.mark.usefixtures("little_memory")
+@virtual_time
 async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
     stage = Stage(fragment_size=300)
     stage.send(1, bytes(30_000))
@@ -798,7 +746,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
     stage = Stage(answers_by_itself=False, fragment_size=300)
     stage.send(1, b"x" * 900)
     await settle()
-    stage.link.is_open = False
+    stage.link.can_send = False
     stage.turn()
     await settle()
     assert stage.transmitter._budget.loaded_bytes == 900
@@ -811,7 +759,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
     assert free.places() == [(0, 0)]
 
     stage.acknowledge(2, 1)
-    stage.link.is_open = True
+    stage.link.can_send = True
     stage.transmitter.on_capacity()
     await settle()
     assert stage.link.places() == [(0, 0), (0, 1), (0, 2)]
@@ -824,9 +772,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
 @virtual_time
 async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowledged(end: str) -> None:
     """Also of a frame that was dropped in this instance."""
-    stage = Stage()
-    stage.send(1, b"a", b"b")
-    await settle()
+    stage = await sent(b"a", b"b")
     sender = stage.transmitter.senders[1]
 
     stage.transmitter.on_rejected(rejected(1), stage.link)
@@ -850,9 +796,7 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
 @virtual_time
 async def test_an_acknowledgement_that_is_dropped_here_is_no_refusal_of_a_next_hop(flags: int, status: str) -> None:
     """And it is about the side that sent it, not about the other one."""
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
+    stage = await sent(b"a")
     frame = bytearray(stage.link.frames[0])
     frame[KIND_AT], frame[FLAGS_AT] = FrameKind.ACK, flags
 
@@ -864,9 +808,7 @@ async def test_an_acknowledgement_that_is_dropped_here_is_no_refusal_of_a_next_h
 @pytest.mark.parametrize("is_unloaded", [False, True])
 @virtual_time
 async def test_what_the_next_hop_would_accept_now_is_sent_again_at_once(*, is_unloaded: bool) -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
+    stage = await sent(b"a")
     await asyncio.sleep(1.1 * FIRST_WAIT)  # the next pause is twice as long
     sender = stage.transmitter.senders[1]
     stage.transmitter.on_rejected(rejected(1), stage.link)
@@ -918,9 +860,7 @@ async def test_only_the_refused_frame_is_sent_again_early(
 
     A peer that has learnt a conversation id could have its messages sent again and again, and its status lie.
     """
-    stage = Stage()
-    stage.send(1, b"a", b"b", b"c")
-    await settle()
+    stage = await sent(b"a", b"b", b"c")
 
     told = replace(rejected(1, retry_after_ms=200), code=code, sequence=1)
     stage.transmitter.on_rejected(told, stage.link if is_given else Link())
@@ -946,9 +886,7 @@ async def test_only_the_refused_frame_is_sent_again_early(
 )
 @virtual_time
 async def test_nothing_is_sent_after_the_end(end: Callable[[Stage], None]) -> None:
-    stage = Stage()
-    stage.send(1, b"a")
-    await settle()
+    stage = await sent(b"a")
 
     end(stage)
     stage.transmitter.on_paths_changed()
