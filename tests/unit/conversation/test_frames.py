@@ -60,8 +60,6 @@ def test_last_fragment_makes_the_next_message_expected(
     assert expected == after(where, flags)
 
 
-# --- contact ---
-
 CONVERSATION, OURS, THEIRS, MESSAGE_ID = (bytes([n]) * 16 for n in range(1, 5))
 TRAVEL = Travel(hop_limit=3, time_to_live=700)
 INITIATOR = Contact(CONVERSATION, True, "Orders", OURS, "Billing")

@@ -18,8 +18,6 @@ from broker.conversation.body_check import (
 )
 from broker.conversation.message_types import Rule, SentBy, Validation, error_body, error_parts
 
-# --- validation ---
-
 BOMB = b'<!DOCTYPE a [<!ENTITY x "xx"><!ENTITY y "&x;&x;">]><a>&y;</a>'
 SPACE = b" " * (3 * MARK_MAX_BYTES)
 TEXT = b"t" * (3 * MARK_MAX_BYTES)
@@ -134,9 +132,6 @@ def test_body_is_refused_with_the_number_of_its_validation(validation: str, numb
     assert refusal is not None
     assert (number, True) == (refusal.number, "'//shop/Invoice' failed validation" in refusal.problem)
     assert refusal_of_body(Rule("t", SentBy.ANY), b"<a") is None
-
-
-# --- well known ---
 
 
 @pytest.mark.parametrize("description", ["", "plain", "<&>\"'", "żółw 🐢"])

@@ -205,6 +205,18 @@ def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None
     assert _take_all(outbound, due) == [(1, 0)]
 
 
+def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again() -> None:
+    outbound = _outbound(3)
+    _take_all(outbound)
+    for number in (0, 1):
+        outbound.refuse((0, number), NOW, 0.5)
+    outbound.detect_losses(NOW + 1)
+
+    outbound.acknowledge((0, 1), NOW + 1)
+
+    assert _take_all(outbound, NOW + 1) == [(0, 1)]
+
+
 def test_losses_of_one_window_shrink_it_once() -> None:
     outbound = _outbound(40)
     for now in range(40):
@@ -231,6 +243,16 @@ def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None
         outbound.offer(fragment)
 
     assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+
+
+def test_first_unacknowledged_fragment_is_sent_whatever_is_said() -> None:
+    """A far side that holds what it asks for contradicts itself, and nothing else would ever go on."""
+    outbound = _outbound(2)
+    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
+    sent = _take_all(outbound)
+    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
+
+    assert (sent, _take_all(outbound)) == ([(0, 0)], [(0, 0)])
 
 
 def test_what_is_remembered_of_what_is_said_is_bounded() -> None:

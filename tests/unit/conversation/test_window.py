@@ -16,8 +16,6 @@ from broker.conversation.window import (
     Window,
 )
 
-# --- round trip ---
-
 BACKOFF = Backoff(first=4.0, cap=64.0)
 
 
