@@ -109,10 +109,6 @@ def test_file_that_cannot_be_written_leaves_no_descriptor(tmp_path: Path, monkey
     assert ([], before) == (list(tmp_path.iterdir()), len(list(Path("/proc/self/fd").iterdir())))
 
 
-# --- test_place ---
-# Names of files tell whose they are, and what a crash has left is told from what is being written.
-
-
 IDENTITY = "0123456789abcdef" * 2
 
 
@@ -168,10 +164,6 @@ def test_leftovers_are_removed_unless_somebody_writes_them(tmp_path: Path) -> No
     assert others | {written} == {path.name for path in tmp_path.iterdir()}
     os.close(descriptor)
     assert 1 == remove_leftovers(tmp_path, "gw")
-
-
-# --- test_retention ---
-# The oldest files go first, no more of them than the bounds ask for, and none of anybody else.
 
 
 NOW = 10_000.0

@@ -50,10 +50,6 @@ def test_the_functions_that_are_not_needed_are_not_made() -> None:
     )
 
 
-# --- test_newest ---
-# The last visits are found however the files are cut, and what comes later is shown once.
-
-
 ANY = Wanted()
 
 
@@ -200,10 +196,6 @@ def test_file_that_is_copied_by_and_by_is_shown_when_it_is_whole(tmp_path: Path)
     change(path, 2)
 
     assert ([0], []) == ([one["sequence_number"] for one in arriving.poll(ANY)], arriving.unread)
-
-
-# --- test_reading ---
-# A file is read piece by piece, and its footer has the bounds of its rows.
 
 
 BEGIN = int(START.timestamp()) * 1_000_000

@@ -8,12 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from broker.flow import COLUMNS, Disposition, VisitOutcome
+from broker.flow import COLUMNS, Disposition
 from broker.forwarding.entry import ForwardingEntry, Queued
 from broker.forwarding.kernels import DECODERS, make_decoder
 from broker.forwarding.outbox import DropSink
 from broker.journal.rows import RowBuffer
-from broker.journal.schema import JOURNAL
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
@@ -220,17 +219,3 @@ def test_name_that_is_no_text_is_written_as_far_as_it_is_one() -> None:
     tape.enter(bytes(broken), way())
 
     assert ["//t�"] == [row["to_service"] for row in rows_of(tape)]
-
-
-def test_table_has_the_columns_of_the_journal_and_is_sound() -> None:
-    tape, rows = Tape(), RowBuffer("gw", make_decoder())
-    for number in range(100):
-        tape.enter(frame(sequence_number=number), way())
-    rows.add(tape.batch())
-
-    table = rows.take()
-
-    table.validate(full=True)
-    assert table.schema.equals(JOURNAL)
-    assert set(table["outcome"].to_pylist()) <= {str(outcome) for outcome in VisitOutcome}
-    assert 0 == rows.drop()

@@ -42,9 +42,6 @@ def test_the_columns_are_those_of_a_flow_record_and_of_the_page() -> None:
     assert [] == [str(outcome) for outcome in VisitOutcome if f"`{outcome}`" not in page]
 
 
-# --- the footer of a file: good, newer, a copy, damaged, foreign, vanished ---
-
-
 TOLD = file_metadata(file="0" * 32, instance="gateway", sample=0.5, shed=7)
 
 
@@ -167,22 +164,6 @@ def test_later_version_is_read_with_what_is_known(tmp_path: Path) -> None:
     assert Fitness.GOOD is put(tmp_path / "b.parquet", table(visit()).cast(plain), TOLD).fitness
     assert (Fitness.NEWER, True, JOURNAL_SCHEMA + 1) == (state.fitness, state.is_readable, state.version)
     assert "columns that it adds are not read" in state.problem
-
-
-def test_of_copies_the_first_is_read(tmp_path: Path) -> None:
-    first = write(tmp_path / "b.parquet", visit())
-    copy, broken = tmp_path / "c.parquet", tmp_path / "a.parquet"
-    shutil.copy(first, copy)
-    broken.write_bytes(first.read_bytes()[:-3])
-    other = write(tmp_path / "d.parquet", visit())
-
-    states = list(survey(files(tmp_path)))
-
-    assert [(broken, "damaged"), (first, "good"), (copy, "copy"), (other, "good")] == [
-        (state.path, state.fitness) for state in states
-    ]
-    assert str(first) in states[2].problem
-    assert [first, other] == [state.path for state in states if state.is_readable]
 
 
 def test_files_come_in_order_and_without_what_is_unfinished(tmp_path: Path) -> None:

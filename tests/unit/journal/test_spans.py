@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from broker.flow import Disposition
 from broker.forwarding.entry import PassOrigin, Queued
 from broker.journal.rows import NO_FOLLOWER, RingBatch
-from broker.journal.spans import SpanRole, Spans, Tracing, parent_id, span_id, trace_id
+from broker.journal.spans import SpanRole, Spans, Tracing, span_id, trace_id
 from broker.protocol.layout import Flag, FrameKind
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
@@ -38,18 +38,6 @@ def test_ids_are_those_of_the_page() -> None:
     )
     assert sha256(b"sbrk forward" + MESSAGE + b"\3").hexdigest()[:16] == f"{span_id(SpanRole.FORWARD, MESSAGE, 3):016x}"
     assert 6 == len({trace_id(DIALOG, one, is_from_target=way) for one in range(3) for way in (False, True)})
-
-
-def test_parent_is_the_span_at_the_instance_before() -> None:
-    sent = span_id(SpanRole.SEND, MESSAGE, 0)
-    first, second = (span_id(SpanRole.FORWARD, MESSAGE, hops) for hops in range(2))
-
-    assert parent_id(SpanRole.SEND, MESSAGE, 0) is None
-    assert [sent, first] == [parent_id(SpanRole.FORWARD, MESSAGE, hops) for hops in range(2)]
-    assert [sent, first, second] == [parent_id(SpanRole.DELIVER, MESSAGE, hops) for hops in range(3)]
-
-
-# --- from records to spans ---
 
 
 def spans(tape: Tape) -> list[ReadableSpan]:
@@ -198,21 +186,6 @@ def test_what_was_taken_back_has_no_span() -> None:
     tape.ring.take_back(bytes(moved))
 
     assert [] == spans(tape)
-
-
-def test_the_ring_may_be_memory_that_is_lent() -> None:
-    tape = Tape(1 << 16)
-    tape.enter(frame(flags=ONE), way())
-    batch = tape.batch()._replace(taken=tape.ring.take())
-    tape.enter(frame(flags=ONE), way())
-    lent = tape.ring.swap(bytearray(1 << 16))
-
-    made = list(Spans(Resource({}), InstrumentationScope("broker")).of(batch._replace(taken=lent)))
-
-    assert ["forward //to"] == [span.name for span in made]
-
-
-# --- from spans to the collector ---
 
 
 class Kept(SpanExporter):
