@@ -359,7 +359,7 @@ async def test_a_coroutine_that_takes_too_long_is_cut_off_and_nobody_is_blamed(s
         await asyncio.Event().wait()
 
     stop = asyncio.Event()
-    task = asyncio.create_task(run_readers(handle, shop.path, stop=stop, grace=0.1))
+    task = asyncio.create_task(run_readers(handle, shop.path, stop=stop, grace=0.5))
     await until(started.is_set)
     stop.set()
 
