@@ -70,6 +70,13 @@ class Shop:
                 (number, type_name, body, queue, dialog.conversation_handle.bytes),
             )
 
+    def arrived(self, *bodies: bytes, **options: Any) -> Dialog:
+        """A new dialog whose first message is sent, with messages that came from its far side."""
+        dialog = self.begin(self.connect(isolation_level=None))
+        dialog.send(b"hello")
+        self.arrive(dialog, *bodies, **options)
+        return dialog
+
     def arrive_large(self, dialog: Dialog, body: bytes, *, number: int = 0, queue: str = "OrdersQueue") -> None:
         """A message is stored whose body stays in the fragments that brought it, the first with an envelope."""
         pieces = [body[at : at + FRAGMENT] for at in range(0, len(body), FRAGMENT)]

@@ -17,7 +17,6 @@ from unittest import mock
 
 import pytest
 
-from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, Readers, find_readers, reader, run_readers, run_until_signal
 from broker.client.receiving import Message
 from broker.conversation.message_types import END_DIALOG, ERROR
@@ -134,16 +133,6 @@ def held_up() -> tuple[Reader, threading.Event, threading.Event]:
     return handle, started, go
 
 
-def arrived(shop: Shop, *bodies: bytes, **options: Any) -> Dialog:
-    """A dialog with messages that wait in OrdersQueue."""
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db)
-        dialog.send(b"hello")
-    shop.arrive(dialog, *bodies, **options)
-    return dialog
-
-
 def handled(shop: Shop) -> list[str]:
     """What a reader wrote into the application's own table."""
     return [row[0] for row in shop.connect().execute("SELECT state FROM orders ORDER BY id")]
@@ -158,8 +147,8 @@ def write(db: Any, messages: Sequence[Message]) -> None:
 
 
 async def test_single_gives_one_message_and_top_bounds_a_batch(shop: Shop) -> None:
-    arrived(shop, *[b"%d" % n for n in range(5)])
-    arrived(shop, *[b"%d" % n for n in range(5)], queue="BillingQueue")
+    shop.arrived(*[b"%d" % n for n in range(5)])
+    shop.arrived(*[b"%d" % n for n in range(5)], queue="BillingQueue")
     app = Readers()
     sizes = []
 
@@ -179,7 +168,7 @@ async def test_single_gives_one_message_and_top_bounds_a_batch(shop: Shop) -> No
 
 
 async def test_a_group_has_one_reader_at_a_time_and_groups_run_beside_each_other(shop: Shop) -> None:
-    dialogs = [arrived(shop, *[b"%d" % n for n in range(6)]) for _ in range(4)]
+    dialogs = [shop.arrived(*[b"%d" % n for n in range(6)]) for _ in range(4)]
     running: Counter[Any] = Counter()
     most: Counter[Any] = Counter()
     together = threading.Event()
@@ -209,7 +198,7 @@ async def test_a_group_has_one_reader_at_a_time_and_groups_run_beside_each_other
 async def test_a_dialog_that_is_over_is_ended_once_all_of_it_was_read(
     shop: Shop, type_name: str, state: str, *, end_dialogs: bool
 ) -> None:
-    dialog = arrived(shop, b"one", b"two")
+    dialog = shop.arrived(b"one", b"two")
     shop.change(dialog, "state", state)
     db = shop.connect(isolation_level=None)
     db.execute("UPDATE broker_message SET message_type_name = ? WHERE message_sequence_number = 1", (type_name,))
@@ -231,8 +220,8 @@ async def test_a_dialog_that_is_over_is_ended_once_all_of_it_was_read(
 
 async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(shop: Shop) -> None:
     for _ in range(3):
-        arrived(shop, b"good")
-    bad = arrived(shop, b"poison", b"behind")
+        shop.arrived(b"good")
+    bad = shop.arrived(b"poison", b"behind")
     attempts = []
 
     @reader("OrdersQueue", attempts=3, retry_delay=0.01)
@@ -244,7 +233,7 @@ async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(shop:
 
     async with reading(handle, shop.path):
         await until(lambda: is_drained(shop))
-        arrived(shop, b"later")
+        shop.arrived(b"later")
         await until(lambda: is_drained(shop))
 
     (failure,) = failures(shop.connect())
@@ -268,7 +257,7 @@ async def test_a_poison_message_puts_its_dialog_aside_and_all_others_go_on(shop:
 async def test_what_a_function_may_not_do_fails_its_message(
     shop: Shop, misdeed: Any, error: str, left: list[str]
 ) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
 
     @reader("OrdersQueue", attempts=1)
     def handle(db: Any, messages: list[Message]) -> None:
@@ -284,7 +273,7 @@ async def test_what_a_function_may_not_do_fails_its_message(
 
 
 async def test_trouble_with_the_store_is_nobodys_fault(shop: Shop) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     left = [2]
 
     @reader("OrdersQueue", attempts=1)
@@ -306,7 +295,7 @@ async def test_trouble_with_the_store_is_nobodys_fault(shop: Shop) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_what_is_under_way_is_finished_and_nothing_new_is_taken(shop: Shop, *, is_async: bool) -> None:
-    arrived(shop, b"one", b"two")
+    shop.arrived(b"one", b"two")
     started, go = threading.Event(), threading.Event()
 
     @reader("OrdersQueue", top=1)
@@ -334,7 +323,7 @@ async def test_what_is_under_way_is_finished_and_nothing_new_is_taken(shop: Shop
 
 
 async def test_a_cancelled_application_ends_like_a_stopped_one(shop: Shop) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     handle, started, go = held_up()
 
     task = asyncio.create_task(run_readers(handle, shop.path))
@@ -349,7 +338,7 @@ async def test_a_cancelled_application_ends_like_a_stopped_one(shop: Shop) -> No
 
 
 async def test_a_coroutine_that_takes_too_long_is_cut_off_and_nobody_is_blamed(shop: Shop) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     started = asyncio.Event()
 
     @reader("OrdersQueue")
@@ -370,7 +359,7 @@ async def test_a_coroutine_that_takes_too_long_is_cut_off_and_nobody_is_blamed(s
 
 
 async def test_a_thread_that_takes_too_long_keeps_its_group_until_it_ends(shop: Shop) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     handle, started, go = held_up()
 
     stop = asyncio.Event()
@@ -395,7 +384,7 @@ async def test_a_reader_finds_the_database_that_has_its_queue(shop: Shop, tmp_pa
     with other.connect(isolation_level=None) as db:
         db.execute("DELETE FROM broker_service WHERE name = 'Orders'")
         db.execute("DELETE FROM broker_queue WHERE name = 'OrdersQueue'")
-    arrived(shop, b"one")
+    shop.arrived(b"one")
 
     @reader("OrdersQueue")
     def handle(db: Any, messages: list[Message]) -> None:
@@ -434,7 +423,7 @@ async def test_a_reader_without_its_queue_is_refused(
 
 
 def test_a_reader_runs_by_itself_until_it_is_told_to_stop(shop: Shop) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
 
     @reader("OrdersQueue")
     def handle(db: Any, messages: list[Message]) -> None:

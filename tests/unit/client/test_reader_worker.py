@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.client.dialog import Dialog
 from broker.client.reader_pool import Reader, reader
 from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work, open_connection
 from broker.errors import StoreUnavailableError
@@ -22,14 +21,6 @@ from broker.store.sqlite.reader_slots import records
 from examples.demo.topology import wait_for
 from tests.support.reading import count
 from tests.support.shop import Shop
-
-
-def arrived(shop: Shop, *bodies: bytes) -> Dialog:
-    db = shop.connect(isolation_level=None)
-    dialog = shop.begin(db)
-    dialog.send(b"hello")
-    shop.arrive(dialog, *bodies)
-    return dialog
 
 
 @reader("OrdersQueue", retry_delay=0, attempts=2)
@@ -60,7 +51,7 @@ def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
 
 
 def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop: Shop) -> None:
-    group = arrived(shop, b"one").conversation_group_id.bytes
+    group = shop.arrived(b"one").conversation_group_id.bytes
     db = shop.connect(isolation_level=None)
     db.execute("INSERT INTO broker_group_lock VALUES (?, 0, ?, NULL)", (group, time.time()))
     desk = ReaderDatabase("shop", shop.path, [handle])
@@ -79,7 +70,7 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
 def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claimed(
     shop: Shop, desk: ReaderDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     other = shop.connect(isolation_level=None)
     begin = ReaderConnection.begin
 
@@ -192,7 +183,7 @@ def next_work(worker: ReaderWorker) -> Work:
 
 
 def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: ReaderWorker) -> None:
-    arrived(shop, b"one", b"two")
+    shop.arrived(b"one", b"two")
     work = next_work(worker)
     messages = work.argument()
 
@@ -204,7 +195,7 @@ def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker:
     assert (2, 1) == before
     assert (0, 0, 1) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "orders"))
     worker.database.stop()
-    arrived(shop, b"three")
+    shop.arrived(b"three")
     assert worker.next() is None, "nothing is claimed once all shall stop"
 
 
@@ -220,7 +211,7 @@ def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker:
 def test_a_work_that_is_not_finished_changes_nothing(
     shop: Shop, worker: ReaderWorker, request: pytest.FixtureRequest, end: Any, failures: list[Any]
 ) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     work = next_work(worker)
     work.argument()
     if "claim lost" in request.node.name:
@@ -242,7 +233,7 @@ def test_a_work_that_is_not_finished_changes_nothing(
 def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_reader(
     shop: Shop, worker: ReaderWorker
 ) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     work = next_work(worker)
     work.argument()
     shop.connect(isolation_level=None).execute("UPDATE broker_group_lock SET reader = 7")
@@ -259,7 +250,7 @@ def test_a_work_that_fails_after_its_lock_was_lost_leaves_the_lock_of_another_re
 def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
     shop: Shop, worker: ReaderWorker, error: Exception | None
 ) -> None:
-    dialog = arrived(shop, b"one")
+    dialog = shop.arrived(b"one")
     shop.arrive(shop.begin(shop.connect(isolation_level=None), related_conversation=dialog), b"of the same group")
     work = next_work(worker)
     work.argument()
@@ -277,7 +268,7 @@ def test_a_work_whose_dialog_somebody_removed_meanwhile_is_no_failure(
 
 
 def test_a_claim_whose_messages_are_gone_is_given_back(shop: Shop, worker: ReaderWorker) -> None:
-    dialog = arrived(shop, b"one")
+    dialog = shop.arrived(b"one")
     claim, _ = worker.database.claim(worker._db, handle)
     assert claim is not None
     dialog.end()
@@ -287,7 +278,7 @@ def test_a_claim_whose_messages_are_gone_is_given_back(shop: Shop, worker: Reade
 
 
 def test_a_failure_may_turn_its_queue_off(shop: Shop, worker: ReaderWorker) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     poison = "UPDATE broker_queue SET is_poison_message_handling_enabled = 1, rollbacks = 4 WHERE name = 'OrdersQueue'"
     shop.connect(isolation_level=None).execute(poison)
     work = next_work(worker)
@@ -301,7 +292,7 @@ def test_a_failure_may_turn_its_queue_off(shop: Shop, worker: ReaderWorker) -> N
 def test_a_failure_that_cannot_be_noted_is_noted_later(
     shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     work = next_work(worker)
     work.argument()
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
@@ -323,7 +314,7 @@ def test_a_failure_that_cannot_be_noted_is_noted_later(
 
 
 def test_a_store_that_fails_is_asked_again(shop: Shop, worker: ReaderWorker, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrived(shop, b"one")
+    shop.arrived(b"one")
     monkeypatch.setattr("broker.client.reader_worker.PAUSE_SECONDS", (0.01, 0.01))
     claim, left = worker.database.claim, [2]
 
