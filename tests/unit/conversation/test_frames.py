@@ -13,7 +13,6 @@ from broker.conversation.frames import (
     FragmentArrival,
     Travel,
     ack_frame,
-    after,
     classify,
     fault_frame,
     message_frame,
@@ -23,41 +22,17 @@ from broker.protocol.frame import Fault, Header, checksum, decode_dialog, decode
 from broker.protocol.layout import EARLY_WINDOW, NO_GUID, Flag, FrameKind
 from broker.routing.decide import RoutingFacts
 
-LAST = int(Flag.LAST_FRAGMENT)
-
 
 @pytest.mark.parametrize(
-    ("expected", "sequence", "fragment", "arrival"),
+    ("place", "arrival"),
     [
-        ((5, 2), 5, 2, FragmentArrival.EXPECTED),
-        ((5, 2), 5, 1, FragmentArrival.DUPLICATE),
-        ((5, 2), 4, 9, FragmentArrival.DUPLICATE),
-        ((5, 2), 5, 3, FragmentArrival.EARLY),
-        ((5, 2), 6, 0, FragmentArrival.EARLY),
-        ((5, 2), 5 + EARLY_WINDOW - 1, 9, FragmentArrival.EARLY),
-        ((5, 2), 5 + EARLY_WINDOW, 0, FragmentArrival.TOO_EARLY),
-        ((5, 2), 2**64 - 1, 2**32 - 1, FragmentArrival.TOO_EARLY),
+        ((5 + EARLY_WINDOW - 1, 9), FragmentArrival.EARLY),
+        ((5 + EARLY_WINDOW, 0), FragmentArrival.TOO_EARLY),
+        ((2**64 - 1, 2**32 - 1), FragmentArrival.TOO_EARLY),
     ],
 )
-def test_place_tells_what_a_fragment_is(
-    expected: tuple[int, int], sequence: int, fragment: int, arrival: FragmentArrival
-) -> None:
-    assert arrival is classify(expected, (sequence, fragment))
-
-
-@pytest.mark.parametrize(
-    ("where", "flags", "expected"),
-    [
-        ((0, 0), 0, (0, 1)),
-        ((0, 0), LAST, (1, 0)),
-        ((7, 3), LAST | Flag.END_DIALOG, (8, 0)),
-        ((7, 3), int(Flag.ERROR), (7, 4)),
-    ],
-)
-def test_last_fragment_makes_the_next_message_expected(
-    where: tuple[int, int], flags: int, expected: tuple[int, int]
-) -> None:
-    assert expected == after(where, flags)
+def test_too_early_is_what_begins_with_the_window(place: tuple[int, int], arrival: FragmentArrival) -> None:
+    assert arrival is classify((5, 2), place)
 
 
 CONVERSATION, OURS, THEIRS, MESSAGE_ID = (bytes([n]) * 16 for n in range(1, 5))
