@@ -60,22 +60,6 @@ def first(payload: bytes) -> bytes:
     return encode_envelope(ENVELOPE) + payload
 
 
-def test_fragments_are_joined_by_number_and_kept_no_longer(db: sqlite3.Connection) -> None:
-    """Also of a message whose envelope cannot be read; those of other messages and endpoints stay."""
-    fragments, other = begin(db), begin(db, endpoint_id=2)
-    for number, body in ((2, b"c"), (0, first(b"a")), (10, b"d"), (1, b"b")):
-        fragments.keep((5, number), 0, body)
-    fragments.keep((6, 0), 0, b"\xff\xff\xff\xff")
-    fragments.keep((7, 0), 0, first(b""))
-    other.keep((5, 0), 0, first(b""))
-
-    assert (ENVELOPE, b"abcd") == fragments.join(5, 10)
-    with pytest.raises(FrameMalformedError):
-        fragments.join(6, 1, (2, b"b"))
-    places = "SELECT endpoint_id, message_sequence_number FROM broker_fragment ORDER BY 1, 2"
-    assert [(1, 7), (2, 5)] == rows(db, places)
-
-
 def test_strays_behind_the_last_fragment_are_no_part_of_the_message(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,19 +120,6 @@ def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> Non
             fragments.keep_early((sequence, number), 0, b"")
     held = fragments.held_runs()
     assert (HELD_RUNS_MAX, (8 + HELD_RUNS_MAX - 5, 0, 1)) == (len(held), held[-1])
-
-
-def test_what_will_never_be_whole_is_left_for_removal(db: sqlite3.Connection) -> None:
-    """A whole large message before it stays."""
-    for sequence in (3, 5, 6, 6, 9):
-        db.execute("INSERT OR IGNORE INTO broker_fragment VALUES (1, ?, 0, 0, x'')", (sequence,))
-    db.execute("INSERT INTO broker_fragment VALUES (2, 9, 0, 0, x'')")
-    fragments = begin(db)
-
-    fragments.discard((5, 1))
-
-    assert (0, ()) == (fragments.count, fragments.held_runs())
-    assert [(1, 5), (1, 6), (1, 9)] == rows(db, "SELECT * FROM broker_received ORDER BY 1, 2")
 
 
 def keep_large(fragments: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:

@@ -559,14 +559,6 @@ def test_second_target_is_told_and_the_binding_stays(desk: Desk, dialog: Dialog,
     assert (frame == "fault") == (result.faults == [])
 
 
-def test_target_accepts_frames_of_the_database_that_began(desk: Desk, far: FarSide) -> None:
-    desk.take(far.message(0, b"0"))
-    other = far_initiator(conversation_id=far.contact.conversation_id, broker_instance=ELSEWHERE)
-
-    assert ReceiveResult(dropped=dropped(Disposition.OTHER_INSTANCE)) == desk.take(other.message(1, b"1"))
-    assert [b"0"] == desk.bodies
-
-
 @pytest.mark.parametrize(
     ("spoil", "disposition"),
     [
@@ -596,24 +588,6 @@ def test_first_answer_may_begin_with_a_later_fragment(desk: Desk, target: FarSid
     desk.take(target.message(0, b"head", flags=0))
 
     assert ([target.contact.broker_instance], Counter(), [b"head\xfftail"]) == (bound, early.dropped, desk.bodies)
-
-
-@pytest.mark.parametrize("is_bound", [False, True])
-@pytest.mark.parametrize("kind", ["message", "ack", "fault"])
-def test_frame_of_another_service_is_not_of_this_dialog(
-    desk: Desk, dialog: Dialog, target: FarSide, kind: str, *, is_bound: bool
-) -> None:
-    if is_bound:
-        desk.take(target.ack(0, 0))
-    other = far_target(desk.db, dialog.conversation_id, service_name="//far/Other")
-    before = desk.rows("SELECT * FROM broker_conversation")
-
-    frame = {"message": other.message(0), "ack": other.ack(1, 0), "fault": other.fault(-8490)}[kind]
-
-    why = "its dialog is between '//far/Billing' and 'Orders', and it is from '//far/Other' to 'Orders'"
-    refused = Disposition.NOT_OF_THIS_DIALOG
-    assert ReceiveResult(dropped=dropped(refused), refusals={refused: why}) == desk.take(frame)
-    assert before == desk.rows("SELECT * FROM broker_conversation")
 
 
 # --- acknowledgements of what was sent here -----------------------------------------------------------------------

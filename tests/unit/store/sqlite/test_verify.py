@@ -195,20 +195,6 @@ def test_a_dialog_that_begins_sealed_and_in_clear_at_once_is_sealed(open_house: 
 # --- dialogs that go on -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["message", "ack", "fault"])
-def test_nothing_in_clear_is_believed_in_a_sealed_dialog(open_house: Database, what: str) -> None:
-    far = Far()
-    open_house.take(far.message(0))
-    before = list(open_house.db.iterdump())
-    frame = far.message(1, is_clear=True) if what == "message" else getattr(far, what)(is_clear=True)
-
-    receipt = open_house.take(frame)
-
-    assert Counter({Disposition.NOT_SEALED: 1}) == receipt.dropped
-    assert ({}, {}, []) == (receipt.stored, receipt.acknowledged, receipt.faults)
-    assert before == list(open_house.db.iterdump())
-
-
 def test_a_sealed_fault_ends_a_sealed_dialog(billing: Database) -> None:
     far = Far()
     billing.take(far.message(0))
@@ -316,21 +302,12 @@ def test_a_dialog_that_began_inside_is_sealed_as_soon_as_its_initiator_seals_it(
 
 @pytest.mark.parametrize("kind", ["message", "ack", "fault"])
 @pytest.mark.parametrize("inside", [INSIDE, MAY_LEAVE, MAY_LEAVE_UNNAMED], ids=["stays", "full", "anonymous"])
-@pytest.mark.parametrize(
-    "other",
-    [
-        Far(FULL, "mallory"),
-        Far(Secured(Mode.ANONYMOUS, "billing", b"m" * 32), "mallory"),
-        Far(FULL, "orders", "//shop/Returns"),
-    ],
-    ids=["full", "anonymous", "another service of the initiator's principal"],
-)
-def test_nobody_else_takes_over_a_dialog_that_began_inside(
-    open_house: Database, other: Far, inside: Mapping[int, Secured], kind: str
+def test_another_service_of_its_initiator_s_principal_does_not_take_over_a_dialog_that_began_inside(
+    open_house: Database, inside: Mapping[int, Secured], kind: str
 ) -> None:
-    """A sealed frame of a peer that may send to the service, and knows the conversation."""
+    """Of other principals `tests/property/test_exchanged_fields.py` shows it."""
     open_house.take(Far().message(0, is_clear=True), inside=inside)
-    before = list(open_house.db.iterdump())
+    before, other = list(open_house.db.iterdump()), Far(FULL, "orders", "//shop/Returns")
     frame = {"message": other.message(1, b"made up"), "ack": other.ack(), "fault": other.fault()}[kind]
 
     receipt = open_house.take(frame)
@@ -350,20 +327,6 @@ def test_a_frame_from_inside_begins_the_dialog_before_a_sealed_one_of_the_same_b
 
     assert Counter({Disposition.NOT_SECURED: 1}) == receipt.dropped
     assert ([b"body"], Secured(None)) == (open_house.bodies, open_house.secured)
-
-
-def test_who_sends_in_clear_from_outside_has_no_part_in_a_dialog_that_began_inside(open_house: Database) -> None:
-    """Whoever knows its conversation id, and may send to the service."""
-    far = Far()
-    open_house.take(far.message(0, is_clear=True), inside=INSIDE)
-    made_up = (far.message(1, b"made up", is_clear=True), far.ack(is_clear=True), far.fault(is_clear=True))
-
-    outside = open_house.take(*made_up)
-    open_house.take(far.message(1, b"true", is_clear=True), inside=INSIDE)
-
-    assert Counter({Disposition.NOT_SEALED: 3}) == outside.dropped
-    assert "from outside" in outside.refusals[Disposition.NOT_SEALED]
-    assert [b"body", b"true"] == open_house.bodies
 
 
 def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path: Path) -> None:
