@@ -230,24 +230,11 @@ def test_signal_begins_the_drain_and_its_end_is_the_end(number: signal.Signals, 
     assert (not held, number.name, ["drain", "leave"]) == (is_clean, served.drain.reason, served.told)
 
 
-def test_manager_hears_of_every_stage(named: Manager) -> None:
-    play(lambda _: os.kill(os.getpid(), signal.SIGTERM))
-
-    words = heard(named)
-    assert "READY=1 STATUS=serving" == words[0]
-    assert "STOPPING=1 STATUS=draining: announced, 1 s" == words[1]
-    assert "STOPPING=1 STATUS=drained" == words[-1]
-
-
 @pytest.mark.parametrize(
     ("is_refused", "status"),
     [(False, "serving"), (True, "serving; the last reload failed, the configuration before stays")],
 )
-def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
-    named: Manager,
-    is_refused: bool,  # noqa: FBT001 - a parameter of the test
-    status: str,
-) -> None:
+def test_hangup_reloads_and_the_manager_hears_of_every_stage(named: Manager, *, is_refused: bool, status: str) -> None:
     def hang_up(served: Served) -> None:
         served.is_reload_refused = is_refused
         os.kill(os.getpid(), signal.SIGHUP)
@@ -255,8 +242,10 @@ def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
 
     _, served = play(hang_up)
 
+    words = heard(named)
     assert ["reload", "drain", "leave"] == served.told
-    assert ["READY=1 STATUS=serving", "RELOADING=1", f"READY=1 STATUS={status}"] == heard(named)[:3]
+    assert ["READY=1 STATUS=serving", "RELOADING=1", f"READY=1 STATUS={status}"] == words[:3]
+    assert ("STOPPING=1 STATUS=draining: announced, 1 s", "STOPPING=1 STATUS=drained") == (words[3], words[-1])
 
 
 @pytest.mark.parametrize(
@@ -266,10 +255,7 @@ def test_hangup_reloads_and_the_manager_hears_when_that_is_over(
         (True, {"event": "instance state not told", "log_level": "warning", "reason": "OSError('no thread')"}),
     ],
 )
-def test_state_is_written_into_the_log_when_a_signal_asks_for_it(
-    is_refused: bool,  # noqa: FBT001 - a parameter of the test
-    line: dict[str, object],
-) -> None:
+def test_state_is_written_into_the_log_when_a_signal_asks_for_it(*, is_refused: bool, line: dict[str, object]) -> None:
     """SIGUSR1 tells, SIGUSR2 does nothing, and neither ends the process."""
 
     def ask(served: Served) -> None:

@@ -16,7 +16,6 @@ from broker.protocol.layout import NO_GUID
 from broker.routing import decide as module
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import (
-    NEVER_ASKED_ABOUT,
     AddressHealth,
     Candidate,
     HealthOf,
@@ -129,14 +128,6 @@ def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
     assert {first, other} == {candidate.route for candidate in choice.candidates}
 
 
-def test_one_address_is_one_candidate_whatever_the_number_of_routes_to_it() -> None:
-    by_name, full = Route("by name", ONE, "Orders"), Route("full", ONE, "Orders", EAST)
-
-    choice = choose([by_name, full], NOTHING_HERE, _facts(), _untried)
-
-    assert RouteChoice(RouteClass.NETWORK, (by_name, full), (Candidate(ONE, by_name, AddressHealth.UNTRIED),)) == choice
-
-
 @pytest.mark.parametrize(
     ("health", "expected"),
     [
@@ -153,9 +144,8 @@ def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expe
         choice = choose([TO_ONE, TO_TWO, Route("to three", THREE)], NOTHING_HERE, facts, health)
 
         assert choice is not None
-        assert expected == [
-            name and candidate.address.host for name, candidate in zip(expected, choice.candidates, strict=True)
-        ]
+        found = [candidate.address.host for candidate in choice.candidates]
+        assert expected == [name and host for name, host in zip(expected, found, strict=True)]
 
 
 def test_next_hop_that_does_not_have_the_broker_instance_comes_last_whatever_its_health() -> None:
@@ -311,13 +301,6 @@ def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
     assert shares == pytest.approx({EAST: 3000, WEST: 1000}, abs=120)
 
 
-@pytest.mark.parametrize("service", sorted(NEVER_ASKED_ABOUT))
-def test_nobody_asks_about_the_service_that_is_asked_or_the_one_that_asks(service: str) -> None:
-    routes = [Route("ask", LOCAL, BROKER_CONFIGURATION), AUTO_CREATED_LOCAL]
-
-    assert _match(routes, _facts(service)).step == (2 if service == BROKER_CONFIGURATION else 5)
-
-
 def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
     ask = Route("ask", LOCAL, BROKER_CONFIGURATION, lifetime=NOW)
 
@@ -338,19 +321,6 @@ def test_score_is_the_documented_formula() -> None:
     h = int.from_bytes(sha256(DIALOG + EAST.bytes).digest()[:8], "big")
 
     assert 7 / -math.log((h + 0.5) / 2**64) == score(DIALOG, EAST.bytes, weight=7)
-
-
-@pytest.mark.parametrize(
-    ("digest", "expected"),
-    [(b"\x00" * 32, 1 / -math.log(0.5 / 2**64)), (b"\xff" * 32, math.inf), (b"\x80" + b"\x00" * 31, 1 / math.log(2))],
-)
-def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: float) -> None:
-    with mock.patch("broker.routing.decide.sha256") as hashing:
-        hashing.return_value.digest.return_value = digest
-        value = score(DIALOG, EAST.bytes)
-
-    assert expected == pytest.approx(value)
-    assert value > 0
 
 
 def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
 from uuid import UUID
 
 import pytest
@@ -42,106 +41,78 @@ def told(found: Iterable[Remark]) -> list[tuple[Lint, str]]:
 Case = tuple[Lint, str, list[Route], Hosted, str, str]
 
 
-def case(*parts: object) -> Case:
-    return cast("Case", parts)
-
-
+DROP = "drop it, or drop [a]"
 LOCAL_FIRST = "the service is here, and LOCAL is taken before a network address"
-FIRE = {
-    "a mirrored route is taken before a plain one": case(
+ASK = to("a", "tcp://x", BROKER_CONFIGURATION)
+SHARE = [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE)]
+THREE = hosted({HERE.bytes: ["S", "T", "U"]})
+FIRE: dict[str, Case] = {
+    "a mirrored route is taken before a plain one": (
         Lint.SHADOWED_ROUTE, "b", [mirrored("a", "x", "y"), to("b", "tcp://z", "S", THERE)], NOTHING,
-        "[b] is never taken: [a] matches the same, and a mirrored route is taken before any other",
-        "drop it, or drop [a]",
+        "a mirrored route is taken before any other", DROP,
     ),
-    "LOCAL of a service that is here is taken before a network address": case(
-        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL"), to("b", "tcp://z")], HOSTED,
-        f"[b] is never taken: [a] matches the same, and {LOCAL_FIRST}",
-        "drop it, or drop [a]",
+    "LOCAL of a service that is here is taken before a network address": (
+        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL"), to("b", "tcp://z")], HOSTED, LOCAL_FIRST, DROP,
     ),
-    "LOCAL of a named database that is here is taken before a network address": case(
-        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL", "S", HERE), to("b", "tcp://z", "S", HERE)], HOSTED,
-        f"[b] is never taken: [a] matches the same, and {LOCAL_FIRST}",
-        "drop it, or drop [a]",
+    "LOCAL of a named database that is here is taken before a network address": (
+        Lint.SHADOWED_ROUTE, "b", [to("a", "LOCAL", "S", HERE), to("b", "tcp://z", "S", HERE)], HOSTED, LOCAL_FIRST,
+        DROP,
     ),
-    "a network address of last resort is taken before TRANSPORT": case(
+    "a network address of last resort is taken before TRANSPORT": (
         Lint.SHADOWED_ROUTE, "b", [to("a", "tcp://x", None), to("b", "TRANSPORT", None)], NOTHING,
-        "[b] is never taken: [a] matches the same, and a network address is taken before TRANSPORT",
-        "drop it, or drop [a]",
+        "a network address is taken before TRANSPORT", DROP,
     ),
-    "nothing comes to last resort while the configuration service is asked": case(
-        Lint.SHADOWED_ROUTE, "b",
-        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION), to("b", "tcp://y", None)], NOTHING,
-        f"[b] is never taken: for a name without a separate route '{BROKER_CONFIGURATION}' is asked first,"
-        " because of [a]",
-        "drop it, or drop [a]",
+    "nothing comes to last resort while the configuration service is asked": (
+        Lint.SHADOWED_ROUTE, "b", [AUTO_CREATED_LOCAL, ASK, to("b", "tcp://y", None)], NOTHING,
+        f"'{BROKER_CONFIGURATION}' is asked first, because of [a]", DROP,
     ),
-    "a name-only route switches balancing off": case(
-        Lint.BALANCING_OFF, "c",
-        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://x")], NOTHING,
-        "[c] takes every conversation to 'S' that names no broker instance, so the 2 instances with separate routes"
-        " do not share them",
-        "drop it, or name the BROKER_INSTANCE it leads to",
+    "a name-only route switches balancing off": (
+        Lint.BALANCING_OFF, "c", [*SHARE, to("c", "tcp://x")], NOTHING, "the 2 instances with separate routes",
+        "name the BROKER_INSTANCE it leads to",
     ),
-    "name-only routes to two hosts may begin one conversation twice": case(
+    "name-only routes to two hosts may begin one conversation twice": (
         Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y")], NOTHING,
-        "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 and name no broker instance: if both host it, one"
-        " conversation may begin at both, and the second is ended (-8495)",
-        "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are",
+        "lead 'S' to tcp://x:4022 and tcp://y:4022 and name no broker instance", "name the BROKER_INSTANCE in each",
     ),
-    "name-only routes to many hosts are told once": case(
+    "name-only routes to many hosts are told once": (
         Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y"), to("c", "tcp://z")], NOTHING,
-        "[a] and [b] lead 'S' to tcp://x:4022 and tcp://y:4022 (and 1 more) and name no broker instance: if both host"
-        " it, one conversation may begin at both, and the second is ended (-8495)",
-        "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are",
+        "tcp://x:4022 and tcp://y:4022 (and 1 more)", "name the BROKER_INSTANCE in each",
     ),
-    "a duplicate gives no larger share": case(
-        Lint.DUPLICATE_ROUTE, "c",
-        [to("a", "tcp://x", "S", HERE), to("b", "tcp://y", "S", THERE), to("c", "tcp://Y:4022/", "S", THERE)], NOTHING,
-        "[c] counts as one with [b]: it leads the same to the same address, and gives that instance no larger share",
-        "drop it; for a larger share give [b] a WEIGHT",
+    "a duplicate gives no larger share": (
+        Lint.DUPLICATE_ROUTE, "c", [*SHARE, to("c", "tcp://Y:4022/", "S", THERE)], NOTHING,
+        "and gives that instance no larger share", "drop it; for a larger share give [b] a WEIGHT",
     ),
-    "a duplicate without broker instance": case(
-        Lint.DUPLICATE_ROUTE, "b", [to("a", "tcp://x"), to("b", "tcp://x:4022")], NOTHING,
-        "[b] counts as one with [a]: it leads the same to the same address",
+    "a duplicate without broker instance": (
+        Lint.DUPLICATE_ROUTE, "b", [to("a", "tcp://x"), to("b", "tcp://x:4022")], NOTHING, "counts as one with [a]",
         "drop it",
     ),
-    "a weight without a broker instance": case(
-        Lint.WEIGHT_UNUSED, "a", [to("a", "tcp://x", weight=3)], NOTHING,
-        "the WEIGHT of [a] has no effect: shares are between broker instances, and it names none",
+    "a weight without a broker instance": (
+        Lint.WEIGHT_UNUSED, "a", [to("a", "tcp://x", weight=3)], NOTHING, "has no effect",
         "name the BROKER_INSTANCE it leads to, or leave WEIGHT out",
     ),
-    "LOCAL to a service that is not here": case(
+    "LOCAL to a service that is not here": (
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "s")], HOSTED,
-        "[a] leads 's' to this instance, and no database here has it: what is sent to it waits",
-        "create the service, compare its name byte for byte, or let the route lead where the service is",
+        "no database here has it: what is sent to it waits", "compare its name byte for byte",
     ),
-    "LOCAL to a service that is not here, beside another way": case(
+    "LOCAL to a service that is not here, beside another way": (
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL"), to("b", "tcp://x")], NOTHING,
-        "[a] leads 'S' to this instance, and no database here has it: the other routes to it are used instead",
-        "create the service, compare its name byte for byte, or let the route lead where the service is",
+        "the other routes to it are used instead", "create the service",
     ),
-    "LOCAL to a database that is not here": case(
-        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "S", THERE)], HOSTED,
-        f"[a] leads 'S' to this instance, and no database here is {THERE}: what is sent to it waits",
-        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    "LOCAL to a database that is not here": (
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "S", THERE)], HOSTED, f"no database here is {THERE}",
+        "let the route lead where the service is",
     ),
-    "LOCAL to a database that has another service": case(
-        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED,
-        f"[a] leads 'T' to this instance, and the database {HERE} does not have it: senders get an error (-8490)",
-        "create the service, compare its name byte for byte, or let the route lead where the service is",
+    "LOCAL to a database that has another service": (
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED, "senders get an error (-8490)",
+        "create the service",
     ),
-    "services of this instance are asked for while the configuration service has a route": case(
-        Lint.ASKED_FOR_LOCAL_SERVICE, "a",
-        [AUTO_CREATED_LOCAL, to("a", "tcp://x", BROKER_CONFIGURATION), to("b", "LOCAL", "U")],
-        hosted({HERE.bytes: ["S", "T", "U"]}),
-        "'S' and 1 more services of this instance are asked for instead of found here: because of [a] nothing comes to"
-        " [AutoCreatedLocal]",
-        "CREATE ROUTE with its SERVICE_NAME and ADDRESS = 'LOCAL' for each service here that conversations begin with",
+    "services of this instance are asked for while the configuration service has a route": (
+        Lint.ASKED_FOR_LOCAL_SERVICE, "a", [AUTO_CREATED_LOCAL, ASK, to("b", "LOCAL", "U")], THREE,
+        "'S' and 1 more services of this instance are asked for", "CREATE ROUTE with its SERVICE_NAME and ADDRESS",
     ),
-    "a route that has expired": case(
+    "a route that has expired": (
         Lint.EXPIRED_ROUTE, "a", [to("a", "tcp://x", lifetime=NOW)], NOTHING,
-        "[a] expired at 2025-03-01 12:00:00 UTC, so it is no longer used",
-        "revive it with ALTER ROUTE and a new LIFETIME, or drop it with DROP ROUTE",
+        "expired at 2025-03-01 12:00:00 UTC", "revive it with ALTER ROUTE and a new LIFETIME",
     ),
 }  # fmt: skip
 
@@ -152,7 +123,9 @@ def test_what_is_unwise_is_told(told_of: Case) -> None:
 
     (remark,) = remarks(*routes, here=here)
 
-    assert (lint, name, problem, hint) == (remark.lint, remark.route.name, remark.problem, remark.hint)
+    assert (lint, name) == (remark.lint, remark.route.name)
+    assert problem in remark.problem
+    assert hint in remark.hint
 
 
 def test_in_msdb_what_comes_for_an_absent_service_is_dropped() -> None:

@@ -51,14 +51,20 @@ def stored(directory: Path) -> Authority:
     return made
 
 
-def test_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_renewed", [False, True])
+def test_authority_is_read_as_it_was_stored(tmp_path: Path, *, is_renewed: bool) -> None:
     made = stored(tmp_path)
+    if is_renewed:
+        made = renew_authority(made, YEAR, now=NOW)
+        store_files(authority_files(made, tmp_path), is_replacing=True)
 
     found = read_authority(tmp_path)
 
     assert (made.roots, made.cross_certificates) == (found.roots, found.cross_certificates)
+    assert (1 + is_renewed, is_renewed) == (len(found.roots), len(found.cross_certificates))
     assert made.key.private_numbers() == found.key.private_numbers()
-    assert {"ca.pem", "ca.key"} == {path.name for path in tmp_path.iterdir()}
+    files = {"ca.pem", "ca.key"} | ({"ca.cross.pem"} if is_renewed else set())
+    assert files == {path.name for path in tmp_path.iterdir()}
 
 
 def test_key_of_another_authority_is_refused(tmp_path: Path) -> None:
@@ -102,18 +108,9 @@ def test_key_is_its_owners_alone_from_the_first_byte(tmp_path: Path, monkeypatch
     assert (0o600, 0o644) == (mode(tmp_path / "a.key"), mode(tmp_path / "a.pem"))
 
 
-def test_file_that_is_there_is_kept_and_the_others_are_not_made(tmp_path: Path) -> None:
-    (tmp_path / "a.pem").write_text("mine")
-
-    with pytest.raises(FileExistsError):
-        store_files({tmp_path / "a.key": SECRET, tmp_path / "a.pem": OPEN}, is_replacing=False)
-
-    assert "mine" == (tmp_path / "a.pem").read_text()
-    assert ["a.pem"] == [path.name for path in tmp_path.iterdir()]
-
-
-def test_file_that_appears_meanwhile_is_kept_and_the_others_are_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_late", [False, True])
+def test_file_that_is_there_or_appears_meanwhile_is_kept_and_the_others_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     usual = os.link
 
@@ -122,7 +119,10 @@ def test_file_that_appears_meanwhile_is_kept_and_the_others_are_taken_back(
             target.write_text("mine")
         usual(source, target)
 
-    monkeypatch.setattr(os, "link", race)
+    if is_late:
+        monkeypatch.setattr(os, "link", race)
+    else:
+        (tmp_path / "a.pem").write_text("mine")
 
     with pytest.raises(FileExistsError):
         store_files({tmp_path / "a.key": SECRET, tmp_path / "a.pem": OPEN}, is_replacing=False)
@@ -220,13 +220,6 @@ def opens(issued: Issued, sealed_to: Issued) -> bool:
     return used is not None and used.fingerprint in parse_own(issued.certificate_pem, issued.key_pem).opening
 
 
-def test_names_of_a_pair_are_made_of_the_certificates() -> None:
-    pair = Pair(Path("tls/b.dialog.pem"), Path("keys/b.dialog.key"))
-
-    assert Pair(Path("tls/b.dialog.next.pem"), Path("keys/b.dialog.next.key")) == pair.prepared
-    assert Path("tls/b.dialog.trust.pem") == pair.bundle
-
-
 def test_pair_is_read_as_it_was_stored_and_another_key_is_refused(tmp_path: Path) -> None:
     pair, issued = (
         Pair(tmp_path / "a.pem", tmp_path / "a.key"),
@@ -268,9 +261,7 @@ def test_database_opens_what_is_sealed_to_its_old_key_and_to_its_new_one() -> No
 
     new = with_new_sealing(old, YEAR, now=NOW)
 
-    assert opens(new, old)
-    assert opens(new, new)
-    assert not opens(old, new)
+    assert [True, True, False] == [opens(new, old), opens(new, new), opens(old, new)]
     assert old.certificates[0] == new.certificates[0]
 
 
@@ -297,13 +288,12 @@ def test_bundle_holds_both_while_both_are_valid(ca: Authority) -> None:
     old, new = issue_endpoint(GATEWAY, YEAR, None), issue_endpoint(GATEWAY, NEXT_YEAR, None)
     signed = issue_endpoint(GATEWAY, YEAR, renew_authority(ca, NEXT_YEAR, now=NOW))
 
-    assert [*new.certificates, *old.certificates] == certificates_in(bundle_of(new, old, now=NOW).data)
-    assert [*new.certificates] == certificates_in(bundle_of(new, old, now=NOW + 400 * DAY).data)
-    assert [signed.certificates[0]] == certificates_in(bundle_of(signed, signed, now=NOW).data)
-
-
-def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    return x509.load_pem_x509_certificates(pem)
+    for first, second, now, expected in (
+        (new, old, NOW, [*new.certificates, *old.certificates]),
+        (new, old, NOW + 400 * DAY, [*new.certificates]),
+        (signed, signed, NOW, [signed.certificates[0]]),
+    ):
+        assert expected == x509.load_pem_x509_certificates(bundle_of(first, second, now=now).data)
 
 
 def test_what_is_over_is_refused(ca: Authority) -> None:
@@ -311,13 +301,3 @@ def test_what_is_over_is_refused(ca: Authority) -> None:
 
     with pytest.raises(CertificateUnusableError, match=r"ca\.pem: expired at .* UTC; renew it"):
         refuse_expired(ca.roots[0], "ca.pem", now=NEXT_YEAR.ends, hint="renew it")
-
-
-def test_renewed_authority_is_read_as_it_was_stored(tmp_path: Path) -> None:
-    renewed = renew_authority(stored(tmp_path), YEAR, now=NOW)
-    store_files(authority_files(renewed, tmp_path), is_replacing=True)
-
-    found = read_authority(tmp_path)
-
-    assert (renewed.roots, renewed.cross_certificates) == (found.roots, found.cross_certificates)
-    assert (2, 1) == (len(found.roots), len(found.cross_certificates))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.security.grants import OPEN, PROFILES_MAX, Grants, Permission, PermissionRule, PermissionState, render_rule
+from broker.security.grants import OPEN, PROFILES_MAX, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal, who_is
 
 # --- binding ---
@@ -45,13 +45,6 @@ def test_where_nobody_proves_who_they_are_everything_is_permitted_until_somethin
     assert OPEN is nothing.profile(NOBODY)
     assert some.connect(NOBODY).is_permitted
     assert [True, False] == [some.send(NOBODY, service).is_permitted for service in ("//a", "//b")]
-
-
-def test_deny_of_one_kind_closes_that_kind() -> None:
-    grants = Grants([rule("DENY", "CONNECT", "*", "CN=evil")])
-
-    assert not grants.connect(NOBODY).is_permitted
-    assert grants.send(NOBODY, "//a").is_permitted
 
 
 @pytest.mark.parametrize("principal", ["public", "orders", "CN=orders", "o*", "CN=*"])
@@ -105,23 +98,10 @@ def test_profiles_that_are_remembered_are_bounded() -> None:
     assert len(grants._profiles) <= PROFILES_MAX
 
 
-def test_common_name_cannot_take_the_rules_of_another_kind() -> None:
-    grants = Grants([send("GRANT", "//a", "spiffe://shop/a"), send("GRANT", "//a", "sha256:" + "0" * 64)])
-
-    for name in ("spiffe://shop/a", "sha256:" + "0" * 64):
-        assert not grants.send(Who(f"CN={name}", name), "//a").is_permitted
-
-
 def test_whoever_is_granted_anything_is_told() -> None:
     grants = Grants([send("GRANT", "//a", "public"), rule("DENY", "CONNECT", "*", "public")])
 
     assert [True, False] == [grants.has_granted(one) for one in (Permission.SEND, Permission.CONNECT)]
-
-
-def test_rule_reads_as_its_statement() -> None:
-    text = render_rule(PermissionState.DENY, Permission.SEND, "//a]", "CN=]")
-
-    assert "DENY SEND ON SERVICE::[//a]]] TO [CN=]]]" == text
 
 
 rules = st.builds(

@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, IPAddress
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from broker.security.identity import parse_own, parse_peers
 from broker.security.issue import (
     NAME_MAX,
     Authority,
@@ -164,16 +163,6 @@ def test_database_has_a_key_that_signs_and_one_to_seal_to(ca: Authority, *, is_s
         signing.verify_directly_issued_by(ca.roots[0])
 
 
-def test_database_is_what_dialog_security_reads() -> None:
-    issued = issue_database(CertificateSubject("billing"), YEAR, None)
-
-    own = parse_own(issued.certificate_pem, issued.key_pem)
-    [peer] = parse_peers(issued.certificate_pem)
-
-    assert ("CN=billing", own.signing.fingerprint) == (peer.who.subject, peer.fingerprint)
-    assert list(own.opening) == [one.fingerprint for one in peer.sealing]
-
-
 @pytest.mark.parametrize("name", ["", " a", "a/b", "*", "a=b", "a,b", "a" * (NAME_MAX + 1), "a\n", "ä"])
 def test_name_that_no_file_or_principal_could_have_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not a name of 1 to 64 characters"):
@@ -204,12 +193,3 @@ def test_host_that_one_can_dial_is_taken(host: str) -> None:
 def test_uri_that_is_no_spiffe_id_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="is no SPIFFE id"):
         CertificateSubject("a", uri=uri)
-
-
-def test_renewed_authority_leaves_out_what_is_over() -> None:
-    old = make_authority("old", Validity(NOW - 10 * DAY, NOW - 9 * DAY))
-
-    new = renew_authority(old, DECADE, now=NOW)
-
-    assert (1, ()) == (len(new.roots), new.cross_certificates)
-    assert old.roots[0].subject == new.roots[0].subject
