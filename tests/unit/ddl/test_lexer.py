@@ -119,12 +119,10 @@ def test_unclosed_quote_or_comment_is_told_at_its_beginning(text: str, number: i
     assert "is not closed" in caught.value.problem
 
 
-def test_statement_of_as_many_tokens_as_there_may_be_is_read() -> None:
+def test_statement_that_does_not_end_is_told_at_its_beginning() -> None:
+    """Its tokens would take hundreds of bytes each; one of as many tokens as there may be is read."""
     assert [["a"] * TOKENS_MAX, ["b"]] == cut("a " * TOKENS_MAX + "; b")
 
-
-def test_statement_that_does_not_end_is_told_at_its_beginning() -> None:
-    """Its tokens would take hundreds of bytes each."""
     with pytest.raises(UnclosedError) as caught:
         cut("b;\n" + "a " * (TOKENS_MAX + 1))
 
@@ -147,10 +145,6 @@ TEXT = "DROP ROUTE [größer 😀];\r\nGO\n"
 )
 def test_script_is_read_as_it_was_saved(data: bytes) -> None:
     assert TEXT == decode_script(data)
-
-
-def test_nothing_is_an_empty_script() -> None:
-    assert "" == decode_script(b"")
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,9 @@ LOCAL = RouteProperties(address="LOCAL")
             "CREATE QUEUE q WITH STATUS = ON , ACTIVATION ( STATUS = OFF , PROCEDURE_NAME = p, EXECUTE AS N'dbo'  )",
             [CreateQueue(QueueName("q"), status=True)],
         ),
-        ("IF EXISTS (SELECT * FROM sys.routes WHERE name = N'a') DROP ROUTE a", [DropRoute("a", guard=IS_THERE)]),
         (
             f"{UNLESS} BEGIN CREATE ROUTE a WITH ADDRESS='LOCAL' CREATE ROUTE b WITH ADDRESS='LOCAL'; END DROP ROUTE c",
-            [
-                CreateRoute("a", LOCAL, guard=IS_MISSING),
-                CreateRoute("b", LOCAL, guard=IS_MISSING),
-                DropRoute("c"),
-            ],
+            [CreateRoute("a", LOCAL, guard=IS_MISSING), CreateRoute("b", LOCAL, guard=IS_MISSING), DropRoute("c")],
         ),
         ("DROP ROUTE IF EXISTS a; DROP ROUTE [IF]", [DropRoute("a", guard=IS_THERE), DropRoute("IF")]),
         (
