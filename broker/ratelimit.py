@@ -10,13 +10,20 @@ Source: the token bucket of RFC 2697; `charge` allows a debt where refusing woul
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import structlog
 
 BURST = 200  # lines at once
+LAST = "last_ts"  # field of a line about earlier ones: when the last of them would have been written
 LINES_PER_SECOND = 10  # a thousand refusals a second would fill the disk; the counters have all
 
 log = structlog.get_logger(__name__)
+
+
+def utc_now() -> str:
+    """This instant as log lines have it: RFC 3339 with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class TokenBucket:
@@ -62,14 +69,16 @@ class RateLimiter:
     def __init__(self) -> None:
         self.left_out = 0
         self._reported = 0
+        self._last = ""
         self._bucket = TokenBucket(LINES_PER_SECOND, BURST, time.monotonic())
 
     def warning(self, event: str, **fields: object) -> None:
         """Write a line, or count it."""
         if not self._bucket.allow(time.monotonic()):
             self.left_out += 1
+            self._last = utc_now()
             return
         if self.left_out > self._reported:
-            log.warning("lines left out", count=self.left_out)
+            log.warning("lines left out", count=self.left_out, **{LAST: self._last})
             self._reported = self.left_out
         log.warning(event, **fields)

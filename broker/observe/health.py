@@ -145,6 +145,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def _ago(seconds: float | None) -> str:
+    """When something of the past happened last, as the end of a sentence."""
+    return "" if seconds is None else f", {seconds:,.0f} s ago"
+
+
 def _instance(status: Status, loop_lag_s: float) -> Iterator[HealthFinding]:
     if status.draining is not None:
         yield HealthFinding(Level.NOTICE, "instance", f"the instance leaves: {status.draining.sentence}")
@@ -221,7 +226,7 @@ def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
     elif lock.recent > 1:
         what = (
             f"write transactions of others have held up {name} {lock.recent} times within ten minutes, for"
-            f" {lock.recent_s:,.0f} s in all, last {who}"
+            f" {lock.recent_s:,.0f} s in all, last {who}{_ago(lock.last_s)}"
         )
         yield HealthFinding(Level.NOTICE, "database", what, SHORT_TRANSACTIONS)
 
@@ -295,9 +300,9 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
         if is_recent and drop.reason not in _HARMLESS:
-            how = f"{rate:,.1f} frames a second are" if rate else "within the last minute frames were"
+            how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
-            yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}", do)
+            yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}", do)
 
 
 def _queues(status: Status) -> Iterator[HealthFinding]:

@@ -33,7 +33,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias
 
@@ -43,6 +42,8 @@ from structlog import DropEvent
 from structlog.contextvars import merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
+
+from broker.ratelimit import LAST, utc_now
 
 # --- the writer thread ---
 
@@ -194,6 +195,7 @@ class RepeatFilter:
             if now - seen.told_at < INTERVAL:
                 seen.suppressed += 1
                 seen.last = {name: value for name, value in event.items() if name != "exc_info"}  # it would keep frames
+                seen.last[LAST] = utc_now()
                 raise DropEvent
             if seen.suppressed:
                 event["suppressed"] = seen.suppressed
@@ -202,7 +204,7 @@ class RepeatFilter:
 
     def take_untold(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """
-        Remove and return events that were left out and not logged for `INTERVAL`, each once with its count.
+        Remove and return events that were left out and not logged for `INTERVAL`, each once with count and last time.
 
         For the summary where no further identical event occurs; `everything` is for the end of the program.
         """
@@ -222,7 +224,7 @@ def _identity(event: Event) -> object:
     fields = (
         (name, value if isinstance(value, str) else repr(value))
         for name, value in event.items()
-        if name != "exc_info" and (isinstance(value, bool) or not isinstance(value, int | float))
+        if name not in {"exc_info", LAST} and (isinstance(value, bool) or not isinstance(value, int | float))
     )
     return frozenset((name, (name == "peer" and text.rpartition(":")[0]) or text) for name, text in fields)
 
@@ -454,7 +456,7 @@ def _add_level(logger: object, method: str, event: Event) -> Event:
 
 
 def _stamp(instance: str, _logger: object, _method: str, event: Event) -> Event:
-    event["ts"] = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    event["ts"] = utc_now()
     event["instance"] = instance
     return event
 

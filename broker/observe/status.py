@@ -272,6 +272,7 @@ class WriteLockStatus(Struct, frozen=True):
         process: Its name.
         recent: How many such waits there were within ten minutes, the present one included.
         recent_s: How long they took in all.
+        last_s: Seconds since the last of them ended; null while one goes on, or without one.
     """
 
     waiting_s: float | None = None
@@ -279,6 +280,7 @@ class WriteLockStatus(Struct, frozen=True):
     process: str = ""
     recent: int = 0
     recent_s: float = 0.0
+    last_s: float | None = None
 
 
 class BlockedStatus(Struct, frozen=True):

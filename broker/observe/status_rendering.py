@@ -45,7 +45,7 @@ from broker.observe.status import (
 )
 from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
-from broker.store.sqlite.write_lock import WriteWaits
+from broker.store.sqlite.write_lock import LockWait, WriteWaits
 
 STATUS: tuple[SnapshotSection, ...] = (
     "run",
@@ -234,7 +234,12 @@ def _write_lock(waits: WriteWaits) -> WriteLockStatus:
         process="" if holder is None else holder.name,
         recent=len(long),
         recent_s=round(sum(wait.seconds for wait in long), 3),
+        last_s=_since_end(waits.recent[-1]) if waits.recent and present is None else None,
     )
+
+
+def _since_end(wait: LockWait) -> float:
+    return round(max(0.0, time.time() - wait.began - wait.seconds), 3)
 
 
 def _drop(drop: DropSnapshot, snapshot: Snapshot) -> DropStatus:

@@ -137,9 +137,9 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
             "another process has kept a write transaction of orders open for 2 s, for the 5th time within ten minutes",
         ),
         (
-            database(write_lock={"pid": 7, "process": "python3", "recent": 5, "recent_s": 250.0}),
+            database(write_lock={"pid": 7, "process": "python3", "recent": 5, "recent_s": 250.0, "last_s": 99.0}),
             "notice",
-            "write transactions of others have held up orders 5 times within ten minutes, for 250 s in all, last proc",
+            "held up orders 5 times within ten minutes, for 250 s in all, last process 7 (python3), 99 s ago",
         ),
         (
             address("refused") | database(blocked=[{"next_hop": HOP, "dialogs": 47, "oldest_s": 23.0}]),
@@ -167,7 +167,7 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
         ({"reload": {"waiting": list("abcdefghijkl")}}, "notice", "g, h, i, j and 2 more"),
         ({"loop_lag_s": 0.5}, "notice", "500 ms late"),
         (drop("no route", rate=2.0), "notice", "2.0 frames a second are dropped: no route"),
-        (drop("no route", last_s=59.0, rate=0.0), "notice", "within the last minute frames were dropped: no route"),
+        (drop("no route", last_s=59.0, rate=0.0), "notice", "frames were dropped: no route, 59 s ago"),
         ({"transport": {"warnings": ["of an earlier release"]}}, "notice", "of an earlier release"),
         (notice(WarningKind.PLAIN_TEXT), "notice", "about connections"),
         (notice(WarningKind.FILES_NOT_IN_USE), "bad", "about connections"),

@@ -333,8 +333,10 @@ def test_repeated_errors_are_held_back_and_told_at_the_end(stream: io.StringIO) 
     tell_suppressed(everything=True)
     tell_suppressed(everything=True)
 
-    told = [(line["event"], line["attempt"], line.get("suppressed")) for line in _lines(stream)]
+    first, summary = _lines(stream)
+    told = [(line["event"], line["attempt"], line.get("suppressed")) for line in (first, summary)]
     assert told == [("connect failed", 0, None), ("connect failed", 4, 4)]
+    assert first["ts"] < summary["last_ts"] < summary["ts"]
 
 
 def test_line_that_cannot_be_written_is_lost_without_harm(stream: io.StringIO) -> None:
