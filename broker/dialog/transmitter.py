@@ -291,11 +291,11 @@ class Transmitter:
         if sender is not None:
             self._forget(sender)
 
-    def on_rejected(self, rejected: Rejected, link: object) -> None:
+    def on_rejected(self, rejected: Rejected, link: object, peer: str) -> None:
         """
         A next hop that was given a frame refused it: remember why, and send it again early if it says so.
 
-        Without a number (`code` 0) the next hop would accept now what it refused before.
+        Without a number (`code` 0) the next hop would accept now what it refused before. `peer` names it for people.
         """
         for is_initiator in (True, False):
             sender = self._by_conversation.get((rejected.conversation, is_initiator))
@@ -306,7 +306,8 @@ class Transmitter:
                     sender.outbound.bring_forward(place, now + max(RETRY_MIN, rejected.retry_after_ms / 1000))
                     self._arm(sender)
                     continue
-                sender.last_rejection = f"{REFUSED}{rejected.reason.strip() or 'no reason given'} ({rejected.code})"
+                reason = rejected.reason.strip() or "no reason given"
+                sender.last_rejection = f"{REFUSED}{reason} ({rejected.code}), answered by {peer}"
                 sender.rejected_at = now
                 self._hasten_status(sender)
                 if rejected.code in REFUSALS:

@@ -33,13 +33,23 @@ from broker.errors import TlsRefusedError
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
 from broker.net.quotas import host_of
-from broker.net.tls import ALPN, Encryption, Identity, Security, identify, identify_issuer, verified_chain
+from broker.net.tls import (
+    ALPN,
+    Encryption,
+    Identity,
+    Security,
+    identify,
+    identify_issuer,
+    issue_command,
+    verified_chain,
+)
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.protocol.frame import Fatal, encode_link
 from broker.ratelimit import RateLimiter
 from broker.routing.address import NetworkAddress
 
 HOST_SHARE = 4  # one host has at most one handshake in so many
+HOSTS_SHOWN = 5
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
@@ -194,7 +204,9 @@ class Handshaker:
             if security.accepts(link.transport.chain):
                 continue
             if link.transport.cipher:
-                problem = "your certificate is no longer trusted: have it added to peers, or its CA to trust"
+                identity = link.transport.identity
+                shown = "" if identity is None else f" ({identity.label})"
+                problem = f"your certificate is no longer trusted{shown}: have it added to peers, or its CA to trust"
                 link.fail(TlsRefusedError(problem))
             elif security.encryption is Encryption.REQUIRED:
                 link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))
@@ -211,7 +223,7 @@ class Handshaker:
         received = 0
         while True:
             async with self._signing:
-                problem = _step(tls)
+                problem = _step(tls, security.own)
                 await asyncio.sleep(0)
             if outgoing.pending:
                 await self._loop.sock_sendall(sock, outgoing.read())
@@ -233,7 +245,7 @@ class Handshaker:
         chain = _proved(tls, security)
         if not self.security.accepts(chain):  # less is trusted than the contexts know, or it was replaced
             raise TlsRefusedError(self.security.refusal(chain))
-        return TlsTransport(sock, tls, incoming, outgoing, chain=chain, scratch=self.security.scratch)
+        return TlsTransport(sock, tls, incoming, outgoing, chain=chain, own=security.own, scratch=self.security.scratch)
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TlsRefusedError):
@@ -334,21 +346,24 @@ def _check_host(identity: Identity | None, host: str) -> None:
     """Raise when a peer has proved to be another one. A peer whose own certificate is trusted needs no name in it."""
     if identity is None or identity.is_pinned or identity.covers(host):
         return
-    names = ", ".join(identity.hosts[:5]) or "no host"
+    names = ", ".join(identity.hosts[:HOSTS_SHOWN]) or "no host"
     raise TlsRefusedError(
         f"the certificate of the peer ({identity.principal_name}) is for {names} and not for {host}: correct the "
-        "route, or have the certificate name this host"
+        f"route, or make it again where its CA is, with {issue_command(identity, host)}"
     )
 
 
-def _step(tls: ssl.SSLObject) -> str | None:
+def _step(tls: ssl.SSLObject, own: Identity | None) -> str | None:
     """Continue a handshake; return None when it is complete, "" when more has to arrive, or the error."""
     try:
         tls.do_handshake()
     except ssl.SSLWantReadError:
         return ""
     except ssl.SSLError as error:
-        return explain(error)
+        chain: tuple[Identity, ...] = ()
+        with contextlib.suppress(ValueError):  # of what a peer shows that nobody trusts
+            chain = tuple(map(identify, verified_chain(tls)))
+        return explain(error, chain, own)
     return None
 
 

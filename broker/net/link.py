@@ -334,6 +334,14 @@ class Link:
         return host_of(self.address) if identity is None else identity.principal_name
 
     @property
+    def peer_shown(self) -> str:
+        """The peer for people: its name and the principal that it has proved, as far as they are known."""
+        identity = self.transport.identity
+        if identity is None:
+            return self.peer_name or "the peer"
+        return f"{self.peer_name} ({identity.principal_name})" if self.peer_name else identity.principal_name
+
+    @property
     def is_paused(self) -> bool:
         """Whether reading is paused."""
         return self._pauses > 0

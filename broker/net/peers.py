@@ -321,8 +321,9 @@ class Peers:
         elif isinstance(event, GoAway):
             self._on_goaway(link, min(event.deadline_ms / 1000, LEAVING_MAX), event.reason)
         elif isinstance(event, Fatal):
-            log.warning("peer ended the link", link=link.number, peer=link.address, reason=event.text)
-            link.close(f"FATAL from the peer: {event.text}")
+            who, text = link.peer_shown, event.text
+            log.warning("peer ended the link", link=link.number, peer=link.address, name=who, reason=text)
+            link.close(f"FATAL from {who}: {text}")
 
     def on_eof(self, link: Link) -> None:
         """Nothing more arrives by a link; while this instance leaves, a peer that moved away still gets the rest."""

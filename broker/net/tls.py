@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ ALPN = "sbrk/1"
 TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
+LABEL_DIGITS = 16
 ISSUERS_MAX = 256  # certificates of CAs that are remembered, a few KiB each
 
 
@@ -68,6 +70,12 @@ class Identity:
     not_after: datetime
     is_pinned: bool = False
     who: Who = NOBODY
+
+    @property
+    def label(self) -> str:
+        """The certificate in short, for sentences; the digits are the first of its fingerprint."""
+        begin, end = (f"{at:%Y-%m-%d %H:%M}" for at in (self.not_before, self.not_after))
+        return f"{self.principal_name}, {begin} to {end} UTC, sha256:{self.fingerprint[:LABEL_DIGITS]}"
 
     def covers(self, host: str) -> bool:
         """Whether the holder may speak for a host, a name or an IP address."""
@@ -133,7 +141,8 @@ class Security:
                     "trusted as a peer's own certificate and not as a CA: if it is a CA, make it with CA:TRUE and "
                     "keyCertSign, and name it in trust and not in peers"
                 )
-        return "the peer's certificate is no longer trusted: name it in peers, or its CA in trust"
+        shown = f" ({chain[0].label})" if chain else ""
+        return f"the peer's certificate is no longer trusted{shown}: name it in peers, or its CA in trust"
 
 
 NO_SECURITY = Security()
@@ -181,6 +190,12 @@ def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
     hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
     hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     return tuple(hosts)
+
+
+def issue_command(identity: Identity, *hosts: str) -> str:
+    """The command that makes a certificate again, for these hosts as well; to be run where its CA is."""
+    named = " ".join(f"--host {shlex.quote(host)}" for host in dict.fromkeys([*identity.hosts, *hosts]))
+    return f"broker certs issue {shlex.quote(identity.who.common_name or 'NAME')} {named} --ca DIRECTORY --force"
 
 
 def is_ip(host: str) -> bool:

@@ -22,10 +22,11 @@ import contextlib
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import cast
 
-from broker.errors import NOT_TRUSTED
+from broker.errors import NO_TLS, NOT_TRUSTED
 from broker.forwarding.entry import Buffer
 from broker.net.tls import Identity
 
@@ -130,6 +131,7 @@ class TlsTransport(Transport):
         incoming: Ciphertext for `tls`; its content arrived after the handshake.
         outgoing: Ciphertext from `tls`.
         chain: The identities that the peer proved, its own certificate first; empty when it was not asked.
+        own: The certificate that was shown to the peer.
         scratch: A buffer as large as the largest read, shared by all transports: nothing stays in it.
     """
 
@@ -141,11 +143,13 @@ class TlsTransport(Transport):
         outgoing: ssl.MemoryBIO,
         *,
         chain: tuple[Identity, ...],
+        own: Identity | None,
         scratch: bytearray,
     ) -> None:
         super().__init__(sock)
         self.chain = chain
         self.identity = chain[0] if chain else None
+        self._own = own
         cipher = tls.cipher()
         self.cipher = cipher[0] if cipher else ""
         self._tls = tls
@@ -205,7 +209,7 @@ class TlsTransport(Transport):
         except ssl.SSLError as error:
             with contextlib.suppress(OSError):
                 self._push()  # the alert for the peer
-            raise ConnectionError(explain(error)) from None
+            raise ConnectionError(explain(error, own=self._own)) from None
         if self._outgoing.pending:  # an answer to the peer's key update
             self._push()
         if plain == 0 and not self._has_ended:
@@ -261,7 +265,7 @@ class TlsTransport(Transport):
                 if not self._send_out(outgoing.read()):
                     break
         except ssl.SSLError as error:
-            raise ConnectionError(explain(error)) from None
+            raise ConnectionError(explain(error, own=self._own)) from None
         return at
 
     def _flush(self) -> bool:
@@ -308,37 +312,53 @@ class TlsTransport(Transport):
 
 
 _SENTENCES = {
-    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "WRONG_VERSION_NUMBER": f"the peer {NO_TLS}",
     "HTTP_REQUEST": "the peer speaks HTTP, not TLS",
-    "UNSUPPORTED_PROTOCOL": "the peer does not speak TLS 1.3",
-    "NO_PROTOCOLS_AVAILABLE": "the peer does not speak TLS 1.3",
+    "UNSUPPORTED_PROTOCOL": f"the peer {NO_TLS} 1.3",
+    "NO_PROTOCOLS_AVAILABLE": f"the peer {NO_TLS} 1.3",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate: set endpoint.certificate there",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer asks for a certificate: set endpoint.certificate",
-    "TLSV1_ALERT_UNKNOWN_CA": (f"the peer {NOT_TRUSTED}: add it to peers there, or its CA to trust"),
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate: see its log",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired: renew endpoint.certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate: see its log",
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer refuses this kind of certificate: see its log",
+    "TLSV1_ALERT_UNKNOWN_CA": f"the peer {NOT_TRUSTED}{{shown}}: add it to peers there, or its CA to trust",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer refuses this instance's certificate{shown}: see its log",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this instance's certificate has expired{shown}: renew endpoint.certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer refuses this instance's certificate{shown}: see its log",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "the peer refuses this kind of certificate{shown}: see its log",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the peer has no cipher or key exchange in common with this instance",
-    "TLSV1_ALERT_PROTOCOL_VERSION": "the peer does not speak TLS 1.3",
+    "TLSV1_ALERT_PROTOCOL_VERSION": f"the peer {NO_TLS} 1.3",
     "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "the peer does not speak sbrk/1 over TLS",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a TLS record was changed on its way",
 }
+_UNTRUSTED = (
+    "the peer's certificate is not trusted{shown}, {why}: name that certificate in peers here, or its CA in trust"
+)
 _VERIFY_SENTENCES = {
-    10: "the peer's certificate has expired: it has to be renewed there",
-    26: "the peer's certificate is not made for this: its extended key usage has to allow clientAuth and serverAuth",
-    9: "the peer's certificate is not valid yet: compare the clocks of both machines",
+    10: "the peer's certificate has expired{shown}: it has to be renewed there",
+    26: "the peer's certificate is not made for this{shown}: its extended key usage has to allow clientAuth and "
+    "serverAuth",
+    9: "the peer's certificate is not valid yet{shown}: compare the clocks of both machines",
 }
 
 
-def explain(error: ssl.SSLError) -> str:
-    """What OpenSSL found, as a sentence that says what to do and where."""
+def explain(error: ssl.SSLError, chain: Sequence[Identity] = (), own: Identity | None = None) -> str:
+    """
+    What OpenSSL found, as a sentence that says what to do and where.
+
+    Args:
+        error: Of the handshake, or of a record after it.
+        chain: The certificates that the peer has shown, its own first, as far as they can be read.
+        own: The certificate that the peer was shown.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
-        found = _VERIFY_SENTENCES.get(error.verify_code)
-        if found:
-            return found
-        return f"the peer's certificate is not trusted ({error.verify_message}): name it in peers, or its CA in trust"
+        sentence = _VERIFY_SENTENCES.get(error.verify_code, _UNTRUSTED).replace("{why}", error.verify_message)
+        now = datetime.now(UTC)
+        shown = next((one for one in chain if not one.not_before <= now < one.not_after), *chain[:1] or (None,))
+        return _filled(sentence, shown)
     if isinstance(error, ssl.SSLEOFError):
         return "the peer ended the connection in the middle of TLS"
     reason = error.reason or "unknown"
-    return _SENTENCES.get(reason) or f"TLS failed: {reason.lower().replace('_', ' ')}"
+    sentence = _SENTENCES.get(reason) or f"TLS failed: {reason.lower().replace('_', ' ')}"
+    return _filled(sentence, own)
+
+
+def _filled(sentence: str, shown: Identity | None) -> str:
+    return sentence.replace("{shown}", "" if shown is None else f" ({shown.label})")

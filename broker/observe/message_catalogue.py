@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from broker.advice import bracketed, create_route, to_run
 from broker.catalog.catalog import MSDB
-from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, StatementError
+from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, StatementError
 from broker.flow import Disposition
 from broker.observe.snapshot import DropSnapshot
 
@@ -226,17 +226,28 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     return remedy_of(drop.disposition, instance=instance, service=service, reason=drop.reason)
 
 
+def or_other_address(remedy: str) -> str:
+    """The remedy for a refusal by the instance that answered, which need not be the one that the route means."""
+    return f"{remedy.rstrip(';')}; if another instance was meant, correct the address of the route"
+
+
 def remedy_of_refused_link(address: str, problem: str) -> str:
     """Return the remedy for a next hop when the instance here or there refuses the other; empty when none does."""
     if MAY_NOT_CONNECT in problem:
-        where = f"the instance at {address}" if problem.startswith("FATAL") else "this instance"
+        is_there = problem.startswith("FATAL")
+        where = f"the instance at {address}" if is_there else "this instance"
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
-        return statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
+        remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
+        return or_other_address(remedy) if is_there else remedy
     if NOT_TRUSTED in problem:
         return (
             f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
         )
-    return ""
+    if NO_TLS in problem:
+        return f"correct the port in the route to {address}, or set endpoint.encryption of the instance there"
+    _, is_tls, sentence = problem.partition(TLS_REFUSED)
+    what, _, remedy = sentence.rpartition(": ")
+    return remedy if is_tls and what else ""
 
 
 def remedy_of_unreached(address: str, problem: str) -> str:

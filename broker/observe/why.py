@@ -32,6 +32,7 @@ from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
     DoubtfulName,
+    or_other_address,
     queue_on,
     refused_principal,
     remedy_of,
@@ -210,6 +211,7 @@ _USUAL = frozenset(
         Disposition.QUEUE_DISABLED,  # while it is, `queues_off` has it
     }
 )  # drops of a dialog that goes on
+_UNKNOWN_THERE = frozenset({Disposition.NO_ROUTE, Disposition.SERVICE_NOT_FOUND, Disposition.SERVICE_NOT_HERE})
 RECEIVED = "received"
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
@@ -290,7 +292,7 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
             "next hop not reached",
             Severity.TROUBLE,
             symptom,
-            why,
+            f"{_by_route(way)}{why}",
             f"it is tried again and again; {give_up}",
             remedy_of_unreached(address, what),
         )
@@ -301,7 +303,10 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         name = doubtful_name(side, spot.instance)
         remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, name=name)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
-        return spot.found(refused, Severity.TROUBLE, symptom, f"{hop} {what}: {status}", give_up, remedy)
+        if refused in _UNKNOWN_THERE and DROPPED_HERE not in status:
+            remedy = or_other_address(remedy)
+        why = f"{_by_route(way)}{hop} {what}: {status}"
+        return spot.found(refused, Severity.TROUBLE, symptom, why, give_up, remedy)
     if NOT_STORED in status:
         remedy = remedy_of(Disposition.QUEUE_DISABLED, instance="its instance", service=side.far_service)
         return spot.found(Disposition.QUEUE_DISABLED, Severity.TROUBLE, symptom, status, give_up, remedy)
@@ -328,6 +333,12 @@ def doubtful_name(side: SideShown, instance: str, known: Sequence[str] = ()) -> 
         return None
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
     return DoubtfulName(known, to_run(statement, database=side.database, instance=instance, is_scripted=False))
+
+
+def _by_route(way: ExplainAnswer | None) -> str:
+    """Which route leads to the next hop, as the beginning of a sentence; "" where none does."""
+    route = None if way is None else way.explanation.route
+    return f"by route {route}, " if route else ""
 
 
 def _ending(side: SideShown) -> str:
@@ -368,7 +379,7 @@ def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
 def _refused(status: str) -> str | None:
     """Return the disposition by which the next hop, or this instance, dropped a frame; None when neither did."""
     _, found, rest = status.partition(DROPPED_HERE if DROPPED_HERE in status else REFUSED)
-    return rest.rpartition(" (")[0].partition(": ")[0] or None if found else None
+    return rest.partition(": ")[0].partition(" (")[0] or None if found else None
 
 
 # --- received messages ----------------------------------------------------------------------------------------------

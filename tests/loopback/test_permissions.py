@@ -96,7 +96,7 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     await until(lambda: MISSING in orders.peers.table.problem_of(billing.address))
 
     assert AddressHealth.SUPPRESSED is orders.peers.table.health_of(billing.address)
-    assert f"FATAL from the peer: CN=orders may not connect: {MISSING}" == orders.peers.table.problem_of(
+    assert f"FATAL from CN=billing: CN=orders may not connect: {MISSING}" == orders.peers.table.problem_of(
         billing.address
     )
     closed = [(one["log_level"], one["reason"]) for one in logs if one["event"] == "link closed"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -90,6 +91,11 @@ def logs() -> Iterator[list[Any]]:
 
 def reasons(logs: list[Any]) -> str:
     return "\n".join(str(entry.get("reason", "")) for entry in logs)
+
+
+def in_short(reason: str) -> str:
+    """The reason with labels of certificates that have only their names."""
+    return re.sub(r", \d{4}-\d\d-\d\d \d\d:\d\d to [^,]* UTC, sha256:[0-9a-f]{16}", "", reason)
 
 
 def identities(one: Instance) -> list[Any]:
@@ -185,18 +191,18 @@ Make = Callable[[Sides], Pair]
 WRONG: dict[str, tuple[Make, str, str]] = {
     "a CA that nobody trusts": (
         lambda _: make("bad", *LOOPBACK, by=authority("another CA")),
-        "the peer's certificate is not trusted",
-        "the peer does not trust this instance's certificate: add it to peers there, or its CA to trust",
+        "the peer's certificate is not trusted (CN=bad), ",
+        "the peer does not trust this instance's certificate (CN=bad): add it to peers there, or its CA to trust",
     ),
     "expired": (
         lambda sides: make("bad", *LOOPBACK, by=sides.ca, ends=timedelta(seconds=-1)),
-        "the peer's certificate has expired: it has to be renewed there",
-        "this instance's certificate has expired: renew endpoint.certificate",
+        "the peer's certificate has expired (CN=bad): it has to be renewed there",
+        "this instance's certificate has expired (CN=bad): renew endpoint.certificate",
     ),
     "not valid yet": (
         lambda sides: make("bad", *LOOPBACK, by=sides.ca, begins=DAY / 2),
-        "the peer's certificate is not valid yet: compare the clocks of both machines",
-        "the peer refuses this instance's certificate: see its log",
+        "the peer's certificate is not valid yet (CN=bad): compare the clocks of both machines",
+        "the peer refuses this instance's certificate (CN=bad): see its log",
     ),
 }
 SERVERS = {"for servers only": (lambda sides: make("bad", *LOOPBACK, by=sides.ca, uses=SERVER_ONLY), "clientAuth", "")}
@@ -207,10 +213,10 @@ async def test_dialler_with_a_wrong_certificate_is_refused_and_told(
     make_pair: Make, ours: str, theirs: str, sides: Sides, logs: list[Any]
 ) -> None:
     async with instance(security=sides.good()) as far, instance(security=sides.bad(make_pair(sides))) as near:
-        assert theirs in await refused(near, far.address)
+        assert theirs in in_short(await refused(near, far.address))
         await until(lambda: far.peers.protocol_errors["TlsRefusedError"])
         assert not any(link.agreement for link in far.peers.links.values())
-    assert ours in reasons([entry for entry in logs if entry["event"] == "connection refused"])
+    assert ours in in_short(reasons([entry for entry in logs if entry["event"] == "connection refused"]))
 
 
 @pytest.mark.parametrize(("make_pair", "ours", "theirs"), WRONG.values(), ids=WRONG)
@@ -218,9 +224,9 @@ async def test_listener_with_a_wrong_certificate_is_refused_and_told(
     make_pair: Make, ours: str, theirs: str, sides: Sides, logs: list[Any]
 ) -> None:
     async with instance(security=sides.bad(make_pair(sides))) as far, instance(security=sides.good()) as near:
-        assert ours in await refused(near, far.address)
+        assert ours in in_short(await refused(near, far.address))
         await until(lambda: far.peers.protocol_errors["TlsRefusedError"])
-    assert theirs in reasons(logs)
+    assert theirs in in_short(reasons(logs))
 
 
 async def test_instance_that_asks_for_no_certificate_shows_its_own(sides: Sides) -> None:

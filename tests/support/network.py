@@ -111,7 +111,7 @@ class Wire:
         if self._near.forwarder.table.outbox(self._address).outlet is self:
             self._near.forwarder.on_rejected(advice, [self._address], self._network.loop.time())
         if self._near.endpoint is not None:
-            self._near.endpoint.transmitter.on_rejected(advice, self)
+            self._near.endpoint.transmitter.on_rejected(advice, self, "the peer")
 
     def _drain(self) -> None:
         self._room = self._network.weather.room

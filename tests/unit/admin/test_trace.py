@@ -263,7 +263,7 @@ def test_trouble_on_the_way_outweighs_what_only_waits_behind_it() -> None:
     assert "held" == trace(first(), instances).cause
 
 
-CONNECT_DENIED = "FATAL from the peer: CN=b may not connect: no GRANT CONNECT ON ENDPOINT::[c] TO [CN=b]"
+CONNECT_DENIED = "FATAL from CN=c: CN=b may not connect: no GRANT CONNECT ON ENDPOINT::[c] TO [CN=b]"
 
 
 @pytest.mark.parametrize("why", ["sent; attempt 5, at noon, refused by the next hop: no route (9798)", CONNECT_DENIED])

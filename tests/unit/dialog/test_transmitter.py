@@ -629,7 +629,7 @@ async def test_next_hop_without_the_broker_instance_that_a_dialog_names_is_left_
     if is_named:
         stage.transmitter.bind(1, contact(1).bound_to(THERE))
 
-    stage.transmitter.on_rejected(rejected(1, code=9795, reason="instance not here"), wrong)
+    stage.transmitter.on_rejected(rejected(1, code=9795, reason="instance not here"), wrong, "gw")
     await settle()
 
     assert [(0, 0)] == wrong.places()
@@ -775,7 +775,7 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     stage = await sent(b"a", b"b")
     sender = stage.transmitter.senders[1]
 
-    stage.transmitter.on_rejected(rejected(1), stage.link)
+    stage.transmitter.on_rejected(rejected(1), stage.link, "gw (CN=gw)")
     reported = [sender.last_rejection]
     if end == "acknowledged":
         stage.acknowledge(1, 1)
@@ -786,7 +786,11 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     reported.append(sender.last_rejection)
 
     limit = "pool limit exceeded (11289)"
-    assert [f"refused by the next hop: {limit}", "", f"dropped in this instance: {limit}"] == reported
+    assert [
+        f"refused by the next hop: {limit}, answered by gw (CN=gw)",
+        "",
+        f"dropped in this instance: {limit}",
+    ] == reported
 
 
 @pytest.mark.parametrize(
@@ -811,12 +815,12 @@ async def test_what_the_next_hop_would_accept_now_is_sent_again_at_once(*, is_un
     stage = await sent(b"a")
     await asyncio.sleep(1.1 * FIRST_WAIT)  # the next pause is twice as long
     sender = stage.transmitter.senders[1]
-    stage.transmitter.on_rejected(rejected(1), stage.link)
+    stage.transmitter.on_rejected(rejected(1), stage.link, "gw")
     if is_unloaded:
         sender.outbound.unload_until_resend()
     before, resend_at = len(stage.link.places()), sender.outbound.resend_at
 
-    stage.transmitter.on_rejected(rejected(1, code=0, retry_after_ms=100), stage.link)
+    stage.transmitter.on_rejected(rejected(1, code=0, retry_after_ms=100), stage.link, "gw")
     assert ("", asyncio.get_running_loop().time() + RETRY_MIN) == (sender.last_rejection, sender.outbound.timer_at)
     if not is_unloaded:
         await asyncio.sleep(1.1 * RETRY_MIN)
@@ -863,7 +867,7 @@ async def test_only_the_refused_frame_is_sent_again_early(
     stage = await sent(b"a", b"b", b"c")
 
     told = replace(rejected(1, retry_after_ms=200), code=code, sequence=1)
-    stage.transmitter.on_rejected(told, stage.link if is_given else Link())
+    stage.transmitter.on_rejected(told, stage.link if is_given else Link(), "gw")
     await asyncio.sleep(0.9 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0), (1, 0), (2, 0), *resent]

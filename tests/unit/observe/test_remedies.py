@@ -103,8 +103,11 @@ def test_other_errors(code: int | None, text: str) -> None:
     ("problem", "remedy"),
     [
         ("Connection refused", "start the instance at tcp://a:1"),
-        ("FATAL from the peer: CN=b may not connect: no GRANT", "at the instance at tcp://a:1, with broker"),
+        ("FATAL from CN=a: CN=b may not connect: no GRANT", "at the instance at tcp://a:1, with broker"),
         ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
+        ("TLS refused: the peer does not speak TLS", "correct the port in the route to tcp://a:1"),
+        ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
+        ("TLS refused: TLS failed", "start the instance at tcp://a:1"),
     ],
 )
 def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:

@@ -305,7 +305,7 @@ SPOT = Spot("orders-1", "orders", 0.0)
 AT_ORDERS = "at orders-1, with broker sql, and in its script:"
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
-DENIED = way(place("one", 1, "two", problem="FATAL from the peer: CN=a may not connect: no GRANT CONNECT"))
+DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
 POISON = PoisonShown(3, 5, AT, AT, "ValueError: x")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
 
@@ -323,7 +323,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             DOWN,
             "next hop not reached",
             TROUBLE,
-            ("tcp://two:4022 is not reached: Connection", "start the instance"),
+            ("by route r, the next hop tcp://two:4022 is not reached: Connection", "start the instance"),
         ),
         (
             holding(),
@@ -341,6 +341,16 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             "pool limit exceeded",
             TROUBLE,
             ("tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
+        ),
+        (
+            holding(status="sent; refused by the next hop: service not here (9796), answered by c (CN=c)"),
+            GOOD,
+            "service not here",
+            TROUBLE,
+            (
+                "by route r, tcp://two:4022 takes none",
+                "if another instance was meant, correct the address of the route",
+            ),
         ),
         (
             holding(status="refused by the next hop: hops exhausted (11285)"),
