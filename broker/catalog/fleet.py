@@ -33,8 +33,10 @@ from broker.catalog.handlers import grants_of
 from broker.catalog.lint import differing_names, live_routes, shown, survey
 from broker.config.settings import EndpointSettings
 from broker.config.toml import KeyPath
-from broker.errors import CertificateUnusableError
+from broker.errors import CertificateUnusableError, SettingError
 from broker.flow import Disposition
+from broker.net.certificates import security_of
+from broker.net.tls import NO_SECURITY, Security, advice_for_hosts
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import RoutingFacts
@@ -91,6 +93,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from differing_names(runs)
     yield from _circles(given)
     yield from lacking
+    yield from _other_hosts(given)
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
 
@@ -124,7 +127,7 @@ class Given:
     def leads_in(self, route: Route) -> bool:
         """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
         addresses = (route.address, route.mirror_address)
-        known = (self.network.knows(one) for one in addresses if isinstance(one, NetworkAddress))
+        known = (self.network.sites_at(one) for one in addresses if isinstance(one, NetworkAddress))
         return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
 
     def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
@@ -264,6 +267,40 @@ def _holder(certificate: Path | None) -> Who | None:
     with suppress(CertificateUnusableError, OSError, ValueError):  # reported for itself
         return None if certificate is None else who_of(read_certificates(certificate)[0])
     return None
+
+
+# --- certificates -----------------------------------------------------------------------------------------
+
+
+def _other_hosts(given: Given) -> Iterator[Diagnostic]:
+    """Yield the routes to instances whose certificates do not name the host of the route: no connection is made."""
+    securities = {site: _security_of(run) for site, run in given.run_of.items()}
+    for site, run in given.run_of.items():
+        near = securities[site]
+        for database in run.databases.values() if near.is_authenticating else ():
+            for route, address in _led_to(run, database):
+                for far in given.network.sites_at(address):
+                    own = securities[far].own
+                    if own is not None and own.fingerprint not in near.pinned and not own.covers(address.host):
+                        problem = f"{address} leads to {far.name}, and {own.for_hosts}: no connection is made"
+                        hint = f"correct the route, or {advice_for_hosts(own, address.host)}"
+                        yield of_route(
+                            Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, at=(run, database), route=route.name
+                        )
+
+
+def _led_to(run: DryRun, database: DryDatabase) -> Iterator[tuple[Route, NetworkAddress]]:
+    """The addresses that routes of a database name."""
+    for route in live_routes(run, database):
+        for address in (route.address, route.mirror_address):
+            if isinstance(address, NetworkAddress):
+                yield route, address
+
+
+def _security_of(run: DryRun) -> Security:
+    with suppress(SettingError):  # reported for itself
+        return security_of(run.settings)
+    return NO_SECURITY
 
 
 # --- dead ends ----------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from broker.errors import CertificateUnusableError, SettingError
 from broker.net.tls import (
     NO_SECURITY,
     Encryption,
+    Identity,
     Security,
+    advice_for_hosts,
     file_problems,
     is_readable_by_others,
     load_security,
@@ -179,8 +181,9 @@ def certificate_warnings(settings: Settings) -> list[SettingError]:
         problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
         found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
     is_encrypting = endpoint.encryption != "disabled"
-    if is_encrypting:
-        found += _ending(settings)
+    own = _own(settings) if is_encrypting else None
+    if own is not None:
+        found += [*_ending(settings, own), *_unnamed_hosts(settings, own)]
     if is_encrypting and endpoint.authentication == "certificate":
         found += _unclear_authorities(settings, "endpoint")
     if settings.admin.trust:
@@ -199,14 +202,30 @@ def plain_text_told(encryption: str) -> str:
     return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
 
 
-def _ending(settings: Settings) -> Iterator[SettingError]:
-    """Yield a warning if the endpoint's own certificate ends soon; errors in the files are reported elsewhere."""
+def _own(settings: Settings) -> Identity | None:
+    """The endpoint's own certificate; None where a file cannot be used, which is reported elsewhere."""
     try:
-        own = security_of(settings).own
+        return security_of(settings).own
     except SettingError:
+        return None
+
+
+def _unnamed_hosts(settings: Settings, own: Identity) -> Iterator[SettingError]:
+    """Yield a warning for each advertised host that the endpoint's certificate does not name, unless peers trust it."""
+    endpoint = settings.endpoint
+    lacking = [one for one in endpoint.advertise if not own.covers(one.host)]
+    if endpoint.authentication != "certificate" or not lacking or own.is_self_issued:
         return
+    hint = advice_for_hosts(own, *(one.host for one in lacking))
+    for address in lacking:
+        problem = f'"{address}": {own.for_hosts}, so peers refuse to connect there'
+        yield settings.error(("endpoint", "advertise", endpoint.advertise.index(address)), problem, hint)
+
+
+def _ending(settings: Settings, own: Identity) -> Iterator[SettingError]:
+    """Yield a warning if the endpoint's own certificate ends soon."""
     now = datetime.now(UTC)
-    if own is None or own.not_after > now + SOON:
+    if own.not_after > now + SOON:
         return
     left = own.not_after - now
     time = f"{left.days} days" if left.days > 1 else f"{left // timedelta(hours=1)} hours"

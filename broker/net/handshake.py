@@ -38,9 +38,9 @@ from broker.net.tls import (
     Encryption,
     Identity,
     Security,
+    advice_for_hosts,
     identify,
     identify_issuer,
-    issue_command,
     verified_chain,
 )
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
@@ -49,7 +49,6 @@ from broker.ratelimit import RateLimiter
 from broker.routing.address import NetworkAddress
 
 HOST_SHARE = 4  # one host has at most one handshake in so many
-HOSTS_SHOWN = 5
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
@@ -346,11 +345,8 @@ def _check_host(identity: Identity | None, host: str) -> None:
     """Raise when a peer has proved to be another one. A peer whose own certificate is trusted needs no name in it."""
     if identity is None or identity.is_pinned or identity.covers(host):
         return
-    names = ", ".join(identity.hosts[:HOSTS_SHOWN]) or "no host"
-    raise TlsRefusedError(
-        f"the certificate of the peer ({identity.principal_name}) is for {names} and not for {host}: correct the "
-        f"route, or make it again where its CA is, with {issue_command(identity, host)}"
-    )
+    hint = f"correct the route, or {advice_for_hosts(identity, host)}"
+    raise TlsRefusedError(f"{identity.for_hosts} and not for {host}: {hint}")
 
 
 def _step(tls: ssl.SSLObject, own: Identity | None) -> str | None:

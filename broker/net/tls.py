@@ -39,6 +39,7 @@ TICKETS = 0  # a resumed session would save a millisecond on connections that li
 FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
 LABEL_DIGITS = 16
+HOSTS_SHOWN = 5
 ISSUERS_MAX = 256  # certificates of CAs that are remembered, a few KiB each
 
 
@@ -60,6 +61,7 @@ class Identity:
         fingerprint: SHA-256 in lower-case hexadecimal digits.
         hosts: Names and addresses that the certificate covers, in lower case.
         is_pinned: Whether the certificate itself was named as trusted.
+        is_self_issued: Whether it names no CA as its issuer.
         who: The holder of the certificate, for permissions.
     """
 
@@ -69,6 +71,7 @@ class Identity:
     not_before: datetime
     not_after: datetime
     is_pinned: bool = False
+    is_self_issued: bool = False
     who: Who = NOBODY
 
     @property
@@ -76,6 +79,12 @@ class Identity:
         """The certificate in short, for sentences; the digits are the first of its fingerprint."""
         begin, end = (f"{at:%Y-%m-%d %H:%M}" for at in (self.not_before, self.not_after))
         return f"{self.principal_name}, {begin} to {end} UTC, sha256:{self.fingerprint[:LABEL_DIGITS]}"
+
+    @property
+    def for_hosts(self) -> str:
+        """A sentence about the hosts that the certificate covers."""
+        names = ", ".join(self.hosts[:HOSTS_SHOWN]) or "no host"
+        return f"the certificate of {self.principal_name} is for {names}"
 
     def covers(self, host: str) -> bool:
         """Whether the holder may speak for a host, a name or an IP address."""
@@ -173,6 +182,7 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         is_pinned=fingerprint in pinned,
+        is_self_issued=certificate.issuer == certificate.subject,
         who=who_of(certificate),
     )
 
@@ -192,10 +202,12 @@ def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def issue_command(identity: Identity, *hosts: str) -> str:
-    """The command that makes a certificate again, for these hosts as well; to be run where its CA is."""
+def advice_for_hosts(identity: Identity, *hosts: str) -> str:
+    """What to do so that a certificate covers these hosts as well, with the command."""
     named = " ".join(f"--host {shlex.quote(host)}" for host in dict.fromkeys([*identity.hosts, *hosts]))
-    return f"broker certs issue {shlex.quote(identity.who.common_name or 'NAME')} {named} --ca DIRECTORY --force"
+    name = shlex.quote(identity.who.common_name or "NAME")
+    command = f"broker certs issue {name} {named} --ca DIRECTORY --force"
+    return f"make the certificate again where its CA is, with {command}"
 
 
 def is_ip(host: str) -> bool:

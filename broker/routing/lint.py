@@ -54,6 +54,7 @@ class Lint(StrEnum):
     ROUTING_LOOP = "routing-loop"
     DEAD_END = "dead-end"
     MISSING_GRANT = "missing-grant"
+    HOST_NOT_IN_CERTIFICATE = "host-not-in-certificate"
 
 
 class Remark(Struct, frozen=True):

@@ -331,9 +331,9 @@ class Network:
             for address in site.addresses:
                 self._at.setdefault(address, []).append(site)
 
-    def knows(self, address: NetworkAddress) -> bool:
-        """Whether some site has this address."""
-        return address in self._at
+    def sites_at(self, address: NetworkAddress) -> list[Site]:
+        """The sites that have this address."""
+        return self._at.get(address, [])
 
     def follow(self, facts: RoutingFacts, start: Site) -> list[JourneyEnd]:
         """
@@ -355,7 +355,7 @@ class Network:
         decision, so_far = _decide(facts, site, before)
         for address, route in _hops(decision, site):
             legs = (*so_far[:-1], replace(so_far[-1], route=route))
-            nexts = self._at.get(address, [])
+            nexts = self.sites_at(address)
             if not nexts:
                 yield JourneyEnd(JourneyOutcome.UNKNOWN, legs, decision.disposition)
             for following in nexts:

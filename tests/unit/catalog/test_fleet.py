@@ -16,6 +16,7 @@ from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import NAMES_MAX, survey_all, unresolved
 from broker.config.load import load_settings
 from broker.routing.lint import Lint
+from tests.support.certificates import authority, make
 from tests.support.partners import configured, instance, settings_of
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -351,6 +352,29 @@ def test_number_of_names_is_bounded(dry: Any) -> None:
     unresolved(dry(script), resolve=asked.append)
 
     assert NAMES_MAX == len(asked)
+
+
+# --- certificates ---
+
+
+@pytest.mark.parametrize(("hosts", "count"), [(["elsewhere"], 1), (["elsewhere", "billing"], 0)])
+def test_a_route_by_a_host_that_the_certificate_does_not_name_is_told(
+    found: Find, tmp_path: Path, hosts: list[str], count: int
+) -> None:
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    sites = orders(route("there", "Billing", "billing")), billing(route("back", "Orders", "orders"))
+    for site, names in zip(sites, (["orders"], hosts), strict=True):
+        certificate, key = make(site.name, *names, by=ca).store(tmp_path, site.name)
+        site.more = f"encryption = 'required'\nauthentication = 'certificate'\ntrust = ['{tmp_path}/ca.pem']\n"
+        site.more += f"certificate = '{certificate}'\nprivate_key = '{key}'\n"
+
+    told = [one for one in found(*sites) if "host-not-in-certificate" in one]
+
+    what = "tcp://billing:4022 leads to billing, and the certificate of CN=billing is for elsewhere: no connection"
+    command = "broker certs issue billing --host elsewhere --host billing --ca DIRECTORY --force"
+    assert count == len(told)
+    assert all(one.startswith("orders/db.sql:") and what in one and command in one for one in told)
 
 
 # --- permissions ---

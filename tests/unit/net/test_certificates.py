@@ -258,6 +258,33 @@ def test_certificate_that_ends_soon_is_a_warning_with_what_to_do(tmp_path: Path,
     assert "renew it" in warning.hint
 
 
+@pytest.mark.parametrize("is_self_signed", [False, True])
+def test_advertised_host_that_the_certificate_does_not_name_is_a_warning(
+    tmp_path: Path, *, is_self_signed: bool
+) -> None:
+    """Peers name a self-signed certificate itself, which needs no name of a host."""
+    ca = authority()
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    certificate, key = make("a", "localhost", ends=timedelta(days=365), by=None if is_self_signed else ca).store(
+        tmp_path, "a"
+    )
+    endpoint = {
+        "encryption": "required",
+        "authentication": "certificate",
+        "certificate": str(certificate),
+        "private_key": str(key),
+        "peers": [str(tmp_path / "ca.pem")],
+        "advertise": ["tcp://localhost", "tcp://a.example"],
+    }
+
+    warnings = certificate_warnings(Settings.read({"endpoint": endpoint}))
+
+    command = "broker certs issue a --host localhost --host a.example --ca DIRECTORY --force"
+    assert ([] if is_self_signed else ["endpoint.advertise[1]"]) == [one.key for one in warnings]
+    assert all("the certificate of CN=a is for localhost, so" in one.problem for one in warnings)
+    assert all(one.hint.endswith(command) for one in warnings)
+
+
 def test_every_file_that_cannot_be_used_is_told_in_one_run(tmp_path: Path) -> None:
     settings = settings_with(tmp_path, authentication="certificate", trust=[str(tmp_path / "none.pem")])
     (tmp_path / "a.pem").write_text("no certificate")
