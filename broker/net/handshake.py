@@ -144,7 +144,10 @@ class Handshaker:
             error = TlsRefusedError(
                 "the peer speaks plain text, and this endpoint takes TLS only: set encryption there"
             )
-            _send_last(sock, encode_link(Fatal(code=error.code, text="this endpoint takes TLS only: set encryption")))
+            text = "this endpoint takes TLS only: set encryption"
+            with contextlib.suppress(OSError):
+                sock.recv(HANDSHAKE_READ_BYTES)  # otherwise the system would discard the frame
+            _send_last(PlainTransport(sock), encode_link(Fatal(code=error.code, text=text)))
             raise error
         return await self._handshake(sock, self.security, is_accept=True)
 
@@ -182,7 +185,11 @@ class Handshaker:
         try:
             async with asyncio.timeout(self.timeout):
                 transport = await self._handshake(sock, self.security, is_accept=False)
-            _check_host(transport.identity, address.host)
+            try:
+                _check_host(transport.identity, address.host)
+            except TlsRefusedError as error:
+                _send_last(transport, encode_link(Fatal(code=error.code, text=error.problem)))
+                raise
         except BaseException as error:
             sock.close()
             if isinstance(error, TlsRefusedError | OSError | TimeoutError) and not isinstance(error, _PlainAnswerError):
@@ -357,7 +364,7 @@ def _step(tls: ssl.SSLObject, own: Identity | None) -> str | None:
         return ""
     except ssl.SSLError as error:
         chain: tuple[Identity, ...] = ()
-        with contextlib.suppress(ValueError):  # of what a peer shows that nobody trusts
+        with contextlib.suppress(ValueError):  # a certificate that cannot be read has no label
             chain = tuple(map(identify, verified_chain(tls)))
         return explain(error, chain, own)
     return None
@@ -383,9 +390,8 @@ async def _first_byte(sock: socket.socket) -> int:
     return first[0]
 
 
-def _send_last(sock: socket.socket, frame: bytes) -> None:
-    """Send a peer the reason for the close. Its input is read first; otherwise the system would discard the frame."""
+def _send_last(transport: Transport, frame: bytes) -> None:
+    """Send a peer the reason for the close, which follows."""
     with contextlib.suppress(OSError):
-        sock.recv(HANDSHAKE_READ_BYTES)
-        sock.send(frame)
-        sock.shutdown(socket.SHUT_WR)
+        transport.send(frame)
+        transport.shut()

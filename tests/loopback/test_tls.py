@@ -236,6 +236,22 @@ async def test_instance_that_asks_for_no_certificate_shows_its_own(sides: Sides)
         assert ([sides.here.fingerprint], [None]) == (identities(far), identities(near))
 
 
+async def test_certificate_for_another_host_is_refused_by_who_dials(sides: Sides, logs: list[Any]) -> None:
+    elsewhere = sides.of(make("elsewhere", "gateway.example", by=sides.ca), sides.ca)
+    async with instance(security=elsewhere) as far, instance(security=sides.good()) as near:
+        told = "the certificate of CN=elsewhere is for gateway.example and not for 127.0.0.1"
+        assert told in await refused(near, far.address)
+        await until(lambda: any(one["event"] == "peer ended the link" and told in one["reason"] for one in logs))
+
+
+async def test_exact_certificate_is_trusted_whatever_it_is_called(sides: Sides) -> None:
+    one, other = make("one"), make("other")
+    async with instance(security=sides.of(one, other)) as far, instance(security=sides.of(other, one)) as near:
+        await connected(near, far)
+
+        assert [other.fingerprint] == identities(far)
+
+
 @pytest.mark.parametrize("dials", ["forger", "victim"])
 async def test_certificate_that_a_peer_has_issued_is_refused_whoever_dials(
     dials: str, tmp_path: Path, logs: list[Any]
