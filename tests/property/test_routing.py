@@ -12,16 +12,7 @@ from msgspec.structs import replace
 from broker.flow import Disposition
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.decide import (
-    AddressHealth,
-    Decision,
-    RoutingContext,
-    RoutingFacts,
-    decide,
-    hosted,
-    pick_instance,
-    score,
-)
+from broker.routing.decide import AddressHealth, Decision, RoutingContext, RoutingFacts, decide, hosted, pick_instance
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.routing.table import build_table
 
@@ -124,8 +115,3 @@ def test_removing_an_instance_moves_only_the_dialogs_that_were_on_it(
 
     assert (before == removed) == (after != before)
     assert before == pick_instance(conversation, dict(reversed(weights.items())))
-
-
-@given(st.binary(max_size=32), st.binary(max_size=64), st.integers(1, 1000))
-def test_score_is_positive_and_grows_with_the_weight(conversation: bytes, candidate: bytes, weight: int) -> None:
-    assert 0 < score(conversation, candidate) <= score(conversation, candidate, weight=weight)

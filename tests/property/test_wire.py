@@ -184,16 +184,6 @@ def test_bodies_survive_their_bytes_and_any_bytes_are_read_or_malformed(
         assert error.problem  # noqa: PT017 - most bodies are malformed, so this is no place for pytest.raises
 
 
-@given(st.sampled_from([0x01, 0x04, 0x05, 0x06, 0x07, 0x08]), st.binary(max_size=200))
-def test_any_link_body_is_read_or_malformed(kind: int, body: bytes) -> None:
-    try:
-        message = decode_link((8 + len(body)).to_bytes(4, "big") + bytes([kind, 0, 0, 0]) + body)
-    except FrameMalformedError:
-        return
-
-    assert message == decode_link(encode_link(message))
-
-
 # --- two sides ---
 
 
