@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.errors import BrokerError
-from examples.demo.topology import TimedOutError
 from tests.chaos import pair
 from tests.chaos.accounts import Accounts, journal_faults, ledger_faults
 from tests.chaos.cast import SEALED, STOCK
@@ -31,7 +30,7 @@ from tests.chaos.history import Entry, What
 from tests.chaos.job import Orders
 from tests.chaos.judge import Circumstances, Span, judge
 from tests.chaos.path import Paths
-from tests.chaos.progress import Judged, Progress, describe, read_chapter, wait_entered
+from tests.chaos.progress import Judged, Progress, read_chapter, wait_entered
 
 WARM_SECONDS = 30.0
 HOLD_SECONDS = (3.0, 8.0)
@@ -79,7 +78,6 @@ class Campaign:
         self.seed = seed
         self._phases = 0
         self._occasions: Counter[str] = Counter()
-        self._stuck: set[str] = set()
         self._astray: list[tuple[str, Span]] = []  # of all phases: what a clock's jump does lasts a while
         self._judged = Judged()
         self._paths = Paths(fleet)
@@ -138,7 +136,6 @@ class Campaign:
             report.wrong += self._ledger_faults()
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
-            report.wrong += describe(self.fleet, self._stuck, self.fleet.histories / phase)
         befallen = {one.name: one.hosts for one in faults}
         self._accounts.add(self._judge(phase, faults, report, is_over=is_over), befallen)
         if not report.wrong:
@@ -199,37 +196,31 @@ class Campaign:
     def _answered(self, progress: Progress, *, since: float, seconds: float, what: str) -> None:
         names = [f"application-{name}" for home in self.fleet.initiators for name in home.hosts]
         services = [home.service for home in self.fleet.targets]
-        due = time.monotonic()
 
         def is_so() -> bool:
-            nonlocal due
-            if time.monotonic() < due:
-                return False
-            due = time.monotonic() + POLL_SECONDS
             progress.read()
             return progress.is_answered(names, services, since)
 
-        wait_until(is_so, seconds=seconds, what=what)
+        wait_until(is_so, seconds=seconds, what=what, every=POLL_SECONDS)
 
     def _settled(self, progress: Progress) -> None:
         """Wait until every dialog is over at both sides, and its initiator has heard it."""
-        due, left = time.monotonic(), set[str]()
+        left = set[str]()
 
         def is_so() -> bool:
-            nonlocal due, left
-            if time.monotonic() < due:
-                return False
-            due = time.monotonic() + POLL_SECONDS
+            nonlocal left
             progress.read()
             begun, astray = self.fleet.open_dialogs()
             left = begun | progress.unfinished - astray
             return not left
 
-        try:
-            wait_until(is_so, seconds=SETTLE_SECONDS, what="all dialogs over")
-        except TimedOutError as error:
-            self._stuck = left
-            raise TimedOutError(f"{error}: {len(left)} are not, such as {min(left, default='none')}") from None
+        wait_until(
+            is_so,
+            seconds=SETTLE_SECONDS,
+            what="all dialogs over",
+            every=POLL_SECONDS,
+            why=lambda: f"{len(left)} are not, such as {min(left, default='none')}",
+        )
 
     def _judge(self, phase: str, faults: Sequence[Fault], report: Report, *, is_over: bool) -> list[Entry]:
         """What was done in the phase; with `is_over` everything had the time to arrive."""

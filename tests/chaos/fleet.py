@@ -21,7 +21,7 @@ import signal
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -362,13 +362,35 @@ def wait_ready(daemon: Daemon) -> None:
             return
 
 
-def wait_until(is_so: Any, *, seconds: float, what: str) -> None:
-    """As `wait_for`, for conditions that may fail while files or sockets come and go."""
+def wait_until(
+    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.0, why: Callable[[], str] = lambda: ""
+) -> None:
+    """
+    As `wait_for`, for conditions that may fail while files or sockets come and go.
+
+    Args:
+        is_so: Asked `every` so many seconds.
+        seconds: Until it is given up.
+        what: Is waited for, in words.
+        why: Tells what is missing.
+
+    Raises:
+        TimedOutError: it was in vain.
+    """
+    due = 0.0
 
     def holds() -> bool:
+        nonlocal due
+        if time.monotonic() < due:
+            return False
         try:
             return bool(is_so())
         except (OSError, sqlite3.Error):
             return False
+        finally:
+            due = time.monotonic() + every
 
-    wait_for(holds, seconds=seconds, what=what)
+    try:
+        wait_for(holds, seconds=seconds, what=what)
+    except TimedOutError as error:
+        raise TimedOutError(f"{error} {why()}".rstrip()) from None

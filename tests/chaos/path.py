@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 
 from broker.errors import DaemonUnreachableError
@@ -46,25 +45,23 @@ class Paths:
         Raises:
             TimedOutError: not within WHOLE_SECONDS; names gateways.
         """
-        due = time.monotonic()
 
         def unused() -> set[str]:
             return {*self._fleet.gateways} - {gateway for gateway, _ in self.ever}
 
         def is_so() -> bool:
-            nonlocal due
-            if time.monotonic() < due:
-                return False
             used = {gateway for gateway, _ in self.look()}
             for gateway in sorted(used) if unused() else ():
                 self._break_off(gateway)
-            due = time.monotonic() + OPEN_SECONDS
             return not unused()
 
-        try:
-            wait_until(is_so, seconds=WHOLE_SECONDS, what="every gateway used")
-        except TimedOutError as error:
-            raise TimedOutError(f"{error}: never {', '.join(sorted(unused()))}") from None
+        wait_until(
+            is_so,
+            seconds=WHOLE_SECONDS,
+            what="every gateway used",
+            every=OPEN_SECONDS,
+            why=lambda: f"never: {', '.join(sorted(unused()))}",
+        )
 
     def wait_whole(self) -> None:
         """
@@ -77,28 +74,24 @@ class Paths:
         traffic, left = self._fleet.traffic, set(self.ever)
         traffic.sample()
         before = {name: traffic.carried(name) for name in self._fleet.gateways}
-        due = time.monotonic()
 
         def idle() -> list[str]:
             return [name for name, count in before.items() if traffic.carried(name) <= count]
 
         def is_so() -> bool:
-            nonlocal due, left
-            if time.monotonic() < due:
-                return False
+            nonlocal left
             left -= self.look()
             left = {way for way in left if way[1] != self._fleet.mirror}
             traffic.sample()
-            due = time.monotonic() + POLL_SECONDS
             return not left and not idle()
 
-        try:
-            wait_until(is_so, seconds=WHOLE_SECONDS, what="every way used again")
-        except TimedOutError as error:
-            ways = [f"{gateway} and {name}" for gateway, name in sorted(left)]
-            told = [f"offline: {', '.join(ways)}"] if ways else []
-            told += [f"handed on nothing: {', '.join(idle())}"] if idle() else []
-            raise TimedOutError(f"{error}: {'; '.join(told)}") from None
+        wait_until(
+            is_so,
+            seconds=WHOLE_SECONDS,
+            what="every way used again",
+            every=POLL_SECONDS,
+            why=lambda: f"offline: {sorted(left)}; handed on nothing: {idle()}",
+        )
 
     def wait_empty(self) -> None:
         """
