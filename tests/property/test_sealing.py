@@ -114,19 +114,3 @@ def test_what_was_cut_off_or_moved_to_another_dialog_or_direction_is_noticed(
     assert opened(one, end.to_bytes(4, "big") + cut[4:]) is None
     assert opened(one, turned) is None
     assert moved == one.frame or opened(one, moved) is None
-
-
-@given(sent(), sent(), st.data())
-def test_parts_of_two_frames_are_no_frame(one: Sent, other: Sent, data: st.DataObject) -> None:
-    at = data.draw(st.integers(1, min(len(one.frame), len(other.frame)) - 1))
-    mixed = one.frame[:at] + other.frame[at:]
-    mixed = len(mixed).to_bytes(4, "big") + mixed[4:]
-
-    if mixed not in {one.frame, other.frame}:
-        assert opened(one, mixed) in {None, one.body if _same_but_for_what_may_change(mixed, one.frame) else None}
-
-
-def _same_but_for_what_may_change(one: bytes, other: bytes) -> bool:
-    return len(one) == len(other) and all(
-        a == b or at in MAY_CHANGE for at, (a, b) in enumerate(zip(one, other, strict=True))
-    )

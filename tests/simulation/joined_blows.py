@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 from broker.errors import HandshakeRefusedError, PeerSilentError, StatementError
 from broker.forwarding.outbox import Outbox
@@ -178,25 +178,15 @@ TO_ONE = frozenset({"kill", "power", "restart", "freeze"})  # of which an instan
 ON_PAIR = frozenset({"failover", "heir", "stale"})  # which find their victims when it is time
 
 
-class Bank(Protocol):
-    """Whom failovers are about. Shape: `banks` the names of its instances; `store_failure` chance that a turn fails."""
-
-    @property
-    def banks(self) -> tuple[str, ...]: ...
-
-    @property
-    def store_failure(self) -> float: ...
-
-
 class Blows:
     """
     Args:
-        story: Whose they are.
+        story: Whose they are: `banks` the names of the instances of the bank, `store_failure`.
         instances: All of them, by name.
         note: Told of each.
     """
 
-    def __init__(self, story: Bank, net: Net, instances: dict[str, Instance], note: Callable[[str], None]) -> None:
+    def __init__(self, story: Any, net: Net, instances: dict[str, Instance], note: Callable[[str], None]) -> None:
         self._story = story
         self._net = net
         self._loop: MachineLoop = net.loop
@@ -279,7 +269,7 @@ class Blows:
             self.watch.check_followed(beliefs, self._partner(name), since)
 
     def _partner(self, name: str) -> str:
-        return next(one for one in self._story.banks if one != name)
+        return next(str(one) for one in self._story.banks if one != name)
 
     # --- the network ---
 

@@ -294,7 +294,7 @@ class Net:
 
     Shape: `road` holds for what is sent from now on; `listeners` by host; `dark` machines without power; `cuts` how
     often a way (near, far) is cut now; `digest` of everything sent so far, and when; `carried` dialog frames by
-    host; `harm` frames by what was done to them; `nonsense` what was sent that is no frame, in words.
+    host; `nonsense` what was sent that is no frame, in words.
     """
 
     def __init__(self, loop: MachineLoop, chance: random.Random) -> None:
@@ -308,7 +308,6 @@ class Net:
         self.holding: dict[PlayedEnd, None] = {}
         self.digest = 0
         self.carried: Counter[str] = Counter()
-        self.harm: Counter[str] = Counter()
         self.nonsense: list[str] = []
         self._ports = itertools.count(50_000)
         loop.net = self
@@ -420,11 +419,9 @@ class Net:
         copies = 2 if happens() < road.repeat else 1
         if happens() < road.loss:
             copies -= 1
-        self.harm[("lost", "as sent", "doubled")[copies]] += 1
         near.unread += (copies - 1) * len(frame)
         for _ in range(copies):
             one = self._damaged(frame) if happens() < road.damage else frame
-            self.harm["damaged"] += one is not frame
             near.post(one, after=happens() * road.late)
         if copies == 0:
             near.look()

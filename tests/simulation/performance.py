@@ -154,7 +154,7 @@ class Application:
         if deed.what == "send":
             self._send(dialog, deed.amount)
         elif deed.what in ("many", "rollback"):
-            bodies = [self.body(self._random.choice([0, 30, 150])) for _ in range(deed.amount)]
+            bodies = [self._random.randbytes(self._random.choice([0, 30, 150])) for _ in range(deed.amount)]
             dialog.send_many(bodies)
             self._after_commit.append(lambda: side.sent.extend(bodies))
         elif deed.what == "timer":
@@ -167,12 +167,8 @@ class Application:
         else:
             self.end(dialog, error=ERROR_NUMBER if deed.what == "error" else None)
 
-    def body(self, size: int) -> bytes:
-        """Of a message, so many bytes long."""
-        return self._random.randbytes(size)
-
     def _send(self, dialog: Dialog, size: int) -> None:
-        body = self.body(size)
+        body = self._random.randbytes(size)
         sequence = dialog.send(body)
         sent = self.sides[dialog.conversation_id].sent
         assert sequence >= len(sent)

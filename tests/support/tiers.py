@@ -40,7 +40,6 @@ LONG = (
     "prometheus/",
     "shipping/",  # wheels, images, charts
     "simulation/test_fleet",
-    "simulation/test_stored_fleet",
     "spark/report/test_file",
     "spark/report/test_page",
     "spark/report/test_tables",

@@ -135,7 +135,6 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
 }
 RESULTS: dict[str, Callable[[], str]] = {
     "fleets": partial(fleet, "fleets"),
-    "stored-fleet": partial(fleet, "stored-fleet"),
     "knee": partial(listed, "saturation", "knee", "messages_s p50_us p99_us"),
     "overload-fates": partial(listed, "overload", "what became of it"),
     "overload-windows": partial(
