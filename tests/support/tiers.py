@@ -22,7 +22,6 @@ LONG = (
     "docs/test_reference",
     "examples/",
     "fuzz/test_conversation",
-    "fuzz/test_daemon",
     "loopback/test_admin_attack",
     "loopback/test_bench",
     "loopback/test_dynamic_routing",
