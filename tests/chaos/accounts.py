@@ -20,8 +20,7 @@ from pathlib import Path
 from broker.journal.reader import UNREADABLE, FileReader
 from broker.journal.schema import FileState, Fitness, files, survey
 from broker.store.sqlite.inspect import read_balance
-from tests.chaos.cast import Home
-from tests.chaos.configuration import journal_of
+from tests.chaos.configuration import Home, journal_of
 from tests.chaos.fleet import Fleet
 from tests.chaos.history import Entry, What
 

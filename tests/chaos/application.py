@@ -30,12 +30,14 @@ from tests.chaos.history import (
     NOTE,
     Event,
     History,
+    Job,
+    Orders,
     What,
     answer_open_question,
+    history_of,
     is_applied,
     read_history,
 )
-from tests.chaos.job import Job, Orders, history_of
 from tests.chaos.talk import (
     ERROR_CODE,
     LEVELS,

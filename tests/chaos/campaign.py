@@ -20,14 +20,12 @@ from pathlib import Path
 from broker.errors import BrokerError
 from tests.chaos import pair
 from tests.chaos.accounts import Accounts, journal_faults, ledger_faults
-from tests.chaos.cast import SEALED, STOCK
-from tests.chaos.configuration import journal_of
+from tests.chaos.configuration import SEALED, STOCK, journal_of
 from tests.chaos.daemon_log import DaemonLogs
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.faults.fault import Fault, NoVictimError
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import Entry, What
-from tests.chaos.job import Orders
+from tests.chaos.history import Entry, Orders, What
 from tests.chaos.judge import Circumstances, Span, judge
 from tests.chaos.path import Paths
 from tests.chaos.progress import Judged, Progress, read_chapter, wait_entered

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from broker.errors import BrokerError
 from examples.demo.topology import Daemon
-from tests.chaos.history import answer_open_question
-from tests.chaos.job import Job, Orders, history_of
+from tests.chaos.history import Job, Orders, answer_open_question, history_of
 from tests.chaos.network.host import Host
 
 LEAVE_SECONDS = 60.0  # until a daemon has ended: a drain takes 5, and the machine may be busy

@@ -28,27 +28,29 @@ from typing import Any
 
 from broker.store.sqlite.role_file import read_principal
 from examples.demo.topology import Daemon, TimedOutError, wait_for
-from tests.chaos.cast import (
+from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
+from tests.chaos.configuration import (
     BILLING,
     COMMAND,
     INITIATORS,
     LOCK,
     PARCELS,
+    PORT,
     QUEUE,
     READER,
     SEALED,
     STOCK,
     Home,
+    Sealing,
     make_initiators,
     make_targets,
+    sections,
+    write_scripts,
 )
-from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
-from tests.chaos.configuration import PORT, sections, write_scripts
-from tests.chaos.job import Job, Orders
+from tests.chaos.history import Job, Orders
 from tests.chaos.judge import Message
 from tests.chaos.network.impairment import Fault as Ability
 from tests.chaos.network.network import Network
-from tests.chaos.sealing import Sealing
 from tests.chaos.traffic import Traffic, Watch
 from tests.support.certificates import Pair, authority, make
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from broker.errors import BrokerError
 from examples.demo.topology import TimedOutError
-from tests.chaos.cast import STOCK
+from tests.chaos.configuration import STOCK
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import Event, History, What
-from tests.chaos.job import Orders
+from tests.chaos.history import Event, History, Orders, What
 
 SECONDS = 30.0
 POLL_SECONDS = 0.1

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import Entry, OpenQuestionError, What, read_history, together
-from tests.chaos.job import history_of
+from tests.chaos.history import Entry, OpenQuestionError, What, history_of, read_history, together
 
 ENTER_SECONDS = 120.0  # twice as long as an application waits for a locked file
 ANSWER_SECONDS = 30.0

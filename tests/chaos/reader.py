@@ -21,8 +21,7 @@ from typing import Any
 
 import broker
 from tests.chaos.application import REST_SECONDS, UndoneError, Work
-from tests.chaos.history import NOTE, Event, is_applied
-from tests.chaos.job import Job, Orders
+from tests.chaos.history import NOTE, Event, Job, Orders, is_applied
 from tests.chaos.talk import answer_all
 
 LOOK_SECONDS = 0.05  # between two looks at the file and at the orders

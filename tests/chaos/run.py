@@ -30,7 +30,7 @@ from pathlib import Path
 import click
 
 from tests.chaos.campaign import Campaign, Report, evidence, keep
-from tests.chaos.cast import COMMAND, LOCK
+from tests.chaos.configuration import COMMAND, LOCK
 from tests.chaos.faults.catalog import FAULTS
 from tests.chaos.fleet import Fleet
 from tests.chaos.network.impairment import NetworkError

@@ -14,10 +14,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from broker.errors import DaemonUnreachableError
-from tests.chaos.cast import STOCK
-from tests.chaos.configuration import OBSERVE_PORT
-from tests.chaos.history import Event, History, What
-from tests.chaos.job import Orders
+from tests.chaos.configuration import OBSERVE_PORT, STOCK
+from tests.chaos.history import Event, History, Orders, What
 
 if TYPE_CHECKING:
     from tests.chaos.fleet import Fleet

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from datetime import datetime
 
-from tests.chaos.cast import BILLING, INITIATORS
+from tests.chaos.configuration import BILLING, INITIATORS
 from tests.chaos.faults.fault import Fault, OnOne
 from tests.chaos.fleet import wait_ready
 from tests.chaos.network.host import Descriptors

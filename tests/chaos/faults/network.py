@@ -6,7 +6,7 @@ from dataclasses import astuple, fields
 from itertools import permutations, product
 from typing import ClassVar
 
-from tests.chaos.cast import BILLING, INITIATORS, PARCELS, STOCK
+from tests.chaos.configuration import BILLING, INITIATORS, PARCELS, STOCK
 from tests.chaos.faults.fault import Fault
 from tests.chaos.network.host import Host
 from tests.chaos.network.impairment import Counts, Impairment, ImpossibleError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.cast import PARCELS
-from tests.chaos.configuration import route
+from tests.chaos.configuration import PARCELS, route
 from tests.chaos.faults.fault import Fault
 from tests.support.certificates import authority
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import ClassVar
 
 from tests.chaos import pair
-from tests.chaos.cast import STOCK
+from tests.chaos.configuration import STOCK
 from tests.chaos.faults.fault import Fault
 from tests.chaos.network.impairment import Fault as Ability
 
