@@ -8,7 +8,7 @@ of the code under test.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -38,7 +38,7 @@ from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.forwarding import PLAIN, Sender, Wire, split
+from tests.support.forwarding import Sender, Wire, split
 from tests.support.kernel import EVERY_KERNEL, hopped
 from tests.support.tiers import examples
 
@@ -252,43 +252,3 @@ def test_any_cut_of_a_stream_comes_to_what_reading_it_frame_by_frame_does(
     outcome = read_by_the_pass(data, cuts, kernel)
 
     assert read_slowly(data) == outcome
-
-
-# --- routes by name to several targets ---
-
-
-@pytest.mark.parametrize("kernel", EVERY_KERNEL)
-@settings(max_examples=examples(100))
-@given(
-    hops=st.integers(2, 4),
-    moves=st.lists(st.tuples(st.integers(0, 3), st.lists(st.binary(min_size=16, max_size=16), max_size=4)), max_size=4),
-    pause=st.floats(0.0, 100.0),
-)
-def test_dialog_that_sends_again_reaches_the_next_hop_that_has_its_target(
-    hops: int, moves: list[tuple[int, list[bytes]]], pause: float, kernel: str
-) -> None:
-    """Wherever its database moves to, and whatever was refused before: each next hop is tried once at most."""
-    forwarder = new_forwarder({}, kernel)
-    addresses = [NetworkAddress(f"hop{n}") for n in range(hops)]
-    routes = [Route(one.host, one, remote_service_name=PLAIN.to_service) for one in addresses]
-    forwarder.set_routing(table=build_table(routes, now=datetime.now(UTC)), hosted=HOSTED, is_forwarding=True)
-    wires = {address: Wire(max_frame=MAX_FRAME) for address in addresses}
-    for address, wire in wires.items():
-        forwarder.table.outbox(address).outlet = wire
-    now = 0.0
-    for home, conversations in moves:
-        now += pause
-        forwarder.expire(now)
-        for conversation in conversations:
-            tried: list[NetworkAddress] = []
-            while not tried or tried[-1] != addresses[home % hops]:
-                now += 1.0
-                frame = encode_dialog(replace(PLAIN, to_broker_instance=ONE, conversation_id=conversation), b"")
-                forwarder.slab[: len(frame)] = frame
-                before = {address: wire.writes for address, wire in wires.items()}
-                forwarder.forward(forwarder.slab, len(frame), now, Sender())
-                tried += [address for address, wire in wires.items() if wire.writes > before[address]]
-                refusal = Rejected(conversation=conversation, code=Disposition.INSTANCE_NOT_HERE.number)
-                if tried[-1] != addresses[home % hops]:
-                    forwarder.on_rejected(refusal, [tried[-1]], now)
-            assert len(set(tried)) == len(tried)

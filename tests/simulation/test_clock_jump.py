@@ -141,10 +141,6 @@ async def test_resend_timer_goes_on_as_if_no_clock_had_jumped(tmp_path: Path, ju
         assert [b"a"] == [message.body for message in await world.received(world.bank, 1, within=3.0)]
 
 
-def state_of(dialog: Dialog) -> ConversationState:
-    return dialog.state
-
-
 # --- lifetimes ------------------------------------------------------------------------------------------------------
 
 
@@ -158,25 +154,9 @@ async def test_lifetime_is_not_over_by_a_jump_that_is_undone(tmp_path: Path) -> 
         await world.jump((DAY, -DAY), pause=SETTLE_SECONDS / 2)
         await asyncio.sleep(SETTLE_SECONDS)
 
-        assert ConversationState.CONVERSING is state_of(dialog)
+        assert ConversationState.CONVERSING is dialog.state
         dialog.send(b"b")
         assert [b"b"] == [message.body for message in await world.received(world.bank, 1)]
-
-
-@virtual_time
-async def test_lifetime_is_over_at_both_ends_a_minute_after_a_jump_that_stays(tmp_path: Path) -> None:
-    async with played(tmp_path) as world:
-        dialog = world.begin()
-        dialog.send(b"a")
-        await world.received(world.bank, 1)
-
-        await world.jump((DAY,), pause=SETTLE_SECONDS - 1)
-        assert ConversationState.CONVERSING is state_of(dialog)
-        await asyncio.sleep(1 + 2 * MAINTENANCE_SECONDS)
-
-        errors = [receive(db, queue=QUEUE) for db in (world.shop, world.bank)]
-        assert [[-8489], [-8489]] == [[message.error_code for message in some] for some in errors]
-        assert ConversationState.ERROR is state_of(dialog)
 
 
 # --- conversation timers --------------------------------------------------------------------------------------------

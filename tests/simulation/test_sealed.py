@@ -21,7 +21,6 @@ from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
 from broker.errors import FrameMalformedError
-from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header, decode_dialog, encode_dialog
 from broker.protocol.layout import Flag
 from tests.support.dialog import QUEUE, rows
@@ -203,10 +202,6 @@ class Stage:
     async def drained(self) -> None:
         await self.network.until(lambda: not self.waiting(self.a) and not self.waiting(self.b), seconds=300)
 
-    def dropped(self, node: Node) -> set[Disposition]:
-        assert node.endpoint is not None
-        return {what for what, number in node.endpoint.dropped.items() if number}
-
 
 def body(dialog: int, message: int) -> bytes:
     """Of several fragments each: the network cuts at 100 bytes."""
@@ -273,50 +268,3 @@ def test_either_side_may_start_anew_in_the_middle(tmp_path: Path, mode: str, who
             assert [body(number, MESSAGES)] == stage.bodies(stage.b)[conversation]
 
     tell(tmp_path, 3, mode, story)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_forged_endings_and_acknowledgements_are_dropped_and_counted(tmp_path: Path, mode: str) -> None:
-    async def story(stage: Stage) -> None:
-        forge = stage.hostile
-        stage.network.tamper = lambda near, _, frame: [*_forge(forge, frame), frame] if near == "g" else [frame]
-        stage.begin()
-        await stage.drained()
-        stage.answer(2 * MESSAGES)
-        await stage.drained()
-        with stage.at(stage.a) as db:
-            assert ["CO", "CO"] == rows(db, "SELECT state FROM broker_conversation")
-        assert Disposition.NOT_SEALED in stage.dropped(stage.a)
-        assert Disposition.NOT_SEALED in stage.dropped(stage.b)
-
-    tell(tmp_path, 5, mode, story)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_dialog_that_was_ended_is_not_begun_again_by_its_first_frames(tmp_path: Path, mode: str) -> None:
-    """A tombstone is forgotten after half an hour; what was seen before is too old to begin anything then."""
-
-    async def story(stage: Stage) -> None:
-        stage.hostile.is_active = False
-        (dialog,) = stage.begin(1)
-        await stage.drained()
-        with stage.at(stage.b) as db:
-            while messages := receive(db, queue=QUEUE, top=1):
-                last = messages[0]
-            last.dialog.end()
-        with stage.at(stage.a) as db:
-            await stage.network.until(lambda: rows(db, "SELECT state FROM broker_conversation") == ["DI"], seconds=60)
-            Dialog(db, dialog.endpoint_id, dialog.conversation_handle, dialog.conversation_id).end()
-        with stage.at(stage.b) as db:
-            await stage.network.until(
-                lambda: not rows(db, "SELECT 1 FROM broker_tombstone UNION ALL SELECT 1 FROM broker_conversation"),
-                seconds=3 * 3600,
-            )
-            assert [] == rows(db, "SELECT * FROM broker_session_key")
-            gateway = stage.network.nodes["g"]
-            for frame in [one for one in stage.hostile.seen if not decode_dialog(one)[0].is_from_target]:
-                gateway.receive(frame, gateway.forwarder.table.outbox(stage.a.address).outlet)  # type: ignore[arg-type]
-            await stage.network.until(lambda: Disposition.SECURITY_UNRESOLVED in stage.dropped(stage.b), seconds=60)
-            assert [] == rows(db, "SELECT * FROM broker_conversation")
-
-    tell(tmp_path, 7, mode, story)
