@@ -8,7 +8,7 @@ MINUTES ?= 10
 HOURS ?= 1
 SEEDS ?= 1000
 FROM ?= 1
-OF ?= dialogs joined targets
+OF ?= joined targets
 KERNEL := $(wildcard broker/forwarding/*.pyx broker/forwarding/*.pxi)
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
@@ -98,7 +98,7 @@ soak: setup  ## The same for HOURS; then a process of the demo killed CHAOS_RUNS
 	@CHAOS_RUNS=$(CHAOS_RUNS) $(BIN)/pytest tests/chaos/test_kill.py tests/chaos/test_mirror_flapping.py \
 	    tests/chaos/test_reader_kill.py -p no:randomly
 
-simulate: setup  ## Dialogs, and whole instances with mirrored pairs on simulated machines, SEEDS stories of each (or OF one) from number FROM on; tells the number of one that fails
+simulate: setup  ## Whole instances with mirrored pairs, and services with two targets, on simulated machines, SEEDS stories of each (or OF one) from number FROM on; tells the number of one that fails
 	@$(BIN)/python -m tests.simulation.simulate --of $(OF) --seeds $(SEEDS) --from $(FROM)
 
 fleets: setup  ## A thousand gateways and a hundred thousand endpoints, simulated: figures in docs/performance/fleets.json; twenty minutes

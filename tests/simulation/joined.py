@@ -14,8 +14,8 @@ import socket
 import tempfile
 import uuid
 import zlib
-from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,14 +24,37 @@ from unittest import mock
 
 import structlog
 
+from broker.client.dialog import Dialog, begin_dialog
 from broker.dialog.commit_watch import CommitWatch
 from broker.routing.route import RouteProperties
 from broker.store.sqlite.database import open_store
+from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.transaction import epoch
 from tests.simulation.instance import Instance, Part, Surroundings
 from tests.simulation.joined_blows import Blows
 from tests.simulation.machine import MachineLoop, Net, Road
-from tests.simulation.performance import Application, Outcome, Performance, WatchedStore, forget_tasks, place, tuning
+from tests.simulation.performance import (
+    FRAMES_FACTOR,
+    FRAMES_MORE,
+    QUIET_SECONDS,
+    SILENCE_SECONDS,
+    Application,
+    Outcome,
+    WatchedStore,
+    carry_out,
+    check_direction,
+    ended,
+    failing_store,
+    forget_tasks,
+    fragments_needed,
+    is_nothing_left,
+    keep_reading,
+    maybe_end,
+    place,
+    raise_first,
+    rows_left,
+    tuning,
+)
 from tests.simulation.story import DAY, SIDES, Blow, Deed, Habit, calmer, draw_deed, draw_habit, left_out, plainer
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
@@ -169,6 +192,7 @@ def smaller(story: JoinedStory) -> Iterator[JoinedStory]:
     yield from calmer(story)
 
 
+LOOK_SECONDS = 0.1  # between two looks at the end
 HINTED = 0.0  # chance that a batch of a writer is followed by hints
 STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
 SERVICES = {"shop": "Orders", "bank": "Billing"}
@@ -247,14 +271,19 @@ def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Sur
     return Surroundings(net, chance, tuning(FRAGMENT_SIZE), WatchedStore, pool_bytes)
 
 
-class Stage(Performance):
-    fragment_size = FRAGMENT_SIZE
-    loop: MachineLoop
+class Stage:
+    """One performance of a story with a shop and a bank."""
 
     def __init__(
         self, story: JoinedStory, loop: MachineLoop, chance: random.Random, directory: Path, outcome: Outcome
     ) -> None:
-        super().__init__(story, loop, chance, outcome)
+        self.story = story
+        self.loop = loop
+        self.chance = chance
+        self.outcome = outcome
+        self.is_settling = False
+        self.applications: dict[str, Application] = {}
+        self.store = failing_store(chance)
         self.net = Net(loop, chance)
         loop.executor_delay = lambda: chance.uniform(0.0, 0.01)
         self.around = Surroundings(self.net, chance, tuning(FRAGMENT_SIZE), self.store, story.pool_bytes)
@@ -271,6 +300,89 @@ class Stage(Performance):
             side = "bank" if part.service == "Billing" else "shop"
             own = self.ids[side].bytes if part.path is not None else uuid.uuid4().bytes
             self.instances[part.name] = Instance(part, self.around, own)
+
+    def note(self, what: str) -> None:
+        self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
+
+    async def run(self) -> None:
+        self.start()
+        self.store.failure = self.story.store_failure
+        shop = self.applications["shop"]
+        dialogs = [
+            begin_dialog(shop.db, from_service="Orders", to_service="Billing", lifetime=lifetime)
+            for lifetime in self.story.lifetimes
+        ]
+        tasks = [asyncio.create_task(one) for one in (*map(self._read, SIDES), self.blows.watch.hold_to_ways())]
+        blows = [asyncio.create_task(self.blows.strike(blow)) for blow in self.story.blows]
+        try:
+            await carry_out(self.story.deeds, dialogs, self.applications)
+            await asyncio.gather(*blows)
+            self.clear_up()
+            await self.settle(dialogs)
+        except BaseException:
+            with suppress(AttributeError):
+                self.tell_what_is_left()
+            raise
+        finally:
+            self.outcome.seconds = self.loop.time()
+            results = await ended([*tasks, *blows])
+            self.part()
+            for side in self.applications.values():
+                side.db.close()
+        raise_first(results)
+
+    async def _read(self, name: str) -> None:
+        await keep_reading(self.applications[name], self.story.habits[name], self.chance, lambda: self.is_settling)
+
+    def clear_up(self) -> None:
+        self.note("the network is whole")
+        self.net.road = Road()
+        self.store.failure = 0.0
+        self.is_settling = True
+
+    async def settle(self, dialogs: list[Dialog]) -> None:
+        """Until all is over, and a while longer."""
+        open_ones = list(dialogs)
+
+        def is_ended() -> bool:
+            open_ones[:] = [one for one in open_ones if not maybe_end(self.applications, one)]
+            return not open_ones
+
+        await self._until(is_ended, "dialogs are open")
+        await self._until(self.is_quiet, "something is left")
+        await self._until(self.is_known, "the principal is not known to all")
+        await asyncio.sleep(0.5)
+        before = self.said()
+        self.outcome.digest = self.digest()
+        await asyncio.sleep(SILENCE_SECONDS)
+        assert before == self.said(), "somebody still sends when all is over"
+        self.check(dialogs)
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = self.loop.time() + QUIET_SECONDS
+        while not condition():
+            assert self.net.nonsense == []
+            assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def check(self, dialogs: list[Dialog]) -> None:
+        for number, dialog in enumerate(dialogs):
+            ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
+            has_failed = ours.has_failed or theirs.has_failed or self.story.lifetimes[number] < DAY
+            check_direction(f"dialog {number}, shop to bank", ours, theirs, has_failed=has_failed)
+            check_direction(f"dialog {number}, bank to shop", theirs, ours, has_failed=has_failed)
+        assert len(self.applications["bank"].sides) <= len(dialogs), "the bank knows more dialogs than were begun"
+        for side in self.applications.values():
+            balance = read_balance(side.db)
+            assert (balance.unaccounted, balance.held) == (0, 0), balance
+        self.outcome.frames = self.check_rest()
+        self.outcome.needed = fragments_needed(self.applications, FRAGMENT_SIZE)
+        assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
+
+    def tell_what_is_left(self) -> None:
+        for line in rows_left(self.applications):
+            self.note(line)
+        self.tell_rest()
 
     # --- who is there ---
 
@@ -301,23 +413,11 @@ class Stage(Performance):
             instance.start()
         self.net.road = self.story.road
 
-    def lasting(self) -> list[Coroutine[Any, Any, None]]:
-        return [self.blows.watch.hold_to_ways()]
-
-    async def strike(self, blow: Blow) -> None:
-        await self.blows.strike(blow)
-
     def part(self) -> None:
         for instance in self.instances.values():
             if not instance.process.is_gone:
                 instance.kill()
         forget_tasks(self.loop)
-
-    def get_well(self) -> None:
-        self.net.road = Road()
-
-    def check_now(self) -> None:
-        assert self.net.nonsense == []
 
     def is_sending(self) -> bool:
         members = self.instances.values()
@@ -326,7 +426,8 @@ class Stage(Performance):
     def is_quiet(self) -> bool:
         """As of dialogs, and nobody connects: a second connection of two instances ends the first one late."""
         tables = [one.peers.table for one in self.instances.values()]
-        return super().is_quiet() and not any(one.is_dialling for table in tables for one in table.histories.values())
+        is_over = is_nothing_left(self.applications) and not self.is_sending()
+        return is_over and not any(one.is_dialling for table in tables for one in table.histories.values())
 
     def is_known(self) -> bool:
         """Every prober that is used knows who the principal is, and nobody else believes to be it."""

@@ -14,13 +14,13 @@ import sqlite3
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.client.dialog import Dialog, begin_dialog, get_dialog
+from broker.client.dialog import Dialog, get_dialog
 from broker.client.receiving import Message, receive
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
@@ -31,9 +31,8 @@ from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.quarantine import failures, resume
 from broker.store.sqlite.transaction import epoch
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.simulation.story import DAY, SIDES, Blow, Deed, Habit
+from tests.simulation.story import SIDES, Deed, Habit
 from tests.support.dialog import QUEUE, rows
-from tests.support.virtual_time import VirtualLoop
 
 
 class WatchedStore(SqliteStore):
@@ -367,146 +366,3 @@ def forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
         if task is not asyncio.current_task():
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             asyncio.tasks._unregister_task(task)
-
-
-class Performance:
-    """One performance of a story with a shop and a bank. Shape: `look_seconds` between two looks at the end."""
-
-    look_seconds = 0.1
-    fragment_size: int
-
-    def __init__(self, story: Any, loop: VirtualLoop, chance: random.Random, outcome: Outcome) -> None:
-        self.story = story
-        self.loop = loop
-        self.chance = chance
-        self.outcome = outcome
-        self.is_settling = False
-        self.applications: dict[str, Application] = {}
-        self.store = failing_store(chance)
-
-    def note(self, what: str) -> None:
-        self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
-
-    # --- what differs ---
-
-    def start(self) -> None:
-        """Everybody begins, and the network becomes as bad as the story says."""
-
-    def lasting(self) -> list[Coroutine[Any, Any, None]]:
-        return []
-
-    async def strike(self, blow: Blow) -> None:
-        raise NotImplementedError
-
-    def part(self) -> None:
-        raise NotImplementedError
-
-    def get_well(self) -> None:
-        raise NotImplementedError
-
-    def is_sending(self) -> bool:
-        raise NotImplementedError
-
-    def is_known(self) -> bool:
-        """Whether whoever has to know something at the end knows it."""
-        return True
-
-    def said(self) -> int:
-        """A sum of all that was said so far: no more of it may come when all is over."""
-        raise NotImplementedError
-
-    def digest(self) -> int:
-        return self.said()
-
-    def check_rest(self) -> int:
-        """Of everybody, at the end; the frames that both databases sent."""
-        raise NotImplementedError
-
-    def check_now(self) -> None: ...
-
-    def tell_rest(self) -> None: ...
-
-    # --- what is the same ---
-
-    async def run(self) -> None:
-        self.start()
-        self.store.failure = self.story.store_failure
-        shop = self.applications["shop"]
-        dialogs = [
-            begin_dialog(shop.db, from_service="Orders", to_service="Billing", lifetime=lifetime)
-            for lifetime in self.story.lifetimes
-        ]
-        tasks = [asyncio.create_task(one) for one in (*map(self._read, SIDES), *self.lasting())]
-        blows = [asyncio.create_task(self.strike(blow)) for blow in self.story.blows]
-        try:
-            await carry_out(self.story.deeds, dialogs, self.applications)
-            await asyncio.gather(*blows)
-            self.clear_up()
-            await self.settle(dialogs)
-        except BaseException:
-            with suppress(AttributeError):
-                self.tell_what_is_left()
-            raise
-        finally:
-            self.outcome.seconds = self.loop.time()
-            results = await ended([*tasks, *blows])
-            self.part()
-            for side in self.applications.values():
-                side.db.close()
-        raise_first(results)
-
-    async def _read(self, name: str) -> None:
-        await keep_reading(self.applications[name], self.story.habits[name], self.chance, lambda: self.is_settling)
-
-    def clear_up(self) -> None:
-        self.note("the network is whole")
-        self.get_well()
-        self.store.failure = 0.0
-        self.is_settling = True
-
-    async def settle(self, dialogs: list[Dialog]) -> None:
-        """Until all is over, and a while longer."""
-        open_ones = list(dialogs)
-
-        def is_ended() -> bool:
-            open_ones[:] = [one for one in open_ones if not maybe_end(self.applications, one)]
-            return not open_ones
-
-        await self._until(is_ended, "dialogs are open")
-        await self._until(self.is_quiet, "something is left")
-        await self._until(self.is_known, "the principal is not known to all")
-        await asyncio.sleep(0.5)
-        before = self.said()
-        self.outcome.digest = self.digest()
-        await asyncio.sleep(SILENCE_SECONDS)
-        assert before == self.said(), "somebody still sends when all is over"
-        self.check(dialogs)
-
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = self.loop.time() + QUIET_SECONDS
-        while not condition():
-            self.check_now()
-            assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
-            await asyncio.sleep(self.look_seconds)
-
-    def is_quiet(self) -> bool:
-        return is_nothing_left(self.applications) and not self.is_sending()
-
-    def check(self, dialogs: list[Dialog]) -> None:
-        for number, dialog in enumerate(dialogs):
-            ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
-            has_failed = ours.has_failed or theirs.has_failed or self.story.lifetimes[number] < DAY
-            check_direction(f"dialog {number}, shop to bank", ours, theirs, has_failed=has_failed)
-            check_direction(f"dialog {number}, bank to shop", theirs, ours, has_failed=has_failed)
-        assert len(self.applications["bank"].sides) <= len(dialogs), "the bank knows more dialogs than were begun"
-        for side in self.applications.values():
-            balance = read_balance(side.db)
-            assert (balance.unaccounted, balance.held) == (0, 0), balance
-        self.outcome.frames = self.check_rest()
-        self.outcome.needed = fragments_needed(self.applications, self.fragment_size)
-        assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
-
-    def tell_what_is_left(self) -> None:
-        for line in rows_left(self.applications):
-            self.note(line)
-        self.tell_rest()

@@ -1,6 +1,6 @@
 """
-Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of dialogs, of whole
-instances with mirrored pairs, of two targets of one dialog, and of pairs with a file for each partner.
+Thousands of stories, on all cores: `make simulate SEEDS=10000 FROM=1`; of whole instances
+with mirrored pairs, of two targets of one dialog, and of pairs with a file for each partner.
 
 A story that goes wrong is made smaller until nothing can be left out, and is then told with its history. The same
 number always tells the same story: `make simulate OF=joined SEEDS=1 FROM=NUMBER`. What Python draws for the order of
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from tests.simulation import command, joined, play, story, target_play
+from tests.simulation import command, joined, target_play
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
 LOOK_SECONDS = 10.0  # between two lines of progress
@@ -50,7 +50,6 @@ class Subject:
 
 
 SUBJECTS = {
-    "dialogs": Subject(story.draw, play.play, story.smaller),
     "joined": Subject(joined.draw, joined.play, joined.smaller),
     "targets": Subject(target_play.draw, target_play.play, target_play.smaller),
     "commanded": Subject(command.draw, command.play, joined.smaller),

@@ -1,5 +1,5 @@
 """
-What happens in one simulation, drawn from a number: the applications' deeds, their habits, the weather, the blows.
+What happens in any simulation, drawn from a number: the applications' deeds, their habits, the blows.
 
 A story is a value. The same number draws the same story, and a story that went wrong can be made smaller piece by
 piece (`smaller`) until nothing can be left out.
@@ -12,11 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tests.support.network import Weather
-
 SIDES = ("shop", "bank")
-SMALL, LARGE = 100, 30_000  # bytes of a fragment; the second only where a body is above LARGE_BYTES
-LARGE_BODY = 1_200_000
 DAY = 86_400.0
 
 S = TypeVar("S", bound=Any)
@@ -41,8 +37,7 @@ class Deed:
 @dataclass(frozen=True)
 class Blow:
     """
-    What happens to a process or between two. Shape: `at` seconds; `what` crash, cut (the links are gone), sever (every
-    frame is lost) or deafen (in one direction); `seconds` until it is over.
+    What happens to a process or between two. Shape: `at` and `seconds`, when and for how long.
     """
 
     at: float
@@ -62,53 +57,6 @@ class Habit:
     answer: float = 0.0
 
 
-@dataclass(frozen=True)
-class Story:
-    """Shape: `store_failure` chance that a turn of a writer fails; `lifetimes` of the dialogs, by their number."""
-
-    seed: int
-    gateways: int
-    weather: Weather
-    store_failure: float
-    fragment_size: int
-    lifetimes: tuple[float, ...]
-    habits: dict[str, Habit]
-    deeds: tuple[Deed, ...]
-    blows: tuple[Blow, ...]
-
-
-def draw(seed: int) -> Story:
-    chance = random.Random(seed)
-    pick = chance.choice
-    gateways = pick([0, 1, 1, 2, 3])
-    names = [*SIDES, *(f"gateway{number}" for number in range(gateways))]
-    is_large = chance.random() < 0.03
-    weather = Weather(
-        loss=pick([0.0, 0.0, 0.02, 0.2, 0.5]),
-        repeat=pick([0.0, 0.3]),
-        damage=pick([0.0, 0.0, 0.05]),
-        reject=pick([0.0, 0.5]),
-        delay=pick([0.001, 0.02, 0.4]),
-        room=pick([1 << 20, 200_000]) if is_large else pick([1 << 20, 3000, 500]),
-    )
-    dialogs = pick([1, 1, 2, 3, 5])
-    deeds = [draw_deed(chance, dialogs) for _ in range(pick([1, 3, 10, 25]))]
-    if is_large:
-        deeds.insert(0, Deed(0.0, "shop", "send", 0, LARGE_BODY))
-    blows = [_blow(chance, names) for _ in range(pick([0, 0, 1, 3, 6]))]
-    return Story(
-        seed=seed,
-        gateways=gateways,
-        weather=weather,
-        store_failure=pick([0.0, 0.0, 0.0, 0.02]),
-        fragment_size=LARGE if is_large else SMALL,
-        lifetimes=tuple(pick([DAY] * 9 + [2.0]) for _ in range(dialogs)),
-        habits={side: draw_habit(chance) for side in SIDES},
-        deeds=tuple(deeds),
-        blows=tuple(sorted(blows, key=lambda blow: blow.at)),
-    )
-
-
 def draw_deed(chance: random.Random, dialogs: int) -> Deed:
     what = chance.choices(
         ["send", "many", "rollback", "timer", "cancel", "end", "error"], weights=[12, 4, 2, 2, 1, 1, 0.5]
@@ -121,12 +69,6 @@ def draw_deed(chance: random.Random, dialogs: int) -> Deed:
         dialog=chance.randrange(dialogs),
         amount=chance.choice(amounts.get(what, [0])),
     )
-
-
-def _blow(chance: random.Random, names: list[str]) -> Blow:
-    at, what = chance.uniform(0.0, 3.0), chance.choice(["crash", "crash", "cut", "sever", "deafen"])
-    name, other = chance.sample(names, 2)
-    return Blow(at, what, name, other, seconds=chance.choice([0.0, 0.1, 0.7, 3.0]))
 
 
 def draw_habit(chance: random.Random) -> Habit:
@@ -163,13 +105,3 @@ def calmer(story: S) -> Iterator[S]:
     for side in SIDES:
         if habits[side] != Habit():
             yield replace(story, habits=habits | {side: Habit()})
-
-
-def smaller(story: Story) -> Iterator[Story]:
-    yield from left_out(story, "deeds", "blows")
-    yield from plainer(story, Weather(), "loss", "repeat", "damage", "reject", "delay", "room", within="weather")
-    if story.store_failure:
-        yield replace(story, store_failure=0.0)
-    if story.gateways and not any("gateway" in blow.name + blow.other for blow in story.blows):
-        yield replace(story, gateways=story.gateways - 1)
-    yield from calmer(story)
