@@ -10,16 +10,99 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import sqlite3
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from broker.cli import main
 from broker.store.sqlite.database import open_store
 from tests.support.certificates import DAY, authority, make
-from tests.support.hurried import Place, place
+from tests.support.forked import FORK_SERVER
+
+SERVE_SECONDS = 60.0
+GOOD = """\
+[instance]
+name = "a"
+state_dir = "state"
+[endpoint]
+listen = ["127.0.0.1:0"]
+[observe]
+listen = ""
+"""
+
+
+@dataclass
+class Place:
+    """
+    The directory of an instance that would start. Shape: `text` of its configuration; `environ` added to the variables.
+    """
+
+    directory: Path
+    text: str = GOOD
+    environ: dict[str, str] = field(default_factory=dict)
+    held: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "broker.toml"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    def add(self, *lines: str) -> None:
+        self.text += "".join(f"{line}\n" for line in lines)
+
+    def replace(self, old: str, new: str) -> None:
+        assert old in self.text
+        self.text = self.text.replace(old, new)
+
+    def file(self, name: str, data: str | bytes = b"", mode: int = 0o600) -> Path:
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        path.chmod(mode)
+        return path
+
+    def take_port(self) -> int:
+        """A port on which somebody listens until `close`."""
+        self.held.append(socket.create_server(("127.0.0.1", 0)))
+        return int(self.held[-1].getsockname()[1])
+
+    def write(self) -> None:
+        self.config.write_text(self.text, encoding="utf-8")
+
+    def serve(self) -> tuple[int, str]:
+        """Exit code of an instance that cannot start, and what it said; its working directory is this one."""
+        return command("serve", "-c", str(self.config), environ=self.environ, directory=self.directory)
+
+    def check(self) -> tuple[int, str]:
+        """The same of the check, in this process."""
+        result = CliRunner().invoke(main, ["check", "-c", str(self.config)], env=self.environ)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result.exit_code, result.output
+
+
+def command(*arguments: str, environ: dict[str, str] | None = None, directory: Path) -> tuple[int, str]:
+    """Exit code of the program as a process, and all it wrote."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BROKER_")}
+    with tempfile.NamedTemporaryFile() as told:
+        environ = {**inherited, **(environ or {})}
+        process = FORK_SERVER.start(arguments, Path(told.name), environ, directory=directory)
+        try:
+            return process.wait(SERVE_SECONDS), told.read().decode(errors="backslashreplace")
+        finally:
+            process.kill()
+
 
 EX_TEMPFAIL, EX_CONFIG = 75, 78
 NO_DATABASE = "hello, this is a text, and not a short one"
@@ -75,7 +158,8 @@ def msdb_is_locked(one: Place) -> None:
 
 def database_is_a_copy(one: Place) -> None:
     orders(one)
-    one.sql(store(one), "UPDATE broker_database SET file_number = 1, starts = 1")
+    with closing(sqlite3.connect(store(one))) as db, db:
+        db.execute("UPDATE broker_database SET file_number = 1, starts = 1")
 
 
 def database_lost_its_file(one: Place) -> None:
@@ -146,8 +230,10 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path) as found:
-        yield found
+    found = Place(tmp_path)
+    yield found
+    for sock in found.held:
+        sock.close()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -163,3 +249,34 @@ def test_what_keeps_serve_from_starting_is_told_by_check(one: Place, case: tuple
     assert said in words
     assert (checked or [said])[0] in report
     assert "Traceback" not in words + report
+
+
+def test_serve_of_nothing_tells_how_to_begin(tmp_path: Path) -> None:
+    code, words = command("serve", directory=tmp_path)
+
+    begin = "\n".join(line for line in words.splitlines() if not line.startswith("{"))
+    assert EX_CONFIG == code
+    assert begin.startswith("nothing says what to run: name a configuration file with -c FILE or in BROKER_CONFIG")
+    (tmp_path / "broker.toml").write_text(begin[begin.index("[instance]") :])
+    assert 0 == command("check", "-c", "broker.toml", directory=tmp_path)[0]
+
+
+@pytest.mark.parametrize("options", ["size=64k", "size=1m,ro"], ids=["full", "read-only"])
+def test_disk_that_takes_nothing_is_told(one: Place, options: str) -> None:
+    where = one.directory / "disk"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(where)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("only root may mount a file system")
+    try:
+        if "ro" not in options:
+            (where / "ballast").write_bytes(bytes(60 * 1024))
+        one.replace('"state"', f'"{where}"')
+        one.write()
+        code, words = one.serve()
+    finally:
+        subprocess.run(["umount", "-l", where], check=True)
+
+    assert (EX_TEMPFAIL, False) == (code, "Traceback" in words)
+    told = ("disk is full: free some space", "No space left", "Read-only file system")
+    assert any(text in words for text in told)
