@@ -76,16 +76,6 @@ def test_each_rule_of_failovers(moved: dict[str, list[int]], name: str) -> None:
     assert FAILOVERS[name][1] == sorted(moved[name])
 
 
-def test_one_bit_for_each_dialog_with_more_than_one_way(spark: SparkSession) -> None:
-    """However many frames it has, and none for the others; so nearly all frames are never put in order."""
-    wavering = [way(hop, conversation_id=number) for number in range(1, 6) for hop in ("x", "y", "x")]
-    steady = [way("x", conversation_id=number) for number in range(100, 200)]
-
-    (row,) = failover._mask(visits(spark, *wavering, *steady)).collect()
-
-    assert (failover._WORDS, 5) == (len(row.mask), sum((word % 2**64).bit_count() for word in row.mask))
-
-
 def test_dialogs_that_share_a_bit_are_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty-four bits for three hundred dialogs, one of which has two ways."""
     monkeypatch.setattr(failover, "_WORDS", 1)
