@@ -100,9 +100,9 @@ async def tabs_closed(request: pytest.FixtureRequest) -> AsyncIterator[None]:
         await request.getfixturevalue("browser").close_tabs()
 
 
-async def seen(tab: Tab, expression: str, *, seconds: float = SECONDS) -> None:
+async def seen(tab: Tab, expression: str) -> None:
     """Wait until a JavaScript expression is true."""
-    deadline = asyncio.get_running_loop().time() + seconds
+    deadline = asyncio.get_running_loop().time() + SECONDS
     while True:
         if await tab.evaluate(f"Boolean({expression})"):
             return

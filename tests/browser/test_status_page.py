@@ -129,9 +129,9 @@ def send(shown: Shown, to_service: str) -> str:
         return str(dialog.conversation_id)
 
 
-async def press(tab: Tab, key: str, *, code: int, text: str = "", modifiers: int = 0) -> None:
+async def press(tab: Tab, key: str, *, code: int, text: str = "") -> None:
     """A key, down and up."""
-    parts = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
+    parts = {"key": key, "code": key, "windowsVirtualKeyCode": code}
     await tab.ask("Input.dispatchKeyEvent", type="keyDown", **parts, **({"text": text} if text else {}))
     await tab.ask("Input.dispatchKeyEvent", type="keyUp", **parts)
 

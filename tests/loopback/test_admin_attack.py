@@ -66,17 +66,16 @@ def _serves_on(attacked: Attacked) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def crowd(where: ListenAddress, count: int, data: bytes, *, reads: bool = False) -> AsyncIterator[list[Any]]:
+async def crowd(where: ListenAddress, count: int, data: bytes) -> AsyncIterator[list[Any]]:
     """So many connections, on which this is sent."""
     opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     try:
         for _ in range(count):
             sock = socket.socket()
-            if not reads:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.setblocking(False)
             await asyncio.get_running_loop().sock_connect(sock, (where.host, where.port))
-            reader, writer = await asyncio.open_connection(sock=sock, limit=1024 if not reads else 2**20)
+            reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
             writer.write(data)
             opened.append((reader, writer))
         yield opened

@@ -45,8 +45,8 @@ class Partner:
         assert isinstance(probe, Probe)
         return probe
 
-    async def says(self, role: str, epoch: int = 1, *, broker_instance: UUID = BILLING, probe: int = 0) -> None:
-        await self.link.say(ProbeReply(probe, broker_instance.bytes, role, epoch))
+    async def says(self, role: str, epoch: int = 1, *, probe: int = 0) -> None:
+        await self.link.say(ProbeReply(probe, BILLING.bytes, role, epoch))
 
     async def numbers(self, count: int) -> list[int]:
         return numbers(await self.link.dialog_frames(count))

@@ -203,7 +203,7 @@ class System:
         self.planted.secrets.update({f"sealing key of {name} {number}": line for number, line in enumerate(lines)})
         return {"certificate": str(files["pem"]), "private_key": str(files["key"]), "peers": [str(files["peer"])]}
 
-    def command(self, place: str, *words: str, environ: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def command(self, place: str, *words: str) -> subprocess.Popen[bytes]:
         """The command `broker`, as a process whose words are heard."""
         out = (self.directory / f"{place}.out").open("wb")
         with out:
@@ -212,12 +212,11 @@ class System:
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                env=os.environ | (environ or {}),
             )
 
-    def hear(self, place: str, *words: str, environ: dict[str, str] | None = None) -> None:
+    def hear(self, place: str, *words: str) -> None:
         """A command to its end."""
-        self.command(place, *words, environ=environ).wait(SECONDS)
+        self.command(place, *words).wait(SECONDS)
         self.planted.hear(place, (self.directory / f"{place}.out").read_bytes())
 
 

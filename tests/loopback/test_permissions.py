@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.net.tls import NO_SECURITY
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -49,15 +48,10 @@ class Street:
         self._ca = ca
         self._stack = stack
 
-    async def house(self, name: str, *rules: PermissionRule, pair: Pair | None = None, **tuning: Any) -> Instance:
-        pair = pair or make(name, "127.0.0.1", by=self._ca)
+    async def house(self, name: str, *rules: PermissionRule, **tuning: Any) -> Instance:
+        pair = make(name, "127.0.0.1", by=self._ca)
         side = security(self._directory, os.urandom(4).hex(), pair, self._ca)
         one = await self._stack.enter_async_context(instance(security=side, **tuning))
-        permit(one, *rules)
-        return one
-
-    async def plain(self, *rules: PermissionRule, **tuning: Any) -> Instance:
-        one = await self._stack.enter_async_context(instance(security=NO_SECURITY, **tuning))
         permit(one, *rules)
         return one
 

@@ -66,9 +66,9 @@ class Tab:
             if not node["ignored"]
         ]
 
-    async def screenshot(self, *, is_whole: bool = False) -> bytes:
-        """What is seen, as PNG; the whole page or the window."""
-        answer = await self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=is_whole)
+    async def screenshot(self) -> bytes:
+        """What is seen in the window, as PNG."""
+        answer = await self.ask("Page.captureScreenshot", format="png")
         return base64.b64decode(answer["data"])
 
     def on_event(self, method: str, parameters: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ ALONE = DialogContext(problem_of=lambda _: PathProblem(), left_cleanly=lambda _:
 _ids = count(1)
 
 
-def open_database(path: Path, *services: str, contracts: frozenset[str] = frozenset()) -> DaemonConnection:
+def open_database(path: Path, *services: str) -> DaemonConnection:
     """A database with these services, all on one queue; what is missing is made."""
     db = open_store(path)
     db.execute("PRAGMA synchronous = OFF")
@@ -46,7 +46,7 @@ def open_database(path: Path, *services: str, contracts: frozenset[str] = frozen
         put_queue(db, QUEUE, is_receive_enabled=True)
         here = metadata.services(db)
         for service in set(services) - here.keys():
-            put_service(db, service, queues(db)[QUEUE].queue_id, contracts)
+            put_service(db, service, queues(db)[QUEUE].queue_id, frozenset())
     return db
 
 
