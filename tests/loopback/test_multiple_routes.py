@@ -165,7 +165,7 @@ def dropped(daemon: Daemon) -> Counter[str]:
 
 
 @pytest.mark.parametrize("weight", [1, 2])
-def test_ten_thousand_dialogs_are_split_by_instance_and_weight_and_each_stays_at_one(
+def test_dialogs_are_split_by_instance_and_weight_and_each_stays_at_one(
     net: Topology, application: Open, weight: int
 ) -> None:
     """Which one a dialog belongs to is a function of its id, broker instances and weights."""
@@ -176,7 +176,7 @@ def test_ten_thousand_dialogs_are_split_by_instance_and_weight_and_each_stays_at
     net.start()
     a, b, c = map(application, servers)
 
-    begun = a.begin(10_000)
+    begun = a.begin(2000)
     a.say("1")  # before the first acknowledgement of most
     weights = {uuid.UUID(INSTANCES[name]).bytes: share for name, share in (("DatabaseB", 1), ("DatabaseC", weight))}
     of_b = uuid.UUID(INSTANCES["DatabaseB"]).bytes
