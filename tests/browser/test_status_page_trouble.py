@@ -13,7 +13,7 @@ import pytest
 
 from examples.demo.topology import Topology
 from tests.browser.conftest import TO_BILLING, Shown, page, seen, start
-from tests.browser.test_status_page import DRAWN, LIVE, look, send
+from tests.browser.test_status_page import LIVE, look, send
 from tests.support.chromium import Browser
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -84,20 +84,6 @@ async def test_an_instance_that_hangs_is_shown_as_such_until_it_goes_on(browser:
     await seen(tab, LIVE)
     assert await tab.evaluate("document.getElementById('stale').hidden")
     assert await tab.evaluate("document.getElementById('as-of').dateTime") > before
-
-
-async def test_the_page_goes_on_by_itself_when_the_instance_is_back(browser: Browser, shown: Shown) -> None:
-    tab = await look(browser, shown["gateway"].page)
-    loads = sum(url.endswith("/page/main.js") for url in tab.requests)
-
-    shown["gateway"].kill()
-    await seen(tab, LOST)
-    start(shown["gateway"])
-    await seen(tab, LIVE)
-    await seen(tab, DRAWN)
-
-    assert "0" <= await tab.evaluate("document.getElementById('identity').textContent.match(/up (\\d+)/)[1]")
-    assert loads == sum(url.endswith("/page/main.js") for url in tab.requests) == 1
 
 
 async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser, guarded: Topology) -> None:
