@@ -167,3 +167,26 @@ def _percentiles(measure: str, values: list[int]) -> dict[str, int | None]:
 def _utc(instant: Any) -> Any:
     """Spark gives instants without a zone, in that of this process."""
     return instant.astimezone(START.tzinfo)
+
+
+def test_what_the_sender_does_not_tell_is_null(spark: SparkSession) -> None:
+    """Times need it; the counts do not."""
+    row = rows_of(spark, visit("delivered", 20, 25, instance="t"))[0]
+
+    assert (None, "t", None, None) == (
+        row["from_instance"],
+        row["to_instance"],
+        row["delivery_p50_us"],
+        row["round_trip_p50_us"],
+    )
+    assert (1, 1) == (row["messages"], row["transmissions"])
+
+
+def test_a_sender_that_moved_is_told_by_where_it_is_now(spark: SparkSession) -> None:
+    """Another partner of a mirrored pair."""
+    rows = [
+        visit("sent", 0, 100 - number, instance=f"s{number}", message_id=number, sequence_number=number)
+        for number in range(3)
+    ]
+
+    assert "s0" == rows_of(spark, *rows)[0]["from_instance"]

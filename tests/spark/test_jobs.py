@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from broker.errors import NoJournalError, PipelineError
 from broker.journal.schema import FileState, Fitness
 from broker.pipeline import jobs
-from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, micros, result_of, visits_of
+from broker.pipeline.jobs import JOBS, Options, PeriodBounds, RunRequest, fitting_window, micros, result_of, visits_of
 from broker.pipeline.results import RESULTS
 from tests.spark import journalling
 from tests.spark.visiting import START, visits
@@ -252,3 +252,12 @@ def test_of_dialogs_those_are_chosen_that_began_in_the_period(spark: SparkSessio
         assert [(2, False), (2, False), (2, True)] == sorted(
             (int.from_bytes(row.conversation_id, "big"), row.from_target) for row in chosen
         )
+
+
+@pytest.mark.parametrize(("seconds", "window"), [(0, 1), (34, 1), (91, 2), (3_600, 60), (8_000, 300), (1e9, 300)])
+def test_windows_fit_the_length_of_the_history(seconds: float, window: int) -> None:
+    assert window == fitting_window(seconds)
+
+
+def test_bounds_at_the_end_of_the_calendar_have_no_margin() -> None:
+    assert PeriodBounds() == PeriodBounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()

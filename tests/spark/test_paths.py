@@ -110,6 +110,18 @@ CASES: dict[str, tuple[list[Row], Row]] = {
         {"path": ["a", *(f"g{hop % 150}" for hop in range(200))], "missing_hops": 0, "has_loop": True},
     ),
     "a doubled file": ([SENT, FIRST, DELIVERED] * 2, {"path": ["a", "b", "d"], "link_us": [20, None], "bytes": 100}),
+    "duplicate": (
+        [SENT, FIRST, SECOND, {**DELIVERED, "outcome": "duplicate"}],
+        dict(zip(ENDS, ("duplicate", "d", None, None, None), strict=True)),
+    ),
+    "delivered, then a copy": (
+        [SENT, FIRST, SECOND, DELIVERED, {**DELIVERED, "outcome": "duplicate", "entered_at": 95}],
+        {"end": "delivered", "end_instance": "d"},
+    ),
+    "a missing hop": (
+        [{**SENT, "outcome": "resent"}, FIRST, DELIVERED],
+        {"link_us": [20, None], "missing_hops": 1, "unknown_links": 0, "total_us": 89, "is_resend": True},
+    ),
 }
 
 
@@ -226,3 +238,34 @@ def _expected(number: int, way: list[Row]) -> Row:
         "missing_hops": places[-1] + 1 - len(places),
         "unknown_links": sum(near and gap < 0 for gap, near in zip(gaps, is_next, strict=True)),
     }
+
+
+def test_clocks_that_are_wrong_are_wrong_the_other_way_as_well(spark: SparkSession) -> None:
+    """The clock of `d` is five minutes ahead: to it seems slow, and from it impossible; both are unknown."""
+    ahead = 300_000_000
+    there = [SENT, FIRST, SECOND, {**DELIVERED, "entered_at": 90 + ahead, "left_at": 99 + ahead}]
+    back = [
+        visit("sent", "d", 0, 100 + ahead, 110 + ahead),
+        visit("forwarded", "c", 0, 130, 135),
+        visit("delivered", "a", 1, 160, 165),
+    ]
+    rows = [{**row, "message_id": number} for number, way in ((1, there), (2, back)) for row in way]
+
+    one, other = told(paths(visits(spark, *rows), until=LATER + timedelta(hours=1)))
+
+    assert ([20, 25, None], None, 1) == (one["link_us"], one["total_us"], one["unknown_links"])
+    assert ([None, 25], None, 1) == (other["link_us"], other["total_us"], other["unknown_links"])
+
+
+def test_whole_way_across_a_contradiction_is_unknown_even_where_its_ends_agree(spark: SparkSession) -> None:
+    """The clock of `c` is five minutes ahead, which only `b` shows; a path without the two has its times."""
+    ahead = 300_000_000
+    back = [visit("sent", "c", 0, 100 + ahead, 110 + ahead), visit("delivered", "b", 0, 160, 165)]
+    dropped = visit("dropped", "c", 1, 60 + ahead, 61 + ahead, reason="no route")
+    ways = ([SENT, FIRST, dropped], back, [SENT, {**FIRST, "outcome": "dropped", "reason": "no route"}])
+    rows = [{**row, "message_id": number} for number, way in enumerate(ways, 1) for row in way]
+
+    found = told(paths(visits(spark, *rows), until=LATER + timedelta(hours=1)))
+
+    assert [row["total_us"] for row in found] == [None, None, 25]
+    assert [row["link_us"] for row in found] == [[20, None], [None], [20]]

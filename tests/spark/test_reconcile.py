@@ -109,6 +109,18 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, int], bool | None, list[t
         True,
         [],
     ),
+    "just too long ago": (
+        [visit("sent", LATER - GRACE_SECONDS * SECOND)],
+        {"sent": 1, "missing": 1, "transmissions": 1, "lost": 1},
+        False,
+        [(0, 0, "missing", None)],
+    ),
+    "delivered twice by one transmission": (
+        [visit("sent"), visit("delivered"), visit("delivered", instance="b")],
+        {"sent": 1, "delivered": 1, "doubled": 1, "transmissions": 1},
+        False,
+        [(0, 0, "doubled", None)],
+    ),
 }
 
 
@@ -262,3 +274,10 @@ def test_a_random_history_adds_up_as_the_oracle_says(spark: SparkSession, seed: 
     }
     known = total.delivered + total.acknowledged + total.under_way + total.missing
     assert known == total.sent + total.untold + total.invented
+
+
+def test_acknowledgements_and_faults_are_no_messages(spark: SparkSession) -> None:
+    """They are sent once and nobody repeats them."""
+    assert [] == ledger(
+        spark, visit("sent", kind="ack"), visit("sent", kind="fault"), visit("sent", conversation_id=None)
+    )

@@ -181,3 +181,26 @@ def _row(group: list[Row], moves: int) -> Row:
         "drops_by_reason": dict(reasons),
         "failovers": moves,
     }
+
+
+def test_frames_bytes_and_residence(spark: SparkSession) -> None:
+    """Every visit counts but the note of an acknowledgement."""
+    outcomes = ("sent", "resent", "forwarded", "delivered", "duplicate", "acknowledged")
+    rows = [
+        {"outcome": outcome, "entered_at": 0, "left_at": 10 * place, "route": "r", "route_table": "t"}
+        for place, outcome in enumerate(outcomes, start=1)
+    ]
+
+    assert asked(spark, *rows) == {
+        ("a", "t", "r", 0): {
+            "frames": 5,
+            "bytes": 500,
+            "residence_p50_us": 30,
+            "residence_p95_us": 50,
+            "residence_p99_us": 50,
+            "residence_p999_us": 50,
+            "drops": 0,
+            "drops_by_reason": {},
+            "failovers": 0,
+        }
+    }

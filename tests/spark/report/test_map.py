@@ -80,3 +80,9 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
     paths = re.findall(r' d="M[\d.]+ ([\d.]+)C([\d.]+) [\d.]+ [\d.]+ ([\d.]+) ', svg)
     assert 5 == len(paths) == len({(min(a, b), max(a, b)) for a, _, b in paths})
     assert len({bow for _, bow, _ in paths}) >= 4
+
+
+def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:
+    svg = traffic_map([station("a", 0, is_end=True)], [link("a", "elsewhere"), link("a", "a")], WIDE)
+
+    assert "stroke-width" not in svg

