@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -23,7 +22,6 @@ from broker.catalog.catalog import (
     CatalogRows,
     Database,
     ScriptMessages,
-    ScriptProgress,
     sound_rows,
     stored_route,
 )
@@ -103,21 +101,6 @@ async def test_loading_reads_every_file_and_tells_once(tmp_path: Path) -> None:
         await known.load()
 
     assert (list(known.msdb.table), told) == ([AUTO_CREATED_LOCAL], [True])
-
-
-async def test_closing_stops_scripts_and_waits_for_them() -> None:
-    known = catalog(database(MSDB, bytes(16)))
-    progress = ScriptProgress()
-    known.scripts.append(progress)
-    await known.lock.acquire()
-
-    closing_task = asyncio.create_task(known.close())
-    await asyncio.sleep(0)
-    was_waiting = not closing_task.done()
-    known.lock.release()
-    await closing_task
-
-    assert (was_waiting, progress.is_stopped, known.scripts) == (True, True, [])
 
 
 def test_who_asks_for_routes_has_the_service_in_whose_name_it_asks_and_msdb_nothing_else() -> None:

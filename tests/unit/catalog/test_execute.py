@@ -391,21 +391,6 @@ async def test_msdb_takes_routes_and_ends_of_requests_and_nothing_else(world: Wo
 # --- scripts of the configuration -------------------------------------------------------------------------------
 
 
-async def test_declared_script_may_run_at_every_start(world: World) -> None:
-    script = f"""
-        CREATE QUEUE q WITH STATUS = OFF; CREATE SERVICE s ON QUEUE q (A);
-        CREATE ROUTE r WITH ADDRESS = '{FAR}'; DROP ROUTE AutoCreatedLocal; DROP QUEUE old; DROP SERVICE old
-    """
-
-    first = await world.run(script, declared=True)
-    second = await world.run(script, declared=True)
-
-    gone = ["route AutoCreatedLocal dropped", "queue old dropped", "service old dropped"]
-    assert first == ["queue q created", "service s created", "route r created", *gone]
-    assert second == ["queue q unchanged", "service s unchanged", "route r unchanged", *gone]
-    assert (world.queues(), world.services(), world.routes()) == ({"q": False}, {"s": ("q", {"A"})}, ["r"])
-
-
 async def test_declared_create_makes_what_exists_what_the_script_says(world: World) -> None:
     await world.run("CREATE QUEUE q; CREATE QUEUE p; CREATE SERVICE s ON QUEUE q (A)")
     await world.run(f"CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = '{FAR}', WEIGHT = 3")
@@ -421,15 +406,6 @@ async def test_declared_create_makes_what_exists_what_the_script_says(world: Wor
 
 
 # --- what is no mistake of the caller ---------------------------------------------------------------------------
-
-
-async def test_store_that_fails_is_told_as_such(world: World, tmp_path: Path) -> None:
-    world.db.execute("PRAGMA query_only = ON")
-
-    with pytest.raises(StoreUnavailableError, match="the file cannot be written: the user of this program") as caught:
-        await world.run("CREATE QUEUE q")
-
-    assert (str(tmp_path / "orders.db"), 0) == (caught.value.path, world.changes)
 
 
 async def test_preview_of_a_store_that_fails_names_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

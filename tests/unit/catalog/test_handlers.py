@@ -336,7 +336,9 @@ async def test_what_is_said_of_a_principal_takes_the_place_of_what_was_said_befo
 
 async def test_same_script_may_run_at_every_start(world: World) -> None:
     script = (
-        "GRANT SEND ON SERVICE::s TO a; USE orders; "
+        "GRANT SEND ON SERVICE::s TO a; DROP ROUTE AutoCreatedLocal; USE orders; "
+        "CREATE ROUTE r WITH ADDRESS = 'tcp://far:4022'; DROP QUEUE old; DROP SERVICE old; "
+        "CREATE QUEUE p WITH STATUS = OFF; CREATE SERVICE s ON QUEUE p (A); "
         + SERVICE
         + "CREATE MESSAGE TYPE t VALIDATION = NONE; CREATE CONTRACT c (t SENT BY ANY); "
         + "CREATE BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = 7); "
@@ -351,7 +353,9 @@ async def test_same_script_may_run_at_every_start(world: World) -> None:
     assert before == world.dump()
     assert ("SEND on s to a granted", "SEND on s to a unchanged") == (first[0], second[0])
     assert ("remote service binding b created", "remote service binding b unchanged") == (first[-2], second[-2])
+    assert {"queue p unchanged", "service s unchanged", "route r unchanged", "queue old dropped"} <= set(second)
     assert not [line for line in second if line.endswith(("created", "replaced"))]
+    assert {"p": False, "Q": True} == world.queues()
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.catalog import scripts as declared
 from broker.catalog.catalog import MSDB, Catalog, Database
-from broker.catalog.scripts import (
-    Scripts,
-    closed_directory,
-    is_pattern,
-    look,
-    named_scripts,
-    run_declared,
-    script_files,
-)
+from broker.catalog.scripts import Scripts, closed_directory, look, named_scripts, run_declared, script_files
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.errors import SettingError, StatementError
@@ -92,21 +84,6 @@ async def test_long_script_is_told_of(catalog: Catalog, tmp_path: Path, monkeypa
 
 
 KEY = ("routes", "files")
-
-
-@pytest.mark.parametrize(
-    ("path", "is_one"),
-    [
-        ("/etc/broker/a.sql", False),
-        ("/etc/broker/*.sql", True),
-        ("/etc/broker/?.sql", True),
-        ("/etc/broker/[ab].sql", True),
-        (f"{glob.escape('/etc/we*ird [1]?')}/a.sql", False),
-        (f"{glob.escape('/etc/we*ird [1]?')}/*.sql", True),
-    ],
-)
-def test_pattern_is_told_from_a_path(path: str, *, is_one: bool) -> None:
-    assert is_one == is_pattern(path)
 
 
 @pytest.mark.parametrize("make", ["nothing", "directory"])

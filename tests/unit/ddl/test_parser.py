@@ -192,10 +192,7 @@ PROPERTIES = "ADDRESS, BROKER_INSTANCE, LIFETIME, MIRROR_ADDRESS, SERVICE_NAME o
 OPENING = "ALTER, BEGIN, CREATE, DENY, DROP, END, GRANT, MOVE, REVOKE or USE"
 KINDS = "BROKER, CONTRACT, MESSAGE, QUEUE, REMOTE, ROUTE or SERVICE"
 QUEUE = "is not supported; what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"
-RETENTION = "an application keeps what it needs in its own table, in the transaction that sends or receives"
-ACTIVATION = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
-ADMINISTRATOR = "only an administrator of the instance gives permissions, so a principal cannot pass them on"
-VALID_XML = "use WELL_FORMED_XML, and check the body against its schema in the application"
+GIVER = "only an administrator of the instance gives permissions"
 
 
 # The mark encloses what the error points at; nothing at the end of a statement.
@@ -242,33 +239,22 @@ EXPECTED = [
     ("GRANT «OWNERSHIP» ON SERVICE::s TO a", "expected CONNECT or SEND"),
     ("GRANT SEND ON SERVICE::s «FROM» a", "expected TO"),
 ]
+# Number, statement, and what the sentence has to say.
 REFUSED = [
     (1038, "DROP ROUTE «[]»", "a name must not be empty"),
     (1038, "DROP ROUTE «[]» x", "a name must not be empty"),
     (1038, "CREATE ROUTE r AUTHORIZATION «\"\"» WITH ADDRESS='x'", "a name must not be empty"),
     (103, f"DROP ROUTE «{'r' * 129}»", "this name has 129 characters; at most 128 are allowed"),
-    (102, "CREATE QUEUE «[a\ud800]»", "this name cannot be written as UTF-8: it has half a character"),
-    (
-        102,
-        "CREATE ROUTE «[\udfff]» WITH ADDRESS = 'LOCAL';",
-        "this name cannot be written as UTF-8: it has half a character",
-    ),
+    (102, "CREATE QUEUE «[a\ud800]»", "it has half a character"),
+    (102, "CREATE ROUTE «[\udfff]» WITH ADDRESS = 'LOCAL';", "it has half a character"),
     (102, "CREATE ROUTE «r» WITH WEIGHT = 1", "CREATE ROUTE needs ADDRESS"),
     (102, "CREATE ROUTE r WITH ADDRESS = 'a', «Address» = 'b'", "ADDRESS is given twice"),
     (102, "ALTER ROUTE r WITH LIFETIME = 1 «LIFETIME» = 1", "LIFETIME is given twice"),
     (8169, "END CONVERSATION «'x'»", "'x' is no conversation handle: write a GUID"),
     (102, "ALTER QUEUE q WITH STATUS = ON «status» = OFF", "STATUS is given twice"),
     (8404, "CREATE SERVICE s ON QUEUE q (a, «[a]»)", "the contract 'a' is given twice; remove one"),
-    (
-        8403,
-        "CREATE CONTRACT c (a SENT BY ANY, «a» SENT BY TARGET)",
-        "the message type 'a' is given twice; remove one",
-    ),
-    (
-        8492,
-        "CREATE CONTRACT «c» (a SENT BY TARGET)",
-        "the contract 'c' must have at least one message type SENT BY INITIATOR or ANY",
-    ),
+    (8403, "CREATE CONTRACT c (a SENT BY ANY, «a» SENT BY TARGET)", "the message type 'a' is given twice; remove one"),
+    (8492, "CREATE CONTRACT «c» (a SENT BY TARGET)", "at least one message type SENT BY INITIATOR or ANY"),
     (
         102,
         "CREATE BROKER PRIORITY p FOR CONVERSATION SET (PRIORITY_LEVEL = 1, «PRIORITY_LEVEL» = 2)",
@@ -276,79 +262,31 @@ REFUSED = [
     ),
     (8169, f"MOVE CONVERSATION '{GUID}' TO «'x'»", "'x' is no conversation group: write a GUID"),
     (8169, "END CONVERSATION «''»", "'' is no conversation handle: write a GUID"),
-    (
-        102,
-        "«Delete» FROM sys.routes",
-        "DELETE is not supported: the views are read only; ALTER, CREATE and DROP change what they show",
-    ),
+    (102, "«Delete» FROM sys.routes", "DELETE is not supported: the views are read only; ALTER, CREATE and DROP"),
     (102, "DROP ROUTE« »;", "incorrect syntax at the end of the statement; expected a name"),
-    (
-        102,
-        f"CREATE ROUTE r WITH LIFETIME = «{'9' * 1001}»",
-        f"incorrect syntax near '{'9' * 37}...'; expected a whole number",
-    ),
-    (
-        102,
-        "CREATE QUEUE q WITH STATUS = ON, RETENTION = «ON»",
-        f"RETENTION = ON is not supported; {RETENTION}",
-    ),
-    (
-        102,
-        "ALTER QUEUE q WITH «activation» (STATUS = ON)",
-        f"the option ACTIVATION of ALTER QUEUE is not supported; {ACTIVATION}",
-    ),
-    (
-        102,
-        "CREATE MESSAGE TYPE t VALIDATION = «VALID_XML» WITH SCHEMA COLLECTION c",
-        f"the option VALID_XML of CREATE MESSAGE TYPE is not supported; {VALID_XML}",
-    ),
-    (
-        102,
-        "ALTER MESSAGE TYPE t VALIDATION = «valid_xml» WITH SCHEMA COLLECTION c",
-        f"the option VALID_XML of ALTER MESSAGE TYPE is not supported; {VALID_XML}",
-    ),
+    (102, f"CREATE ROUTE r WITH LIFETIME = «{'9' * 1001}»", f"near '{'9' * 37}...'; expected a whole number"),
+    (102, "CREATE QUEUE q WITH STATUS = ON, RETENTION = «ON»", "an application keeps what it needs in its own table"),
+    (102, "ALTER QUEUE q WITH «activation» (STATUS = ON)", "write the reader as a function, @broker.reader('queue')"),
+    (102, "CREATE MESSAGE TYPE t VALIDATION = «VALID_XML» WITH SCHEMA COLLECTION c", "use WELL_FORMED_XML"),
+    (102, "ALTER MESSAGE TYPE t VALIDATION = «valid_xml» WITH SCHEMA COLLECTION c", "use WELL_FORMED_XML"),
     (102, "ALTER QUEUE q «ON» files", f"the option ON of ALTER QUEUE {QUEUE}"),
     (102, "ALTER QUEUE q «REBUILD»", f"the option REBUILD of ALTER QUEUE {QUEUE}"),
     (105, "END CONVERSATION «'»abc", "this text is not closed: its ' is missing"),
     (105, "DROP ROUTE «[»abc", "this name is not closed: its ] is missing"),
     (113, "DROP ROUTE x «/*» y", "this comment is not closed: its */ is missing"),
-    (
-        15151,
-        "GRANT SEND ON SERVICE::s TO «[sha256:1]»",
-        "'sha256:1' is not a fingerprint: write sha256: and 64 hexadecimal digits",
-    ),
+    (15151, "GRANT SEND ON SERVICE::s TO «[sha256:1]»", "write sha256: and 64 hexadecimal digits"),
     (102, "GRANT SEND ON SERVICE::s TO a, b, «[a]»", "the principal 'a' is given twice; remove one"),
     (102, "GRANT SEND ON SERVICE::s TO [CN=a], «[cn = a]»", "the principal 'cn = a' is given twice; remove one"),
     (103, f"GRANT SEND ON SERVICE::«[{'x' * 513}]» TO a", "this name has 513 characters; at most 512 are allowed"),
     (103, f"GRANT SEND ON SERVICE::«[{'ж' * 257}]» TO a", "the name of a service has at most 512 bytes"),
     (1038, "GRANT SEND ON SERVICE::«[]» TO a", "a name must not be empty"),
-    (
-        103,
-        f"GRANT SEND ON SERVICE::s TO «[{'x' * 1025}]»",
-        "this name has 1025 characters; at most 1024 are allowed",
-    ),
-    (
-        102,
-        "GRANT SEND ON SERVICE::s TO a «WITH» GRANT OPTION",
-        f"the option WITH of GRANT SEND is not supported; {ADMINISTRATOR}",
-    ),
-    (
-        102,
-        "GRANT SEND ON SERVICE::s TO a «AS» b",
-        f"the option AS of GRANT SEND is not supported; {ADMINISTRATOR}",
-    ),
-    (
-        102,
-        "CREATE REMOTE SERVICE BINDING «b» TO SERVICE 's' WITH ANONYMOUS = ON",
-        "CREATE REMOTE SERVICE BINDING needs USER",
-    ),
+    (103, f"GRANT SEND ON SERVICE::s TO «[{'x' * 1025}]»", "has 1025 characters; at most 1024 are allowed"),
+    (102, "GRANT SEND ON SERVICE::s TO a «WITH» GRANT OPTION", GIVER),
+    (102, "GRANT SEND ON SERVICE::s TO a «AS» b", GIVER),
+    (102, "CREATE REMOTE SERVICE BINDING «b» TO SERVICE 's' WITH ANONYMOUS = ON", "needs USER"),
     (103, "CREATE REMOTE SERVICE BINDING b TO SERVICE «''» WITH USER = x", "the name of a service has 1 to 512 bytes"),
     (102, "ALTER REMOTE SERVICE BINDING b WITH USER = x «USER» = y", "USER is given twice"),
-    (
-        15151,
-        "ALTER REMOTE SERVICE BINDING b WITH USER = «[sha256:1]»",
-        "'sha256:1' is not a fingerprint: write sha256: and 64 hexadecimal digits",
-    ),
+    (15151, "ALTER REMOTE SERVICE BINDING b WITH USER = «[sha256:1]»", "'sha256:1' is not a fingerprint"),
 ]
 
 
@@ -358,11 +296,16 @@ def mistake(text: str) -> DdlSyntaxError:
     return caught.value
 
 
-def told(number: int, marked: str, problem: str) -> str:
+def check(number: int, marked: str, problem: str) -> None:
+    """The statement ends in this error: its number, its place, what it has to say, and its caret."""
     before, _, rest = marked.partition("«")
     blamed, _, after = rest.partition("»")
-    text, caret = before + blamed + after, " " * len(before) + "^" * max(1, len(blamed))
-    return f"Msg {number}, Level {mistake(text).severity}, -:1:{len(before) + 1}\n{problem}\n{text}\n{caret}"
+
+    head, sentence, *shown = str(error := mistake(before + blamed + after)).split("\n")
+
+    assert head == f"Msg {number}, Level {error.severity}, -:1:{len(before) + 1}"
+    assert problem in sentence
+    assert shown == [before + blamed + after, " " * len(before) + "^" * max(1, len(blamed))]
 
 
 def test_a_select_in_a_script_says_how_to_run_it() -> None:
@@ -377,14 +320,12 @@ def test_incorrect_syntax_has_its_caret_and_says_what_was_expected(marked: str, 
     blamed = marked.partition("«")[2].partition("»")[0]
     near = f"near {blamed!r}" if blamed else "at the end of the statement"
 
-    found = str(mistake(marked.replace("«", "").replace("»", "")))
-
-    assert told(102, marked, f"incorrect syntax {near}; {expected}") == found
+    check(102, marked, f"incorrect syntax {near}; {expected}")
 
 
 @pytest.mark.parametrize(("number", "marked", "problem"), REFUSED)
 def test_what_is_refused_has_its_number_and_its_caret(number: int, marked: str, problem: str) -> None:
-    assert told(number, marked, problem) == str(mistake(marked.replace("«", "").replace("»", "")))
+    check(number, marked, problem)
 
 
 @pytest.mark.parametrize(

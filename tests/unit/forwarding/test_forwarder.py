@@ -13,7 +13,6 @@ from broker.forwarding import forwarder as module
 from broker.forwarding.entry import Buffer, EntryOf, FrameOrigin, Outlet, PassResult, frame_bounds
 from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import READ_BYTES, Limits
 from broker.forwarding.reroute import Rerouter, RerouteReason
@@ -240,26 +239,6 @@ def far_frames(make_frame: MakeFrame, count: int = 6, **fields: object) -> list[
         make_frame(to_service="//far", conversation_id=bytes([n % 2]) * 16, sequence_number=n, **fields)
         for n in range(count)
     ]
-
-
-def test_held_frames_leave_by_the_other_way_when_theirs_breaks_before_what_comes_later(make_frame: MakeFrame) -> None:
-    station = Crossing()
-    *frames, late = far_frames(make_frame, 7)
-    station.hold(WEST, *frames)
-    station.health[EAST] = AddressHealth.SUPPRESSED
-
-    station.cut(WEST)
-    east = station.connect(EAST)
-    station.mend(NOW + 0.25)
-    station.take(late)
-
-    sent = b"".join(frames)
-    aged = [decode_dialog(east.written[at : at + len(frames[0])])[0] for at in range(0, len(sent), len(frames[0]))]
-    assert [(n, 250) for n in range(6)] == [(header.sequence_number, header.time_consumed) for header in aged]
-    assert hopped(late) == east.written[len(sent) :]
-    assert (station.forwarder.pool.used_bytes, station.forwarder.forwarded) == (0, 7)
-    station.forwarder.hop.count_pending()
-    assert (6, 7) == (station.forwarder.hop.counts[bucket(0.25)], sum(station.forwarder.hop.counts))
 
 
 def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:

@@ -12,20 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.flow import Disposition
 from broker.forwarding.entry import ForwardingEntry, PassOrigin
-from broker.forwarding.held_frames import (
-    TIME_MAX,
-    DialogAffinity,
-    DialogPlacement,
-    Lane,
-    affinity_key_of,
-    copy_key,
-    hold,
-)
+from broker.forwarding.held_frames import TIME_MAX, DialogAffinity, DialogPlacement, affinity_key_of, copy_key, hold
 from broker.forwarding.pool import Pool, PoolQuota
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.kernel import Shelf
-from tests.support.pack import WAY, pack_of
+from tests.support.pack import pack_of
 from tests.support.tiers import examples
 
 MakeFrame = Callable[..., bytes]
@@ -99,15 +91,6 @@ def test_time_consumed_stops_at_what_its_field_can_say_of_pack(make_frame: MakeF
     assert next(iter(pack.helds())).aged(NOW + 5) == data
 
 
-def test_what_has_begun_to_leave_is_told_by_frame(frames: list[bytes]) -> None:
-    pack = pack_of(frames, NOW)
-    ends = [sum(map(len, frames[:n])) for n in range(4)]
-
-    for sent in range(ends[-1] + 1):
-        begun = sum(start < sent for start in ends[:3])
-        assert (begun, ends[begun]) == pack.begun(sent)
-
-
 @pytest.mark.parametrize("gone", [1, 2])
 def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes]) -> None:
     pack = pack_of(frames, NOW)
@@ -117,16 +100,6 @@ def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes])
     assert list(pack.helds())[gone:] == list(rest.helds())
     assert (b"".join(frames[gone:]), pack.keys[gone:], pack.name) == (rest.data, rest.keys, rest.name)
     assert (len(frames[gone]), len(rest.data)) == (rest.begun(1)[1], rest.begun(len(rest.data))[1])
-
-
-def test_first_ones_are_counted_by_way_and_place(frames: list[bytes]) -> None:
-    pack = pack_of(frames, NOW)
-    one, other = Lane(WAY, b"", None), Lane(WAY, b"", None)
-    other.placement = DialogPlacement(1, Shelf("here"))
-    pack = pack._replace(lanes=[one, other, one])
-
-    assert [(WAY, None, 1), (WAY, other.placement, 1)] == list(pack.by_dialog(2))
-    assert [(WAY, None, 2), (WAY, other.placement, 1)] == list(pack.by_dialog(3))
 
 
 # --- places ---

@@ -10,7 +10,6 @@ import pytest
 from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
 from broker.forwarding import kernel as module
-from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Fatal, Hello, Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
@@ -47,22 +46,6 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
 
 
-@pytest.mark.parametrize("turns", [1, 2])
-def test_conversation_decides_where_it_has_a_say(turns: int, make_frame: MakeFrame) -> None:
-    walker = Walker(is_by_conversation=True)
-    conversations = [b"1" * 16, b"2" * 16, b"1" * 16, b"1" * 16, b"2" * 16]
-    frames = [make_frame(bytes([n]), conversation_id=guid) for n, guid in enumerate(conversations)]
-
-    for _ in range(turns):
-        _, shelves = walker.walk(b"".join(frames))
-
-    assert [conversation for _, conversation, *_ in walker.asked] == [b"1" * 16, b"2" * 16]
-    assert {label: b"".join(runs) for label, runs in shelves.items()} == {
-        b"1" * 16: hopped(frames[0], frames[2], frames[3]),
-        b"2" * 16: hopped(frames[1], frames[4]),
-    }
-
-
 def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
     walker = Walker()
     data = make_frame(hop_count=3, time_consumed=7) * 3
@@ -70,36 +53,6 @@ def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
     walker.walk(data)
 
     assert hopped(data[: len(data) // 3]) * 3 == bytes(walker.slab[: len(data)])
-
-
-def test_what_is_remembered_of_flags_and_hops_holds_for_no_other_frame(make_frame: MakeFrame) -> None:
-    """One route key, two sides with a sink each, every number of hops: each frame goes its way, with one hop more."""
-
-    class BySide(Walker):
-        def _resolve(
-            self,
-            _key: bytes,
-            _conversation: bytes,
-            kind: int,
-            is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-        ) -> tuple[ForwardingEntry, bool | None]:
-            return self.way("back" if is_from_target else "there", kind), False
-
-    walker = BySide()
-    sides: dict[str, list[int]] = {
-        "there": [0, Flag.LAST_FRAGMENT, Flag.END_DIALOG],
-        "back": [Flag.FROM_TARGET, Flag.FROM_TARGET | Flag.LAST_FRAGMENT],
-    }
-    frames = {
-        side: [make_frame(flags=int(flag), hop_count=hops) for flag in flags for hops in range(9)]
-        for side, flags in sides.items()
-    }
-    data = b"".join(frames["there"] + frames["back"])
-
-    for _ in range(2):  # they are learnt, and then known
-        _, shelves = walker.walk(data)
-        joined = {label: b"".join(runs) for label, runs in shelves.items()}
-        assert joined == {side: hopped(*of_side) for side, of_side in frames.items()}
 
 
 # --- what is not the plain case ---
@@ -182,21 +135,6 @@ def test_nothing_counts_behind_what_ends_the_connection(last: bytes, make_frame:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_frame_that_is_not_whole_is_left_for_the_next_walk(*, is_known: bool, make_frame: MakeFrame) -> None:
-    frame = make_frame(b"x" * 20, to_service="A")
-    for cut in range(len(frame)):
-        walker = Walker()
-        if is_known:
-            walker.walk(frame)
-
-        batch, shelves = walker.walk(frame + frame[:cut])
-
-        assert (len(frame), None) == (batch.consumed, batch.error)
-        assert shelves == {"A": [hopped(frame)]}
-        assert frame[:cut] == bytes(walker.slab[len(frame) : len(frame) + cut])
-
-
-@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize(
     ("offset", "value", "error"),
     [
@@ -258,25 +196,3 @@ def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> 
     walker.kernel.tally()
     assert (3, 3) == (asking.frames, walker.way("A found", FrameKind.MESSAGE).frames)
     assert 4 == len(walker.asked)
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize(
-    ("body_bytes", "offset", "value"),
-    [(MAX_FRAME, 0, b""), (600, 76, (513).to_bytes(2, "big")), (600, 112, (513).to_bytes(2, "big"))],
-    ids=["frame", "from_service", "to_service"],
-)
-def test_walk_stops_before_a_whole_frame_in_which_something_is_too_large(
-    body_bytes: int, offset: int, value: bytes, *, is_known: bool, make_frame: MakeFrame
-) -> None:
-    walker = Walker()
-    good, bad = make_frame(to_service="A"), make_frame(b"x" * body_bytes, to_service="A")
-    largest = make_frame(b"x" * (MAX_FRAME - len(make_frame(b"", to_service="A"))), to_service="A")
-    bad = bad[:offset] + value + bad[offset + len(value) :]
-    if is_known:
-        walker.walk(good)
-
-    batch, shelves = walker.walk(good + largest + bad)
-
-    assert (len(good + largest), hopped(good, largest)) == (batch.consumed, b"".join(shelves["A"]))
-    assert batch.error is not None

@@ -82,24 +82,6 @@ def small_slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packing, "PACK_FRAMES", request.param)
 
 
-def test_what_comes_while_its_dialog_moves_goes_behind_it_and_the_rest_at_once() -> None:
-    station = Station()
-    station.come(*[1, 2] * 5)
-    wire = station.forwarder.table.outbox(EAST).outlet = Wire()
-    station.lead(Route("East", EAST, "//far"))
-    station.forwarder.reroute_waiting(NOW)
-
-    station.come(1, 3, 2, 3)
-    assert [(3, 0), (3, 1)] == left_by(wire)[SLICE:]
-    assert [(1, 5), (2, 5)] == station.places(WEST)[-2:]
-    while station.places(WEST):
-        station.turn()
-    station.come(1, 2)
-
-    for dialog in (1, 2):
-        assert [(dialog, n) for n in range(7)] == [one for one in left_by(wire) if one[0] == dialog]
-
-
 def test_move_ends_however_much_arrives() -> None:
     station = Station()
     station.come(*[1] * 20)

@@ -192,13 +192,3 @@ async def test_full_pool_holds_back_once_for_all_next_hops_that_are_dead(crossin
     pool = crossing.near.forwarder.pool
     assert ([False, False], 400) == (crossing.paused, crossing.dropped + pool.frames)
     assert (True, 0) == (pool.used_bytes <= pool.limit_bytes, pool.over_share)
-
-
-async def test_link_that_closes_while_it_is_held_back_is_forgotten(crossing: Crossing) -> None:
-    crossing.feed(0, NORTH, 30)
-
-    crossing.links[0].close("gone")
-    await asyncio.sleep(SECONDS)
-
-    assert crossing.senders[0].is_closed
-    assert crossing.senders[0] not in crossing.near.loop.readers

@@ -285,14 +285,6 @@ async def test_frames_before_bytes_that_are_none_are_taken_and_the_link_is_heard
     assert LinkState.CLOSED is ends.link.state
 
 
-async def test_last_word_of_the_peer_is_the_last(ends: LinkEnds) -> None:
-    ends.go_online()
-
-    ends.sock.feed(message() + encode_link(Fatal(text="bye")) + message() + PING)
-
-    assert (1, [Fatal(text="bye")]) == (len(ends.delivered), ends.told)
-
-
 # --- in time ---
 
 
@@ -498,19 +490,6 @@ async def test_link_whose_peer_has_ended_is_not_read_again_and_writes_what_it_ha
     await asyncio.sleep(0)
 
     assert (frame, ["lost", "closed"]) == (ends.sock.written, ends.told)
-
-
-# --- time ---
-
-
-async def test_ended_link_has_no_heartbeat(ends: LinkEnds, loop: PlayedLoop) -> None:
-    ends.go_online()
-    ends.link.drain()
-    ends.link.tick(loop.time() + 100)
-    ends.link.close("over")
-    ends.link.tick(loop.time() + 200)
-
-    assert (b"", None) == (ends.sock.written, ends.link.error)
 
 
 # --- how long frames are here ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from tests.support.loopback import until
+from tests.support.played import PlayedLoop
 
 # --- the log ---
 
@@ -33,45 +34,22 @@ NORTH, SOUTH, EAST, WEST = [NetworkAddress(name) for name in ("north", "south", 
 PAIR = MirroredPair("//S", UUID(int=1), NORTH, SOUTH)
 
 
-class Clock:
-    """A loop: it is `now`, and `wait` lets what is due happen."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.calls: list[tuple[float, Callable[[], None], Any]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, do: Callable[[], None]) -> Any:
-        handle = SimpleNamespace(cancel=self.calls.clear)
-        self.calls.append((self.now + seconds, do, handle))
-        return handle
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        for call in [call for call in self.calls if call[0] <= self.now + 1e-9]:
-            self.calls.remove(call)
-            call[1]()
-
-
 class Watched:
     """A pair in use, its log, and the lines written."""
 
-    def __init__(self, lines: list[Any]) -> None:
-        self.clock = Clock()
+    def __init__(self, loop: PlayedLoop, lines: list[Any]) -> None:
+        self.loop = loop
         self.route = MirroredRoute(NORTH, SOUTH, lambda: 0.0)
-        self.log = MirrorLog(PAIR, self.route, cast("asyncio.AbstractEventLoop", self.clock))
+        self.log = MirrorLog(PAIR, self.route, loop)
         self.lines = lines
 
     def flap(self, times: int) -> None:
         """So many changes, now."""
         for _ in range(times):
             if self.route.principal is None:
-                self.route.use(self.clock.now)
-                self.route.on_reply(NORTH, "principal", 5, self.clock.now)
-            else:
-                self.route.on_reply(NORTH, "mirror", 5, self.clock.now)
+                self.route.use(self.loop.time())
+            role = "principal" if self.route.principal is None else "mirror"
+            self.route.on_reply(NORTH, role, 5, self.loop.time())
             self.log.update()
             self.log.update()
 
@@ -82,12 +60,12 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+async def watched(loop: PlayedLoop) -> AsyncIterator[Watched]:
     with capture_logs() as lines:
-        yield Watched(cast("list[Any]", lines))
+        yield Watched(loop, cast("list[Any]", lines))
 
 
-def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
+async def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
     """And the number of the original's; an alarm is a warning."""
     watched.flap(1)
 
@@ -104,26 +82,26 @@ def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
         "alarm": "",
         "changes": 1,
     }
-    watched.route.on_reply(SOUTH, "principal", 4, watched.clock.now)
+    watched.route.on_reply(SOUTH, "principal", 4, watched.loop.time())
     watched.log.update()
     assert "warning" == watched.lines[1]["log_level"]
 
 
-def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -> None:
+async def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watched) -> None:
     watched.flap(AT_ONCE + 999)
     assert [1] * AT_ONCE == watched.changes()
 
-    watched.clock.wait(PAUSE_SECONDS / 2)
+    await asyncio.sleep(PAUSE_SECONDS / 2)
     watched.flap(1)
     assert [] == watched.changes()
-    watched.clock.wait(PAUSE_SECONDS / 2)
+    await asyncio.sleep(PAUSE_SECONDS / 2 + 0.01)
     assert "NOT_OPERATIONAL" == watched.lines[-1]["state_desc"]
     assert [1000] == watched.changes()
 
     watched.flap(AT_ONCE + 1)
     watched.changes()
     watched.log.close()
-    watched.clock.wait(10.0)
+    await asyncio.sleep(10.0)
     assert [] == watched.changes()
 
 

@@ -13,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.flow import Disposition
-from broker.net import dialer as net_module
 from broker.net import peers as module
 from broker.net.link import LINGER_SECONDS, LinkState
 from broker.net.peer_table import BACKOFF_FIRST
@@ -314,18 +313,6 @@ async def test_address_whose_handshake_fails_is_dialled_again_while_frames_are_h
 
     assert 2 == len(near.dialled)
     assert frame == sent(near.socks[1])
-
-
-async def test_lost_link_is_dialled_again_only_for_what_is_held(near: Neighbourhood) -> None:
-    sock = await dialled(near)
-
-    sock.end()
-    await asyncio.sleep(5)
-    assert (1, AddressHealth.UNTRIED) == (len(near.dialled), told(near)[0])
-    near.send(NORTH)
-    await asyncio.sleep(0)
-
-    assert 2 == len(near.dialled)
 
 
 def name_north(near: Neighbourhood) -> None:
@@ -784,14 +771,3 @@ async def test_nobody_is_accepted_or_dialled_any_more(near: Neighbourhood, loop:
     await asyncio.sleep(1)
 
     assert (True, []) == (sock.is_closed, near.dialled)
-
-
-async def test_attempt_under_way_is_given_up(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hang(_address: NetworkAddress, *, timeout: float) -> None:  # noqa: ASYNC109
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(net_module, "connect", hang)
-    near.send(NORTH)
-    await asyncio.sleep(0.1)
-
-    assert await stop(near) < 0.1

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 
 from broker.flow import Disposition
 from broker.protocol.frame import Header, decode_dialog, encode_head
-from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
+from broker.protocol.layout import Flag, FrameKind
 from broker.security.identity import OwnIdentity, Sealing, Signing
 from broker.security.principal import Who
 from broker.security.seal import (
@@ -184,22 +184,6 @@ def test_the_clear_part_says_which_key_and_how() -> None:
 def test_what_is_no_box_is_refused(body: bytes) -> None:
     with pytest.raises(SealRefusedError):
         read_box(body)
-
-
-@pytest.mark.parametrize("secret", [SECRET, bytes(32)])
-@pytest.mark.parametrize("key_id", [KEY_ID, bytes(16)])
-@pytest.mark.parametrize("is_from_target", [False, True])
-def test_another_secret_id_or_direction_is_another_key(secret: bytes, key_id: bytes, *, is_from_target: bool) -> None:
-    direction = Direction(b"c" * 16, is_from_target, "B", "A", b"i" * 16)
-    data = frame()
-    body_at = HEADER_BYTES + 2
-    key = frame_key(secret, direction, key_id)
-
-    if (secret, key_id, is_from_target) == (SECRET, KEY_ID, False):
-        assert BODY == open_frame(key, read_box(data[body_at:]), data, body_at)
-    else:
-        with pytest.raises(SealRefusedError):
-            open_frame(key, read_box(data[body_at:]), data, body_at)
 
 
 def test_the_vector_of_the_page() -> None:
