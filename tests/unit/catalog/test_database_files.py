@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import structlog
-from click.testing import CliRunner
 
 from broker.catalog.check import check_files
 from broker.catalog.database_files import (
@@ -31,7 +30,6 @@ from broker.catalog.database_files import (
     take,
 )
 from broker.catalog.diagnostics import store_error
-from broker.cli.database import database
 from broker.config.load import in_force
 from broker.config.settings import Settings
 from broker.config.values import parse_listen
@@ -226,16 +224,6 @@ def mirrored(load: Callable[..., Settings], mirroring: str = '"lock"') -> Settin
     return settings
 
 
-def test_taking_a_mirrored_database_over_raises_its_epoch(load: Callable[..., Settings]) -> None:
-    settings = mirrored(load)
-    epochs = []
-    for least, reported in ((0, 0), (5, 0), (2, 0), (0, 6)):
-        with ExitStack() as stack:
-            epochs.append(take(settings, "orders", stack, least_epoch=least, reported_epoch=reported).epoch)
-
-    assert [1, 5, 6, 7] == epochs
-
-
 def test_a_directory_of_shared_storage_is_not_made(load: Callable[..., Settings], stack: ExitStack) -> None:
     settings = load(f'{TEXT.replace("orders.db", "shared/orders.db")}mirroring = "lock"\n')
     make_directory(settings.instance.state_dir)
@@ -331,70 +319,26 @@ def test_a_database_that_is_refused_is_not_told_as_made_anew(load: Callable[...,
     assert [] == [line for line in lines if line["event"] == "database made anew"]
 
 
-@pytest.mark.parametrize("told", [0, 4])
-def test_a_file_that_was_taken_over_and_is_gone_is_not_made_anew(
-    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, told: int
-) -> None:
-    """By what is told beside it; and when that is gone as well, by what this instance was told."""
-    settings = mirrored(load)
-    path = used(settings)
-    if not told:
-        write_principal(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
-    remove(path)
-    before = set(tmp_path.iterdir())
-
-    with pytest.raises(StoreUnavailableError, match="put the file or a backup back; to start with an empty"):
-        take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
-
-    assert before == set(tmp_path.iterdir())
-    assert file_errors(settings)
-    role_path(path).unlink(missing_ok=True)
-    (settings.instance.state_dir / RECORD).unlink()
-    assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
-
-
-def test_a_file_in_which_an_application_alone_has_begun_anew_is_left_as_it_is(
-    load: Callable[..., Settings], stack: ExitStack
-) -> None:
-    settings = mirrored(load)
-    path = path_of(settings, "orders")
-    write_principal(path, PrincipalRecord(b"i" * 16, 4, "second", 1.0))
-    query(path, "CREATE TABLE own (id INTEGER)")
-    before = path.read_bytes()
-
-    with pytest.raises(StoreUnavailableError, match="there is no database in it"):
-        take(settings, "orders", stack, least_epoch=0)
-
-    assert before == path.read_bytes()
-
-
 @pytest.mark.parametrize("is_beside", [True, False])
-def test_a_database_with_a_lower_epoch_than_is_told_is_refused_until_it_is_kept(
-    load: Callable[..., Settings], stack: ExitStack, tmp_path: Path, *, is_beside: bool
+def test_a_database_with_a_lower_epoch_than_is_told_is_refused_with_the_way_out(
+    load: Callable[..., Settings], stack: ExitStack, *, is_beside: bool
 ) -> None:
-    """Then it goes on behind that epoch, which those who send believe."""
+    """By what is told beside it, or by what this instance was told; what `keep` does is in the tests of the store."""
     settings = mirrored(load)
     path = used(settings)
-    told = 0 if is_beside else 9
     if is_beside:
         write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
 
-    for _ in range(2):
-        with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
-            take(settings, "orders", stack, least_epoch=0, reported_epoch=told)
-    if not is_beside:
-        write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
-    done = CliRunner().invoke(database, ["keep", "orders", "-c", str(tmp_path / "broker.toml")])
+    with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
+        take(settings, "orders", stack, least_epoch=0, reported_epoch=0 if is_beside else 9)
 
     assert "broker database keep orders" in caught.value.hint
-    assert 0 == done.exit_code, done.output
-    assert 10 == take(settings, "orders", stack, least_epoch=0, reported_epoch=told).epoch
 
 
 def test_a_takeover_that_cannot_be_told_leaves_the_epoch_as_it_is(load: Callable[..., Settings]) -> None:
     settings = mirrored(load)
     with ExitStack() as stack:
-        take(settings, "orders", stack, least_epoch=0)
+        assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
     role_path(path_of(settings, "orders")).mkdir()
 
     for _ in range(2):

@@ -29,7 +29,6 @@ from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirrorRole
 from broker.store.sqlite.database import lock_store
-from broker.store.sqlite.role_file import role_path
 from broker.supervision import Supervision
 from tests.support.dialog import far_initiator
 
@@ -251,22 +250,3 @@ async def test_what_this_instance_alone_has_must_be_free_and_is_given_back(setti
     databases.take("alone")
     await databases.close_all()
     os.close(lock_store(path_of(settings, "alone")))
-
-
-async def test_a_takeover_that_cannot_be_told_is_none(settings: Settings) -> None:
-    async with running(settings):
-        pass
-    role_path(path_of(settings, "orders")).unlink()
-    role_path(path_of(settings, "orders")).mkdir()
-    instance = Running(settings)
-    await instance.catalog.load()
-
-    with pytest.raises(StoreUnavailableError, match="Is a directory"):
-        await instance.databases.start()
-
-    assert "orders" not in instance.catalog.databases
-    os.close(lock_store(path_of(settings, "orders")))
-    await instance.databases.close_all()
-    role_path(path_of(settings, "orders")).rmdir()
-    async with running(settings) as again:
-        assert ("principal", 2) == (again.prove(SHARED).role, again.prove(SHARED).epoch)

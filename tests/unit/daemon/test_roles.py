@@ -19,7 +19,7 @@ from broker.config.settings import Settings
 from broker.daemon import roles
 from broker.daemon.roles import CommandSource, LockSource, RoleKeeper, RoleWatch, Sight, role_source
 from broker.errors import BrokerError, SettingError, StatementError, StoreUnavailableError
-from broker.routing.mirrored import EPOCH_TOLD_MAX, LATE, MirrorRole, RoleAnswer
+from broker.routing.mirrored import EPOCH_TOLD_MAX, MirrorRole, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path, lock_store
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path, write_principal
 from broker.store.sqlite.transaction import LAPSED
@@ -290,14 +290,6 @@ async def test_whoever_stood_still_is_no_principal_from_then_on_and_takes_over_a
             assert (False, (MirrorRole.MIRROR, 1)) == at_once
             assert ["a refuses", "a announces", "a closes", "a opens", "a announces"] == storage.log[2:]
     assert [LAPSED] == [one["reason"] for one in logs if one["event"] == "database demoted"][:1]
-
-
-async def test_a_word_that_was_asked_for_before_standing_still_is_not_followed(storage: Storage) -> None:
-    clock, source = Clock(), Said(RoleAnswer(MirrorRole.PRINCIPAL))
-    source.thinks = clock.jump
-    async with keeping("a", storage, source, clock) as keeper:
-        assert (MirrorRole.MIRROR, LATE) == (keeper.standing.role, keeper.standing.problem)
-        assert [] == storage.log
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,22 @@ def test_walk_stops_before_bytes_that_are_no_frame(
     assert batch.received == {FrameKind.MESSAGE: 1}
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("name_bytes", [1, 16, 100, 512])
+def test_frame_one_byte_too_short_for_its_names_is_malformed(
+    name_bytes: int, *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker, name = Walker(), "A" * name_bytes
+    good = make_frame(b"", to_service=name)
+    bad = (len(good) - 1).to_bytes(4, "big") + good[4:-1]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (len(good), FrameMalformedError, {name: [hopped(good)]}) == (batch.consumed, type(batch.error), shelves)
+
+
 # --- what is remembered ---
 
 

@@ -323,6 +323,16 @@ def test_score_is_the_documented_formula() -> None:
     assert 7 / -math.log((h + 0.5) / 2**64) == score(DIALOG, EAST.bytes, weight=7)
 
 
+@pytest.mark.parametrize(
+    ("digest", "expected"),
+    [(b"\x00" * 32, 1 / -math.log(0.5 / 2**64)), (b"\xff" * 32, math.inf), (b"\x80" + b"\x00" * 31, 1 / math.log(2))],
+)
+def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: float) -> None:
+    with mock.patch("broker.routing.decide.sha256") as hashing:
+        hashing.return_value.digest.return_value = digest
+        assert expected == pytest.approx(score(DIALOG, EAST.bytes))
+
+
 def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
     """All gateways must pick alike, so the hash is part of the contract: these values never change."""
     by_instance = {instance.bytes: 1 for instance in (EAST, WEST, NORTH)}
