@@ -215,6 +215,13 @@ def test_a_stop_that_cannot_be_noted_does_not_hold_up_the_rest(settings: Setting
     lock_store(path_of(settings, "msdb"))
 
 
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreUnavailableError, match="Not a directory"):
+        make_directory(tmp_path / "file" / "below")
+
+
 # --- mirrored -----------------------------------------------------------------------------------------------
 
 

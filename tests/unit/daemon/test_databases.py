@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from broker.config.settings import Settings
 from broker.daemon import databases, roles
 from broker.daemon.databases import Databases
 from broker.dialog.status import PathProblem
-from broker.errors import StatementError, StoreUnavailableError
+from broker.errors import SettingError, StatementError, StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
@@ -29,6 +30,7 @@ from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirrorRole
 from broker.store.sqlite.database import lock_store
+from broker.store.sqlite.file_identity import RECORD
 from broker.supervision import Supervision
 from tests.support.dialog import far_initiator
 
@@ -238,6 +240,27 @@ async def test_what_cannot_come_leaves_nothing_behind(settings: Settings, tmp_pa
     assert {MSDB} == instance.catalog.databases.keys()
     assert {"orders"} == instance.catalog.mirrors.keys()
     os.close(closing_lock)
+
+
+async def test_a_copy_of_another_database_does_not_come(settings: Settings) -> None:
+    orders, alone = settings.databases["orders"], settings.databases["alone"]
+    same = {"alone": alone, "orders": orders.replace(broker_instance=alone.broker_instance)}
+    instance = Running(settings.replace(databases=same))
+    await instance.catalog.load()
+    (settings.instance.state_dir / RECORD).unlink()  # which would tell as well
+
+    with pytest.raises(SettingError, match="error 9772"):
+        await instance.databases.start()
+
+    await instance.databases.close_all()
+
+
+async def test_msdb_converses_once_it_is_told_to(settings: Settings) -> None:
+    async with running(settings) as first:
+        begun: list[Any] = [first.databases.converse_in_msdb(), first.databases.converse_in_msdb()]
+
+        assert [first.databases.msdb, None] == begun
+        assert first.databases.msdb is first.databases.endpoints[MSDB]
 
 
 async def test_what_this_instance_alone_has_must_be_free_and_is_given_back(settings: Settings) -> None:

@@ -148,6 +148,14 @@ def test_renewed_authority_is_believed_by_those_who_know_the_old_one_only(ca: Au
     assert is_key_of(newest.key, newest.roots[0])
 
 
+def test_renewed_authority_leaves_out_what_is_over() -> None:
+    old = make_authority("old", Validity(NOW - 10 * DAY, NOW - 9 * DAY))
+
+    new = renew_authority(old, DECADE, now=NOW)
+
+    assert (1, (), old.roots[0].subject) == (len(new.roots), new.cross_certificates, new.roots[0].subject)
+
+
 @pytest.mark.parametrize("is_self_signed", [False, True])
 def test_database_has_a_key_that_signs_and_one_to_seal_to(ca: Authority, *, is_self_signed: bool) -> None:
     issued = issue_database(CertificateSubject("billing"), YEAR, None if is_self_signed else ca)

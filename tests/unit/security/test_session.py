@@ -459,3 +459,7 @@ def test_an_anonymous_dialog_goes_on_when_the_far_certificate_is_over() -> None:
     box = side.box(over.timestamp() + KEY_SECONDS)
 
     assert b"" == box.packet
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "ssss" not in repr(ANONYMOUS)
