@@ -523,7 +523,7 @@ async def test_fatal_closes_the_link_and_tells_why(near: Neighbourhood) -> None:
 
     sock.feed(encode_link(Fatal(code=1, text="go away")))
 
-    assert ([], "FATAL from the peer: go away") == (near.links, told(near)[1])
+    assert ([], "FATAL from peer: go away") == (near.links, told(near)[1])
 
 
 async def test_advice_is_handed_on(near: Neighbourhood) -> None:
