@@ -106,18 +106,6 @@ def size(window: Window) -> tuple[int, int]:
     return window.frames, window.bytes
 
 
-@pytest.mark.parametrize(("frames", "size_"), [(1, 1), (FIRST_FRAMES - 1, FIRST_BYTES - 1)])
-def test_bounds_below_the_first_window_hold_whatever_happens(frames: int, size_: int) -> None:
-    window = Window(frames, size_)
-
-    for loss in (window.shrink, window.collapse):
-        loss()
-        for _ in range(3):
-            assert window.frames <= frames
-            assert window.bytes <= size_
-            window.grow(1000, MIB)
-
-
 def test_window_begins_small_and_grows_by_what_is_acknowledged_up_to_its_bounds() -> None:
     window = Window(FIRST_FRAMES + 10, FIRST_BYTES + 1000)
     sizes = [size(window)]

@@ -581,15 +581,6 @@ def test_invalid_frame_binds_nothing_and_does_nothing(
     assert [target.contact.broker_instance] == desk.rows(FAR_INSTANCE)
 
 
-def test_first_answer_may_begin_with_a_later_fragment(desk: Desk, target: FarSide) -> None:
-    early = desk.take(target.fragment((0, 1), b"\xfftail", flags=LAST))
-    bound = desk.rows(FAR_INSTANCE)
-
-    desk.take(target.message(0, b"head", flags=0))
-
-    assert ([target.contact.broker_instance], Counter(), [b"head\xfftail"]) == (bound, early.dropped, desk.bodies)
-
-
 # --- acknowledgements of what was sent here -----------------------------------------------------------------------
 
 
@@ -703,13 +694,6 @@ def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(
     desk.take(target.fault(-8462), far.fault(-8462))
 
     assert ["ER", "ER"] == desk.states
-
-
-def test_error_of_the_application_there_ends_the_sending_here(desk: Desk, target: FarSide) -> None:
-    result = desk.take(target.message(0, b"why", stored=(1, 0), flags=LAST | Flag.ERROR))
-
-    assert ({1}, {"error from the far side": 3}, []) == (result.finished, desk.ledger, result.faults)
-    assert [(11, ERROR, b"why")] == desk.rows("SELECT priority, message_type_name, message_body FROM broker_message")
 
 
 # --- large messages, headers, traces ----------------------------------------------------------------------------
