@@ -188,6 +188,25 @@ async def test_what_a_queue_did_not_take_is_sent_again_when_it_is_on(path: Path)
 
 
 @virtual_time
+async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0), far.end(1))
+        await asyncio.sleep(SOON)
+        shop.application.execute(
+            "INSERT INTO broker_tombstone VALUES (?, 0, 2, 0, 0, 9e9, NULL, NULL, NULL, NULL)",
+            (far.contact.conversation_id,),
+        )
+        shop.application.execute("DELETE FROM broker_conversation")
+        shop.link.frames.clear()
+
+        shop.arrive(far.end(1))
+        await asyncio.sleep(SOON)
+
+        assert [(2, 0)] == shop.link.acks()
+
+
+@virtual_time
 async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(path: Path) -> None:
     async with open_shop(path) as shop:
         far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)

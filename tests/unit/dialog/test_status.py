@@ -214,6 +214,17 @@ def test_sentence_is_removed_when_nothing_waits_any_more() -> None:
     assert [desk.telling.due(LATER), desk.telling.due(LATER)] == [{1: None}, {}]
 
 
+def test_dialog_that_begins_again_before_its_sentence_was_removed_has_it_written_anew() -> None:
+    desk = Desk()
+    desk.telling.due(LATER)
+    desk.telling.forget(1)
+
+    desk.watch(1, now=LATER)
+
+    assert desk.telling.due(LATER) == {}
+    assert desk.telling.due(LATER + WRITE_SECONDS) == {1: "waits"}
+
+
 @pytest.mark.parametrize(("count", "written"), [(2, {2: "waits"}), (5, {})])
 def test_what_keeps_a_dialog_is_written_at_once_unless_many_wait(
     monkeypatch: pytest.MonkeyPatch, count: int, written: dict[int, str]
