@@ -201,17 +201,6 @@ def test_number_that_stands_for_another_way_by_now_is_told_anew() -> None:
     assert ["Old", "New"] == rows.take()["route"].to_pylist()
 
 
-def test_what_is_no_record_adds_nothing() -> None:
-    tape, rows = Tape(), RowBuffer("gw", make_decoder())
-    tape.enter(frame(), way())
-    batch = tape.batch()
-
-    with pytest.raises(ValueError, match="no record"):
-        rows.add(batch._replace(taken=batch.taken._replace(data=bytes(batch.taken.data)[:-1])))
-
-    assert 0 == rows.count
-
-
 def test_name_that_is_no_text_is_written_as_far_as_it_is_one() -> None:
     broken = bytearray(frame(to_service="//tx"))
     broken[broken.index(b"//tx") + 3] = 0xFF

@@ -177,17 +177,6 @@ def test_first_and_last_fragments_of_traced_messages_have_spans(
     assert count == len(spans(tape))
 
 
-def test_what_was_taken_back_has_no_span() -> None:
-    tape = Tape()
-    data = frame(flags=ONE)
-    tape.enter(data, way())
-    moved = bytearray(data)
-    moved[6] += 1
-    tape.ring.take_back(bytes(moved))
-
-    assert [] == spans(tape)
-
-
 class Kept(SpanExporter):
     """An exporter that keeps what it gets; `is_open` lets it go on, `result` is its answer."""
 

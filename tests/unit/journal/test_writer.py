@@ -207,21 +207,6 @@ def ended(writer: Writer) -> Writer:
     return writer
 
 
-def test_everything_offered_is_in_one_file_at_the_end(plan: JournalPlan) -> None:
-    ended(running(plan))
-    assert [] == files(plan)
-    writer = running(plan)
-    for _ in range(3):
-        writer.offer(batch(5))
-
-    ended(writer)
-
-    (path,) = files(plan)
-    assert ([15], 15, 1, 0, 0) == (rows_in(plan), writer.records, writer.files, writer.pending, writer.lost)
-    assert path.stat().st_size == writer.bytes
-    assert [path.parent] == [one for one in plan.directory.rglob("*") if one.is_dir() and one.name.startswith("hour")]
-
-
 def test_file_is_ended_by_its_age_and_has_what_was_shed_since_the_one_before(plan: JournalPlan) -> None:
     writer = running(plan, file_age=0.02)
     for number, shed in enumerate((0, 4, 4, 9), 1):

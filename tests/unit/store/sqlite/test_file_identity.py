@@ -72,15 +72,6 @@ def test_the_same_file_passes_again_and_again_and_is_counted(path: Path, tmp_pat
     assert 10 == starts(moved)
 
 
-def test_two_instances_in_turn_on_one_file_pass(path: Path, tmp_path: Path) -> None:
-    """Each has seen some of the starts only."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    for state_dir in (one, other):
-        state_dir.mkdir()
-
-    assert [""] * 6 == [run(path, state_dir) for state_dir in (one, other, other, one, one, other)]
-
-
 def test_a_kill_behind_the_commit_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is behind the file then, never before it."""
     run(path, tmp_path)

@@ -177,18 +177,6 @@ def test_writing_looks_often_whether_the_lock_is_free(
     other.close()
 
 
-def test_writing_waits_as_long_as_the_connection_says(path: Path, db: sqlite3.Connection) -> None:
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    db.execute("PRAGMA busy_timeout = 20")
-
-    with pytest.raises(sqlite3.OperationalError, match="locked"), writing(db):
-        raise AssertionError("another has the lock")
-
-    assert db.execute("PRAGMA busy_timeout").fetchone() == (20,)
-    other.close()
-
-
 def test_who_begins_waits_for_no_longer_than_said_and_later_as_before(path: Path, db: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
