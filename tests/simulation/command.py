@@ -32,11 +32,19 @@ from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation import joined
 from tests.simulation.instance import Instance, Part, Surroundings
-from tests.simulation.joined import OVER_SECONDS, PARTNERS, JoinedStory, Stage, perform
-from tests.simulation.joined_blows import Belief, Blows
+from tests.simulation.joined import OVER_SECONDS, PARTNERS, Belief, Blows, JoinedStory, Stage, perform
 from tests.simulation.machine import OWNER, MachineLoop, Process
-from tests.simulation.performance import Application, Outcome, WatchedStore, failing_store
-from tests.simulation.story import DAY, Blow, Deed, Habit, draw_deed
+from tests.simulation.performance import (
+    DAY,
+    Application,
+    Blow,
+    Deed,
+    Habit,
+    Outcome,
+    WatchedStore,
+    draw_deed,
+    failing_store,
+)
 
 BLOWS = {  # what happens, and how often
     "fail_over": 4,  # planned: the principal hears `mirror`, its file is copied, and its partner is named

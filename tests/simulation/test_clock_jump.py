@@ -25,7 +25,7 @@ from broker.dialog.endpoint import MAINTENANCE_SECONDS, SETTLE_SECONDS
 from broker.flow import Disposition
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FrameKind
-from tests.simulation.story import DAY
+from tests.simulation.performance import DAY
 from tests.support.dialog import QUEUE, rows
 from tests.support.network import Network, Node, Weather, Wire
 from tests.support.virtual_time import virtual_time

@@ -16,8 +16,8 @@ from broker.routing.mirrored import OwnRole
 from tests.simulation import command, joined, target_play
 from tests.simulation.command import Arbiter, CommandStory
 from tests.simulation.machine import Road
+from tests.simulation.performance import DAY, Blow, Deed, Habit
 from tests.simulation.simulate import tell, trouble
-from tests.simulation.story import DAY, Blow, Deed, Habit
 
 SHORT = {"joined": (60, 20), "targets": (150, 30), "commanded": (20, 10)}
 CASES = [

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-SMALLEST_MTU = 68  # bytes; RFC 791: every host forwards a datagram of 68 without fragmenting it
-
 
 class NetworkError(Exception):
     """A network, a host or a limit could not be made; the sentence names the command, and what it answered."""
@@ -58,22 +56,6 @@ class Impairment:
     rate: float | None = None
     mtu: int | None = None
     is_mtu_told: bool = False
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: a field is out of its range; names it.
-        """
-        for name in ("loss", "duplication", "reordering"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is a chance, 0 .. 1: {getattr(self, name)}")
-        for name in ("delay", "jitter"):
-            if getattr(self, name) < 0.0:
-                raise ValueError(f"{name} is seconds, 0 or more: {getattr(self, name)}")
-        if self.rate is not None and self.rate <= 0:
-            raise ValueError(f"rate is bytes a second, more than 0, or None: {self.rate}; a cut is `is_cut`")
-        if self.mtu is not None and self.mtu < SMALLEST_MTU:
-            raise ValueError(f"mtu is {SMALLEST_MTU} bytes or more, or None: {self.mtu}")
 
     @property
     def faults(self) -> frozenset[Fault]:
