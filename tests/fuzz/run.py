@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.target import CORPUS, Target
+from tests.fuzz.target import CORPUS, Target, groups, targets
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
@@ -86,18 +86,6 @@ def child(group: str, name: str, arguments: list[str]) -> None:
     again.chmod(0o700)
     atheris.Setup([str(again), *arguments], take)
     atheris.Fuzz()
-
-
-def targets() -> dict[str, Target]:
-    """Every target by name; imported by the parent only."""
-    found: dict[str, Target] = importlib.import_module("tests.fuzz.door").targets()
-    return found
-
-
-def group_of(name: str) -> str:
-    """The module that has this target."""
-    groups = importlib.import_module("tests.fuzz.door").GROUPS
-    return next(str(group.__name__) for group in groups if any(one.name == name for one in group.targets()))
 
 
 # --- all of them --------------------------------------------------------------------------------------------
@@ -171,9 +159,10 @@ def _keep(target: Target, grown: Path, kept: Path, seconds: int) -> int:
 
 def _run(name: str, arguments: list[str]) -> str:
     """What a target's process writes."""
+    group = next(one.__name__ for one in groups() if any(target.name == name for target in one.targets()))
     with tempfile.TemporaryDirectory(prefix="broker-fuzz-") as scratch:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz.run", "--child", group_of(name), name, *arguments],
+            [sys.executable, "-m", "tests.fuzz.run", "--child", group, name, *arguments],
             cwd=ROOT,
             env=os.environ | {"TMPDIR": scratch},
             stdout=subprocess.PIPE,

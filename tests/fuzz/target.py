@@ -11,7 +11,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 CORPUS = Path(__file__).with_name("corpus")
 SECONDS_MAX = 2.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # for one input; the slowest take some 20 ms
@@ -70,6 +72,25 @@ class Target:
             tracemalloc.stop()
         return seconds, peak
 
+    def inputs(self) -> list[bytes]:
+        """What it sets out from, and what was kept for it."""
+        return [*self.seeds(), *(path.read_bytes() for path in self.corpus())]
+
     def corpus(self) -> list[Path]:
         """The inputs that are kept, in the order of their names."""
         return sorted((CORPUS / self.name).glob("*"))
+
+
+def groups() -> tuple[ModuleType, ...]:
+    """The modules that have targets, imported when they are asked for: a fuzzer instruments one of them."""
+    from tests.fuzz import live, operator, peer, word
+
+    return (peer, operator, word, live)
+
+
+@cache
+def targets() -> dict[str, Target]:
+    """All targets by name; those that run servers last."""
+    found = [target for group in groups() for target in group.targets()]
+    assert len(found) == len({target.name for target in found}), "each has a name of its own"
+    return {target.name: target for target in found}

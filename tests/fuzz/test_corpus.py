@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.door import close, inputs, targets
-from tests.fuzz.target import CORPUS, KIB, SECONDS_MAX, Target
+from tests.fuzz.live import close
+from tests.fuzz.target import CORPUS, KIB, SECONDS_MAX, Target, targets
 from tests.support.tiers import examples
 
 TARGETS = list(targets().values())
@@ -37,7 +37,7 @@ def tell(target: Target, data: bytes) -> str:
 @EACH
 def test_every_input_is_taken_or_refused_in_time(target: Target) -> None:
     """The errors that the module documents are the only ones."""
-    for data in inputs(target):
+    for data in target.inputs():
         began = time.monotonic()
         try:
             target.attempt(data)
@@ -50,7 +50,7 @@ def test_every_input_is_taken_or_refused_in_time(target: Target) -> None:
 
 @EACH
 def test_no_input_takes_much_memory(target: Target) -> None:
-    for data in inputs(target)[::7]:  # tracing makes it ten times as slow
+    for data in target.inputs()[::7]:  # tracing makes it ten times as slow
         _, peak = target.measure(data)
 
         assert peak < target.memory_max, tell(target, data)
@@ -70,7 +70,7 @@ def test_memory_does_not_grow_with_what_is_refused() -> None:
 
     def once() -> int:
         for target in TARGETS:
-            for data in inputs(target):
+            for data in target.inputs():
                 target.attempt(data)
         gc.collect()
         return process.memory_info().rss
@@ -111,4 +111,4 @@ def spoilt(draw: st.DrawFn, whole: bytes) -> bytes:
 @given(st.data())
 def test_what_is_nearly_right_is_taken_or_refused(target: Target, data: st.DataObject) -> None:
     """It goes deeper than what is random."""
-    target.attempt(data.draw(st.sampled_from(inputs(target)).flatmap(spoilt))[: 4 * target.input_max])
+    target.attempt(data.draw(st.sampled_from(target.inputs()).flatmap(spoilt))[: 4 * target.input_max])
