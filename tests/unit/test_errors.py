@@ -10,8 +10,6 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (errors.FrameMalformedError("too short"), errors.PeerError, "malformed frame: too short"),
     (errors.FrameTooLargeError(9, 8), errors.PeerError, "frame of 9 bytes is above max_frame 8"),
     (errors.FrameTooLargeError(9, 8, "TLS?"), errors.PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
-    (errors.HandshakeRefusedError("no HELLO"), errors.PeerError, "handshake refused: no HELLO"),
-    (errors.TlsRefusedError("no TLS"), errors.PeerError, "TLS refused: no TLS"),
     (errors.ConnectDeniedError("CN=a", "no GRANT"), errors.PeerError, "CN=a may not connect: no GRANT"),
     (errors.OutOfSequenceError("PING", "new"), errors.PeerError, "PING is not allowed while the connection is new"),
     (errors.PeerSilentError(45.04), errors.PeerError, "nothing received from the peer for 45.0 s"),
@@ -30,8 +28,6 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     ),
     (errors.StoreUnavailableError("a.db", "locked"), errors.ResourceError, "store a.db: locked"),
     (errors.StoreBusyError("a.db", "others write", 60.0, 7), errors.StoreUnavailableError, "store a.db: others write"),
-    (errors.DemotedError("a.db", "its epoch is 2"), errors.StoreUnavailableError, "store a.db: its epoch is 2"),
-    (errors.ListenFailedError("[::]:4022", "in use"), errors.ResourceError, "cannot listen on [::]:4022: in use"),
     (
         errors.CertificateUnusableError("trust", "a.pem", "is old", "renew it"),
         errors.ResourceError,
@@ -42,15 +38,6 @@ SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
         errors.CertificateUnusableError,
         "a.pem: is new; wait",
     ),
-    (errors.NoJournalError("flows", "no file"), errors.RequestError, "no journal in flows: no file"),
-    (errors.PartnerFileError("it is not whole", "ask again"), errors.RequestError, "it is not whole; ask again"),
-    (errors.PipelineError("a URL", "mount it"), errors.RequestError, "a URL; mount it"),
-    (
-        errors.PipelineUnavailableError("no Java", "get one"),
-        errors.ResourceError,
-        "the pipeline cannot run: no Java; get one",
-    ),
-    (errors.BadRequestError("no JSON"), errors.RequestError, "no JSON"),
     (errors.DaemonUnreachableError("a.sock", "none"), errors.ResourceError, "no daemon answers on a.sock: none"),
 ]
 

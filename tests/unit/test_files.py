@@ -1,4 +1,4 @@
-"""What belongs on a disk that is not mounted is not written beside it."""
+"""Mounts, the place of a socket, whether a directory can be written, and records that are replaced whole."""
 
 from __future__ import annotations
 
@@ -71,10 +71,6 @@ def test_mounted_disk_another_place_and_tables_that_tell_nothing_are_fine(tmp_pa
     assert mount_problem(tmp_path, fstab=tmp_path / "none", mountinfo=tmp_path / "none") is None
 
 
-# --- test_socket_place ---
-# What is in the way of the admin socket, and what is not.
-
-
 def listening(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(str(path))
@@ -100,10 +96,6 @@ def test_what_is_in_the_way_of_a_socket(tmp_path: Path) -> None:
         "dead.sock": None,
     } == problems
     assert (tmp_path / "dead.sock").exists()
-
-
-# --- test_writable ---
-# Whether a directory can be written is found out by writing, and leaves nothing.
 
 
 def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Path) -> None:
@@ -150,10 +142,6 @@ def test_disk_without_room_for_a_database_is_a_problem(
 
     told = f'the disk of "{tmp_path}" has 1020 KiB left, and 1024 KiB are needed'
     assert (told if is_told else None) == room_problem(tmp_path / "a" / "b")
-
-
-# --- test_record ---
-# A record is replaced as a whole, or stays as it was.
 
 
 def test_what_is_written_is_there_whole_and_nothing_beside_it(tmp_path: Path) -> None:

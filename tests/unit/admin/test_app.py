@@ -127,18 +127,6 @@ async def test_a_client_that_has_gone_before_it_is_asked_after_is_no_failure() -
     assert [] == logs
 
 
-async def test_a_connection_of_its_own_that_breaks_is_a_failure() -> None:
-    there = make_mocked_request("GET", "/readyz")
-
-    async def handle(_: web.Request) -> web.Response:
-        raise ConnectionRefusedError("of somebody else")
-
-    with capture_logs() as logs:
-        answer = await answer_problems(there, handle)
-
-    assert (500, ["request failed"]) == (answer.status, [one["event"] for one in logs])
-
-
 # As in the report of the pipeline: what would be fetched from elsewhere, or run though nobody wrote it here.
 ELSEWHERE = re.compile(r"""(?:src|href|url|import|from|fetch)\s*[=(]?\s*["'(]\s*(?:https?:)?//""")
 INLINE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|style=|javascript:", re.IGNORECASE)

@@ -110,9 +110,6 @@ def test_what_only_writing_shows_is_told_until_a_change_is_written(
     assert "" == audit.problem()
 
 
-# --- the file ---
-
-
 def test_lines_are_added_at_the_end_of_a_file_for_its_owner_which_may_be_renamed(audit: Audit) -> None:
     """As logrotate does."""
     audit.append([{"a": 1}])
@@ -190,9 +187,6 @@ def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
         with capture_logs() as logs:
             entry.end_badly(UnknownNameError(1, "no"))
         assert ["audit unavailable"] == [line["event"] for line in logs]
-
-
-# --- scripts of the configuration ---
 
 
 @pytest.fixture

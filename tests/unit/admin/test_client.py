@@ -76,28 +76,21 @@ def test_an_answer_that_no_daemon_gives_is_told(
 
 
 def test_where_nobody_answers_is_named_with_the_reason(tmp_path: Path) -> None:
-    hint = "start it with broker serve, or name its configuration with -c or its socket with --socket"
-    dead, none = tmp_path / "dead.sock", tmp_path / "none.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+    dead = tmp_path / "dead.sock"
+    with socket.socket(socket.AF_UNIX) as server, socket.socket() as closed:
         server.bind(str(dead))
-    with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-        problems: dict[Path | str, str] = {
-            dead: f"Connection refused; {hint}",
-            none: f"No such file or directory; {hint}",
-            url: "Connection refused",
-        }
-        for where, problem in problems.items():
+        for where, problem in (
+            (dead, "Connection refused; start it with broker serve, or name its configuration with -c or"),
+            (tmp_path / "none.sock", "No such file or directory; start it with broker serve"),
+            (f"http://127.0.0.1:{closed.getsockname()[1]}/", "Connection refused"),
+        ):
             with pytest.raises(DaemonUnreachableError) as caught:
                 AdminClient(where, timeout=5).get("/v1/status")
-            assert f"no daemon answers on {where}: {problem}" == str(caught.value)
+            assert str(caught.value).startswith(f"no daemon answers on {where}: {problem}")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["", "admin.sock", "http://h:1/v1", "http://h:99999"],
-)
+@pytest.mark.parametrize("url", ["", "admin.sock", "http://h:1/v1", "http://h:99999"])
 def test_what_is_no_url_of_a_port_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"no URL like|Port out of range"):
         AdminClient(url)
@@ -134,9 +127,6 @@ def test_a_daemon_that_takes_too_long_may_still_be_at_work(tmp_path: Path) -> No
 
         with pytest.raises(DaemonUnreachableError, match=r"no answer within 0\.05 s; .* may still be executed"):
             AdminClient(path, timeout=0.05).get("/v1/status")
-
-
-# --- what is shown, and whom it believes ---
 
 
 @pytest.mark.parametrize("url", ["http://gateway.example:9422", "http://192.0.2.1:9422"])

@@ -177,16 +177,6 @@ async def test_those_who_listen_are_told_that_the_instance_stops(configuration: 
     assert "the instance stops" == end.told["reason"]
 
 
-async def test_a_stream_keeps_the_newest_only() -> None:
-    stream = Stream()
-    stream.give(b"old")
-    stream.give(b"new")
-
-    assert b"new" == await stream.take()
-    stream.end("over")
-    assert (b"", "over") == (await stream.take(), stream.reason)
-
-
 async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that takes 20 ms of the processor is made every two seconds: a hundredth of one core."""
     slept = []
@@ -207,9 +197,6 @@ async def test_a_costly_snapshot_makes_the_next_one_wait(instance: Instance, mon
     await asyncio.gather(task, return_exceptions=True)
 
     assert 1.5 < max(slept) <= 2.0
-
-
-# --- latencies ---
 
 
 NONE = [0.0] * (len(BOUNDS) + 1)

@@ -33,16 +33,7 @@ def test_good_requests_are_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "",
-        "broker.example:9422",
-        "10.0.0.1",
-        "127.0.0.1.evil.example",
-        "[::1",
-        "[::2]",
-        "127.0.0.1\\",
-    ],
+    "host", ["", "broker.example:9422", "10.0.0.1", "127.0.0.1.evil.example", "[::1", "[::2]", "127.0.0.1\\"]
 )
 def test_any_other_host_is_refused(host: str) -> None:
     """A name that somebody points at 127.0.0.1 is not one of ours."""
@@ -79,13 +70,7 @@ def test_what_a_browser_says_comes_from_another_site_is_refused(site: str) -> No
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "text/plain",
-        "application/json, text/plain",
-        "application/json; charset=utf-7",
-        "",
-    ],
+    "content", ["text/plain", "application/json, text/plain", "application/json; charset=utf-7", ""]
 )
 def test_what_a_form_can_send_is_refused(content: str) -> None:
     with pytest.raises(MediaTypeError, match=r"a request here is application/json$"):

@@ -128,10 +128,7 @@ ALONE = {
     "/readyz?exclude=not+stopping": (200, "ok\n"),
     "/readyz?exclude=ready": (503, "failed\n"),
     "/readyz?exclude=not-stopping&exclude=ready&verbose": (200, "[+] store of orders\n[+] configuration\nok\n"),
-    "/startupz?verbose&exclude=nothing": (
-        200,
-        "[+] started\n[!] exclude: no check here has the name 'nothing'\nok\n",
-    ),
+    "/startupz?verbose&exclude=nothing": (200, "[+] started\n[!] exclude: no check here has the name 'nothing'\nok\n"),
 }
 
 

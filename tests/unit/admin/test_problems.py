@@ -66,6 +66,13 @@ def test_statement_is_shown_with_its_place() -> None:
     }
 
 
+def test_place_without_its_line_has_no_caret() -> None:
+    members = json.loads(problem_of(StatementError(911, "x", Span("a.sql", 3, 1))).body)  # type: ignore[arg-type]
+
+    assert {"number": 911, "problem": "x", "line": 3, "column": 1}.items() <= members.items()
+    assert "caret" not in members
+
+
 def test_wrong_method_tells_the_right_ones() -> None:
     response = http_problem(web.HTTPMethodNotAllowed("PUT", ["HEAD", "GET"]), "/v1/status")
 

@@ -42,9 +42,6 @@ def all_bytes(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-# --- init, issue ---
-
-
 def test_what_is_issued_and_printed_is_what_an_endpoint_loads(tmp_path: Path) -> None:
     trust = tomllib.loads(certs("init", 'c"a').stdout)["trust"]
     printed = certs("issue", "gateway", "--host", "gateway.example", "--ca", 'c"a', "--out", "tls").stdout
@@ -116,9 +113,6 @@ def test_no_authority_or_one_that_is_over_signs_nothing() -> None:
     certs("issue", "b", "--ca", "ca")
 
 
-# --- show ---
-
-
 def test_show_tells_whose_certificates_are_in_files_and_which_setting_uses_them() -> None:
     certs("init", "ca", "--name", "shop CA")
     certs("issue", "a", "--ca", "ca")
@@ -139,9 +133,6 @@ def test_show_tells_whose_certificates_are_in_files_and_which_setting_uses_them(
         [(str(Path("a.pem").absolute()), "endpoint.certificate")],
         [("ca/ca.pem", ""), ("a.pem", used[0]["setting"])],
     ] == [[(row["file"], row["setting"]) for row in rows] for rows in (used, named)]
-
-
-# --- renew ---
 
 
 def test_an_authority_and_what_it_signed_are_renewed_at_once() -> None:

@@ -19,17 +19,11 @@ def test_errors_have_their_place(configuration: Path) -> None:
     result = run("check", "-c", configuration)
     rows = json.loads(run("check", "-c", configuration, "-o", "json").stdout)
 
-    later = f"not checked until this is corrected: {configuration}:2:1: endpoint.max_hopz: everything else"
-    *lines, last = result.stderr.splitlines()
-    assert (1, "", True) == (result.exit_code, result.stdout, last.startswith(later))
-    assert [
-        f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?',
-        "max_hopz = 3",
-        "^^^^^^^^",
-        f'{configuration}:3:13: endpoint.max_frame: "1KiB" is out of range; allowed is 4KiB to 16MiB',
-        'max_frame = "1KiB"',
-        "            ^^^^^^",
-    ] == lines
+    unknown, *caret, _, _, _, last = result.stderr.splitlines()
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?' == unknown
+    assert ["max_hopz = 3", "^^^^^^^^"] == caret
+    assert last.startswith(f"not checked until this is corrected: {configuration}:2:1: endpoint.max_hopz: everything")
     assert [("error", 2, 1), ("error", 3, 13), ("skipped", 2, 1)] == [
         (row["level"], row["line"], row["column"]) for row in rows
     ]
@@ -72,26 +66,6 @@ def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration:
     assert f"warning: {script}: and 1,005 more `duplicate-route`" in lines
     assert (1001, 25) == (sum(row["level"] == "warning" and not row["more"] for row in rows), more["more"])
     assert ("duplicate-route", str(script), None) == (more["code"], more["file"], more["line"])
-
-
-def test_check_takes_several_configurations_and_walks_through_them(tmp_path: Path) -> None:
-    for name, other in (("a", "b"), ("b", "a")):
-        (tmp_path / f"{name}.sql").write_text(f"CREATE ROUTE r WITH ADDRESS = 'tcp://{other}';\n")
-        (tmp_path / f"{name}.toml").write_text(
-            f"[instance]\nname = '{name}'\nstate_dir = '{name}'\n[routes]\nfiles = ['{name}.sql']\n"
-            f"[endpoint]\nlisten = ['127.0.0.1:0']\nadvertise = ['tcp://{name}']\nmessage_forwarding = true\n"
-        )
-    command = ["check", "-c", tmp_path / "a.toml", "-c", tmp_path / "b.toml", "--offline"]
-
-    result = run(*command)
-    rows = json.loads(run(*command, "-o", "json").stdout)
-
-    assert (0, "no errors, 3 warnings\n") == (result.exit_code, result.stdout)
-    assert f"{tmp_path}/a.sql:1:14: routing-loop: " in result.stderr
-    assert "a -> b -> a" in result.stderr
-    skipped = [row["text"] for row in rows if row["level"] == "skipped"]
-    assert 'endpoint.listen[0]: whether "127.0.0.1:0" can be bound' in skipped
-    assert len(skipped) == result.stderr.count("\nnot checked, --offline: ")
 
 
 def test_check_prints_annotations_of_a_workflow(tmp_path: Path) -> None:

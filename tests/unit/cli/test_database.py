@@ -17,7 +17,7 @@ from broker.catalog.database_files import file_errors, take
 from broker.cli.database import open_database
 from broker.client.dialog import begin_dialog
 from broker.config.load import load_settings
-from broker.errors import ConversationError, StoreUnavailableError
+from broker.errors import StoreUnavailableError
 from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.file_identity import replaced_at
 from tests.support.command import run
@@ -65,9 +65,6 @@ def told(*arguments: object) -> dict[str, Any]:
     assert 0 == result.exit_code, result.stderr
     values: dict[str, Any] = json.loads(result.stdout)
     return values
-
-
-# --- keep ---
 
 
 def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, copied: Path) -> None:
@@ -138,9 +135,6 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
     assert {(str(copied), "done")} == {(line["target"], line["outcome"]) for line in lines}
 
 
-# --- new ---
-
-
 def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, copied: Path) -> None:
     values = told("reset-identity", "--yes", "-c", configuration, "orders")
 
@@ -191,9 +185,6 @@ def test_a_file_without_a_configuration_has_no_audit(copied: Path) -> None:
         assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
 
 
-# --- create ---
-
-
 def test_an_empty_database_is_made_in_place_of_a_lost_one_only(configuration: Path, used: Path) -> None:
     there = run("database", "create", "-c", configuration, "orders")
     for end in ("", "-wal", "-shm"):
@@ -223,8 +214,6 @@ def test_a_database_made_in_place_of_a_lost_one_is_accepted_while_a_daemon_has_i
     assert "the new one would be accepted" in tried.stdout
     assert "the new one is accepted" in kept.stdout
 
-
-# --- what holds for all of them ---
 
 COMMANDS = [("keep",), ("reset-identity", "--yes"), ("error-conversations", "--yes")]
 
@@ -262,20 +251,6 @@ def test_a_file_that_fails_is_told_with_what_to_do(
 
     assert (1, True) == (busy.exit_code, "another connection keeps a write transaction open: end it" in busy.stderr)
     assert (1, True) == (unlocked.exit_code, "Is a directory" in unlocked.stderr)
-
-
-# --- opening ---
-
-
-def test_a_database_is_found_by_its_name_in_the_configuration_or_by_its_file(configuration: Path, shop: Path) -> None:
-    for config, database in ((configuration, "orders"), (configuration, str(shop)), (None, str(shop))):
-        with open_database(config, database) as db:
-            assert ["Orders"] == rows(db, "SELECT name FROM broker_service")
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            db.execute("SELECT 1")
-
-    with pytest.raises(ConversationError, match=r"the configuration has \['orders'\]"):
-        open_database(configuration, "bill")
 
 
 def test_what_the_file_refuses_is_told_with_its_name(shop: Path) -> None:

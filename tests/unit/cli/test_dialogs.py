@@ -18,8 +18,6 @@ from broker.client.dialog import Dialog
 from tests.support.command import run
 from tests.support.shop import Shop
 
-# --- send and receive ---
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Shop]:
@@ -110,8 +108,6 @@ def test_messages_that_could_not_be_printed_stay_in_the_queue(store: Shop, probl
     assert (1, problem != "Broken pipe") == (done.returncode, problem in done.stderr)
     assert [b"one", b"two"] == store.look("SELECT message_body FROM broker_message ORDER BY queuing_order")
 
-
-# --- large bodies, groups ---
 
 LARGE = bytes(range(256)) * 5000  # above 1 MiB
 
@@ -253,9 +249,6 @@ def test_a_daemon_is_asked_where_a_socket_is_named(fake_admin: Any) -> None:
     assert [(0, "1 dialog sent again\n")] * 2 == [(done.exit_code, done.stdout) for done in retried]
     assert [("POST", "/v1/retry", {"id": asked}) for asked in (None, guid)] == fake_admin.asked[:2]
     assert (0, nothing) == (census.exit_code, json.loads(census.stdout))
-
-
-# --- end ---
 
 
 def test_conversations_that_no_application_ends_are_ended(store: Shop) -> None:

@@ -43,9 +43,6 @@ def test_bash_completes_commands_options_and_values() -> None:
     assert ["status", "--output", "json"] == done.stdout.split()
 
 
-# --- every command ---
-
-
 GROUPS = {name: one for name, one in main.commands.items() if name in TABLE and isinstance(one, click.Group)}
 INNER = (f"{name} {one}" for name, group in GROUPS.items() for one, made in group.commands.items() if not made.hidden)
 COMMANDS = sorted([*TABLE, *INNER])

@@ -11,7 +11,6 @@ from click.shell_completion import ShellComplete
 
 from broker.cli import main
 from broker.cli.names import Names, completions
-from broker.errors import DaemonUnreachableError
 
 COLUMNS = [("sys", "routes", "name"), ("sys", "routes", "address"), ("sys", "services", "service_id")]
 LIVE: dict[str, list[str | None]] = {
@@ -87,16 +86,6 @@ def test_names_are_asked_again_when_they_are_old_or_something_was_changed(names:
         assert asked == len(daemon.asked)
 
 
-def test_a_daemon_that_does_not_answer_leaves_the_keywords() -> None:
-    def ask(_: str) -> Sequence[Sequence[Any]]:
-        raise DaemonUnreachableError("x", "gone")
-
-    assert ["SELECT"] == completions(Names(ask), "", "SEL")
-
-
-# --- in the shell ---
-
-
 def offered(*words: object) -> list[str]:
     """What the last word may become behind the others."""
     *before, word = map(str, words)
@@ -113,13 +102,6 @@ def test_services_of_the_instance_are_offered_where_a_service_is_named(fake_admi
 
     assert ["//shop/Basket", "//shop/Billing"] == offered("explain", "--socket", fake_admin.path, "--to", "//shop/B")
     assert any("remote_service_name" in body["statement"] for _, _, body in fake_admin.asked)
-
-
-def test_databases_of_the_instance_are_offered_where_one_is_named(configuration: Path, fake_admin: Any) -> None:
-    fake_admin.answers["/v1/sql"] = rows("msdb", "orders")
-
-    for command in (["sql", "-c", configuration], ["explain", "--socket", fake_admin.path]):
-        assert ["orders"] == offered(*command, "--database", "or")
 
 
 def test_an_instance_that_cannot_answer_offers_nothing(fake_admin: Any, tmp_path: Path) -> None:

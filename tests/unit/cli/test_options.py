@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 from broker.cli.options import Where, socket_option, where_option
 from broker.routing.address import NetworkAddress
-from tests.support.command import run_without_privileges
 
 
 def given(*values: str) -> tuple[Where | None, str]:
@@ -71,15 +70,3 @@ def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:
 
     assert [repr(Path("a.sock")), *map(repr, given[1:])] == got
     assert (2, True) == (wrong.exit_code, "is neither a file nor a URL like http://127.0.0.1:9422" in wrong.stderr)
-
-
-@pytest.mark.parametrize(("command", "code"), [("serve", 78), ("status", 1), ("reload", 2)])
-def test_a_configuration_that_may_not_be_read_is_told_by_its_reader(tmp_path: Path, command: str, code: int) -> None:
-    """Also by serve, whose exit code keeps systemd from starting it again and again."""
-    config = tmp_path / "broker.toml"
-    config.write_text('[instance]\nname = "a"\n')
-    config.chmod(0)
-
-    done = run_without_privileges(command, "-c", config)
-
-    assert (code, True) == (done.returncode, "cannot be read: Permission denied" in done.stderr), done.stderr

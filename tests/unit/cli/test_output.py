@@ -47,9 +47,6 @@ def printed(*lines: TextLine, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-# --- for programs ---
-
-
 def test_json_is_the_value_indented_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     show_json({"name": "é"})
 
@@ -64,9 +61,6 @@ def test_a_path_is_quoted_as_toml_reads_it(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
 
     assert {"path": str(tmp_path / name)} == tomllib.loads(f"path = {quoted_path(Path(name))}")
-
-
-# --- tables ---
 
 
 def test_a_table_lines_up_whatever_columns_a_character_takes() -> None:
@@ -119,9 +113,6 @@ def test_a_value_is_shown_as_it_is_and_a_terminal_obeys_nothing(row: dict[str, A
     render_table(["v"], [row], terminal=Terminal(file))
 
     assert shown == file.getvalue().splitlines()[3].strip("│").strip()
-
-
-# --- prose ---
 
 
 @pytest.mark.parametrize(

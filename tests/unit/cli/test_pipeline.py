@@ -75,9 +75,6 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     )
 
 
-# --- jobs ---
-
-
 FILES = {"read": 1, "instances": 1, "rows": 3, "left_out": [], "shed_records": {}, "samples": {}} | dict.fromkeys(
     ("damaged", "foreign", "copy", "vanished", "vanished_while_read", "newer", "older"), 0
 )

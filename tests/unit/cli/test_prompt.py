@@ -168,9 +168,6 @@ def test_answers_alone_go_to_a_file(
     assert captured.err.startswith("a statement ends with ;")
 
 
-# --- history ---
-
-
 def test_the_file_is_where_the_environment_says() -> None:
     usual = Path("/home/a/.local/state/broker/sql_history")
     for environ, path in (
@@ -215,9 +212,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert ("mine\n", []) == (other.read_text(encoding="utf-8"), history.statements)
     assert "history" in history.problem
-
-
-# --- what is typed ---
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,7 @@ def plan(fake_admin: Any, *arguments: object, told: PlanAnswer = HARMLESS, scrip
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
-    [
-        ([], {}),
-        (["-d", "orders"], {"database": "orders"}),
-        (["--through"], {"arrivals": True}),
-    ],
+    ("arguments", "asked"), [([], {}), (["-d", "orders"], {"database": "orders"}), (["--through"], {"arrivals": True})]
 )
 def test_the_running_instance_is_asked_what_the_options_say(
     fake_admin: Any, arguments: list[str], asked: dict[str, Any]
@@ -92,9 +87,6 @@ def test_harm_is_6_unless_it_is_accepted(fake_admin: Any, arguments: list[str], 
     assert (exit_code, api | {"followed": None}) == (result.exit_code, json.loads(result.stdout))
 
 
-# --- from instance to instance ---
-
-
 def followed(fake_admin: Any, today: str, *arguments: object) -> Any:
     """A plan by which what arrives at a goes on to a itself; today it goes to another host."""
     told = replace(HARMLESS, arrivals=[explained("a", "back")])
@@ -117,9 +109,6 @@ def test_a_loop_that_appears_is_harm(
     assert (exit_code, "S", today == "back") == (result.exit_code, loop["to_service"], loop["was_there"])
     assert loop["path"].startswith("a -> a: a loop")
     assert (1, True) == (told["followed"]["count"], told["followed"]["is_all"])
-
-
-# --- in a terminal ---
 
 
 OLD = PlannedRoute("//shop/Billing", None, "tcp://old:4022", None, 1, None)

@@ -52,8 +52,6 @@ def test_sql_reads_standard_input_and_says_what_was_done_beside_the_output(fake_
     assert "CREATE ROUTE a ...;\n" == fake_admin.asked[0][2]["statement"]
 
 
-# --- long scripts ---
-
 TEXT = "x" * 200
 ANSWER = {"messages": ["done"]}
 

@@ -7,29 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.config.consistency import setting_warnings
 from broker.config.load import InForce, in_force, load_settings, without_dots
 
 # ruff: noqa: E501  # reports are pinned to the letter, and a table has one case a line  # noqa: RUF100
 
-
-WHOLE = """\
-[instance]
-name = "gateway-a"
-state_dir = "state"
-[endpoint]
-listen = ["127.0.0.1:0"]
-message_forwarding = true
-message_forward_size = "128MiB"
-heartbeat = "250ms"
-[routes]
-files = ["routes.d/*.sql", "/etc/broker/more.sql"]
-[databases.orders]
-path = "orders.db"
-scripts = ["orders.d/*.sql"]
-[databases.billing]
-path = "/srv/billing.db"
-"""
 
 LISTEN_HINT = 'write "host:port", like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces, "0.0.0.0:4022"'
 SIZE_HINT = 'write bytes as a plain number, or a text like "512KiB", "64MiB" or "10MB"'
@@ -80,18 +61,6 @@ BAD: list[tuple[str, list[str]]] = [
 @pytest.mark.parametrize(("text", "lines"), BAD)
 def test_wrong_text_is_reported_to_the_letter(report: Any, text: str, lines: list[str]) -> None:
     assert lines == report(text)
-
-
-def test_whole_file_is_loaded(load: Any, tmp_path: Path) -> None:
-    settings = load(WHOLE)
-    orders, billing = settings.databases["orders"], settings.databases["billing"]
-
-    assert ("gateway-a", tmp_path / "state") == (settings.instance.name, settings.instance.state_dir)
-    assert (128 << 20, 0.25) == (settings.endpoint.message_forward_size, settings.endpoint.heartbeat)
-    assert (f"{tmp_path}/routes.d/*.sql", "/etc/broker/more.sql") == settings.routes.files
-    assert (tmp_path / "state/orders.db", Path("/srv/billing.db")) == (orders.path, billing.path)
-    assert (f"{tmp_path}/orders.d/*.sql",) == orders.scripts
-    assert tmp_path / "state/admin.sock" == settings.admin.socket
 
 
 def test_paths_are_relative_to_the_directory_of_the_file_which_is_no_pattern_or_to_the_working_directory(
@@ -186,26 +155,6 @@ def test_what_is_wrong_elsewhere_is_reported_by_its_origin(
     assert lines == report(text, environ, flags)
 
 
-@pytest.mark.parametrize("name", ["gateway.toml", "endpoint.toml"])
-def test_sample_file_loads_and_warns_only_of_its_open_port(name: str) -> None:
-    settings = load_settings(Path(__file__).parents[3] / "config" / name, environ={})
-
-    assert [warning.key for warning in setting_warnings(settings)] == ["endpoint.listen[0]"]
-
-
-def test_file_reached_by_a_way_round_has_the_same_paths(load: Any, tmp_path: Path) -> None:
-    text = '[instance]\nstate_dir = "../s/state"\n[databases.a]\npath = "../a.db"\n'
-    direct = load(text)
-    (tmp_path / "bad").mkdir()
-
-    settings = load_settings(tmp_path / "bad" / ".." / "broker.toml", environ={})
-
-    assert direct == settings
-    assert tmp_path.parent / "s" / "state" == settings.instance.state_dir
-    assert tmp_path.parent / "s" / "a.db" == settings.databases["a"].path
-    assert tmp_path / "broker.toml" == (settings.places.source and settings.places.source.path)
-
-
 def test_links_are_followed_before_two_dots_only(tmp_path: Path) -> None:
     """Where a link leads may be changed before a reload, so it stays in the path."""
     (tmp_path / "a" / "b").mkdir(parents=True)
@@ -214,9 +163,6 @@ def test_links_are_followed_before_two_dots_only(tmp_path: Path) -> None:
 
     assert tmp_path / "link" / "x" == without_dots(tmp_path / "link" / "x")
     assert tmp_path / "a" / "current" / "x" == without_dots(tmp_path / "link" / ".." / "current" / "x")
-
-
-# --- every key in force ---
 
 
 TEXT = """\

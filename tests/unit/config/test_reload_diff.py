@@ -57,22 +57,13 @@ def test_what_is_relative_to_the_state_directory_waits_with_it(load: Any, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "effect"),
-    [("", "a", Reload.RESTART), ("a", "", Reload.RESTART), ("a", "b", Reload.LIVE)],
+    ("before", "after", "effect"), [("", "a", Reload.RESTART), ("a", "", Reload.RESTART), ("a", "b", Reload.LIVE)]
 )
 def test_a_journal_moves_but_is_not_begun_or_ended(load: Any, before: str, after: str, effect: Reload) -> None:
     """The pass is built with one or without."""
     old, new = (load(f"[journal]\ndirectory = '{one}'\n") for one in (before, after))
 
     assert {"journal.directory": effect} == effects(old, new)
-
-
-def test_the_command_of_a_role_waits_with_the_role(load: Any) -> None:
-    old = load("[databases.a]\npath = 'a.db'\n")
-    new = load("[databases.a]\npath = 'a.db'\nmirroring = 'command'\nrole_command = ['x']\n")
-
-    assert {Reload.RESTART} == set(effects(old, new).values())
-    assert [] == mixed_contradictions(in_force(old, new, differences(old, new)), differences(old, new))
 
 
 def test_half_of_a_change_that_contradicts_the_rest_is_told_with_what_it_waits_for(load: Any) -> None:

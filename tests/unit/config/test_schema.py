@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec import Meta, field
 
+from broker.config.consistency import setting_warnings
+from broker.config.load import load_settings
 from broker.config.schema import Reload, Section, SectionError, about, json_schema, settings_of
 from broker.config.settings import Settings, render_schema
 from broker.config.values import Duration
@@ -74,19 +76,6 @@ def test_every_mistake_is_found_in_one_run(table: dict[str, Any], found: list[st
     assert found == str(caught.value).split("\n")
 
 
-def test_another_one_has_other_values_and_leaves_the_first() -> None:
-    leaf = Leaf.read({"hops": 3})
-
-    other = leaf.replace(pause=0.01)
-
-    assert (0.01, 3, 2.0, frozenset({"hops"})) == (other.pause, other.hops, leaf.pause, other.given)
-    with pytest.raises(AttributeError):
-        leaf.hops = 4  # type: ignore[misc]
-
-
-# --- the JSON Schema ---
-
-
 CONFIG = Path(__file__).parents[3] / "config"
 SCHEMA = Draft202012Validator(json_schema(Settings))
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -118,6 +107,8 @@ def test_samples_name_the_schema_and_keep_to_it(name: str) -> None:
 
     assert "#:schema ./broker.schema.json" == text.splitlines()[0]
     assert [] == list(SCHEMA.iter_errors(tomllib.loads(text)))
+    warnings = setting_warnings(load_settings(CONFIG / name, environ={}))
+    assert ["endpoint.listen[0]"] == [warning.key for warning in warnings], "the open port"
 
 
 # A value, and whether program and editor accept it. Where they differ the program says more than a schema can.

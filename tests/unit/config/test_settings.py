@@ -11,7 +11,7 @@ import pytest
 from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
 from broker.config.schema import SectionError, SettingFinding, settings_of
-from broker.config.settings import InstanceSettings, Settings, by_place, with_pool_share
+from broker.config.settings import InstanceSettings, Settings, by_place
 from broker.config.toml import index_places
 from broker.conversation.frames import FragmentArrival, classify
 from broker.errors import SettingError, Span
@@ -77,23 +77,6 @@ def test_report_is_sorted_by_line_then_column_and_what_has_no_place_is_last() ->
     assert "endpoint.listen[0]" == setting_warnings(settings)[1].key
 
 
-@pytest.mark.parametrize(
-    ("limits", "authentication", "share"),
-    [
-        ({}, "certificate", 50),
-        ({}, "none", 0),
-        ({"pool_share": 0}, "certificate", 0),
-        ({"pool_share": 20}, "none", 20),
-    ],
-)
-def test_peer_with_a_certificate_has_half_of_the_pool_unless_another_share_is_configured(
-    limits: dict[str, int], authentication: str, share: int
-) -> None:
-    settings = Settings.read({"limits": limits, "endpoint": {"authentication": authentication}})
-
-    assert share == with_pool_share(settings).limits.pool_share
-
-
 def test_loaded_settings_have_the_share_that_goes_with_their_authentication(tmp_path: Path) -> None:
     file = tmp_path / "broker.toml"
     file.write_text(
@@ -101,4 +84,6 @@ def test_loaded_settings_have_the_share_that_goes_with_their_authentication(tmp_
         'certificate = "a"\nprivate_key = "b"\ntrust = ["c"]\n'
     )
 
-    assert [50, 0] == [load_settings(one, environ={}).limits.pool_share for one in (file, None)]
+    settings = [load_settings(one, environ={}) for one in (file, None)]
+    given = load_settings(file, environ={}, overrides={"limits.pool_share": 20})
+    assert [50, 0, 20] == [one.limits.pool_share for one in (*settings, given)]

@@ -41,9 +41,6 @@ def test_good_file_is_read_with_its_places(tmp_path: Path) -> None:
     assert "b = 1\n    ^" == found.places.excerpt(span)
 
 
-# --- not a file that one could read ---
-
-
 def test_only_a_plain_file_of_a_sane_size_is_read(tmp_path: Path) -> None:
     pipe, huge = tmp_path / "pipe", tmp_path / "huge.toml"
     os.mkfifo(pipe)
@@ -70,22 +67,6 @@ def test_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("none.toml", "none.toml: cannot be read: No such file or directory; name a TOML"),
-        ("x" * 300, "cannot be read: File name too long; name a TOML"),
-    ],
-)
-def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> None:
-    (line,) = problems(tmp_path / name)
-
-    assert problem in line
-
-
-# --- not a text ---
-
-
-@pytest.mark.parametrize(
     ("data", "line"),
     [
         (codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
@@ -96,9 +77,6 @@ def test_name_of_no_file_is_refused(tmp_path: Path, name: str, problem: str) -> 
 )
 def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, line: str) -> None:
     assert [line] == problems(written(tmp_path, data))
-
-
-# --- not TOML ---
 
 
 @pytest.mark.parametrize(

@@ -47,18 +47,13 @@ def test_durations_and_sizes_are_read_and_written_alike() -> None:
     assert list(FRACTIONS.values()) == [parse_duration(render_duration(one)) for one in FRACTIONS.values()]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "10", "s", "10 s", "-1s", "1S", "1w", "1e3s", ".5s", "1.s", "1sec", "٣s", "9" * 99]
-)
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize("text", ["", "64 MiB", "64mib", "1TiB", "1.5MiB", "-1", "B", "MiB", "٣", "9" * 99])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_size(text)
+def test_what_is_no_duration_or_no_size_is_refused() -> None:
+    for text in ("", "10", "s", "10 s", "-1s", "1S", "1w", "1e3s", ".5s", "1.s", "1sec", "٣s", "9" * 99):
+        with pytest.raises(ValueError, match="is not a duration"):
+            parse_duration(text)
+    for text in ("", "64 MiB", "64mib", "1TiB", "1.5MiB", "-1", "B", "MiB", "٣", "9" * 99):
+        with pytest.raises(ValueError, match="is not a size"):
+            parse_size(text)
 
 
 @given(st.integers(0, 10**14), st.integers(0, 10**17))
@@ -104,11 +99,7 @@ def test_only_a_rounded_figure_has_the_exact_one() -> None:
 
 @pytest.mark.parametrize(
     ("span", "text"),
-    [
-        (timedelta(minutes=5), "04:05:06"),
-        (timedelta(days=1), "02 Mar 04:05"),
-        (timedelta(days=9), "02 Mar"),
-    ],
+    [(timedelta(minutes=5), "04:05:06"), (timedelta(days=1), "02 Mar 04:05"), (timedelta(days=9), "02 Mar")],
 )
 def test_marks_of_an_axis_are_no_finer_than_it_is_long(span: timedelta, text: str) -> None:
     assert text == clock(datetime(2026, 3, 2, 4, 5, 6, tzinfo=UTC), span=span)

@@ -43,24 +43,19 @@ def test_address_is_read_and_written_alike(text: str, host: str, port: int) -> N
     assert (ListenAddress(host, port), text.lower()) == (address, str(address))
 
 
-@pytest.mark.parametrize("text", ["", "4022", "h:", "h:x", "h:65536", "h:4022 ", "h:٤"])
-def test_address_without_a_port_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="has no port"):
-        parse_listen(text)
+def test_address_without_a_port_or_a_host_is_refused() -> None:
+    for address in ("", "4022", "h:", "h:x", "h:65536", "h:4022 ", "h:٤"):
+        with pytest.raises(ValueError, match="has no port"):
+            parse_listen(address)
+    for address in (":4022", "*:4022", "::1:4022", "[::1:4022", "a b:1", "tcp://h:1", "1.2.3:1", "u@h:1"):
+        with pytest.raises(ValueError, match="names no host"):
+            parse_listen(address)
 
 
-@pytest.mark.parametrize("text", [":4022", "*:4022", "::1:4022", "[::1:4022", "a b:1", "tcp://h:1", "1.2.3:1", "u@h:1"])
-def test_address_without_a_host_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="names no host"):
-        parse_listen(text)
+def test_loopback_is_known() -> None:
+    hosts = ("localhost", "127.8.9.1", "::1", "0.0.0.0", "::", "example")
 
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("localhost", True), ("127.8.9.1", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("example", False)],
-)
-def test_loopback_is_known(host: str, *, loopback: bool) -> None:
-    assert loopback == ListenAddress(host, 1).is_loopback
+    assert ["localhost", "127.8.9.1", "::1"] == [host for host in hosts if ListenAddress(host, 1).is_loopback]
 
 
 @pytest.mark.parametrize(

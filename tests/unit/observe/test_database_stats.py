@@ -117,9 +117,6 @@ def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str)
     assert sentence == ledger_status(balance).sentence
 
 
-# --- sides of conversations, counted in walks that are bounded and rest ---
-
-
 class Clock:
     """A clock that goes on by `step` each time it is read."""
 

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.flow import NUMBER, Disposition
-from broker.observe.message_catalogue import (
-    MESSAGE_COLUMNS,
-    MessageChannel,
-    MessageEntry,
-    catalogue,
-    message_rows,
-    read,
-)
+from broker.observe.message_catalogue import MessageChannel, MessageEntry, catalogue, read
 
 TABLE = """
 [9744]
@@ -60,14 +53,3 @@ def test_every_disposition_is_there_with_its_number_and_who_is_told() -> None:
     assert {str(one): one.number for one in Disposition} == {reason: entry.number for reason, entry in reasons.items()}
     assert all(entry.notified and MessageChannel.FRAME in entry.when for entry in reasons.values())
     assert len(NUMBER) == sum(1 for entry in reasons.values() if entry.number)
-
-
-ROWS = [dict(zip(MESSAGE_COLUMNS, row, strict=True)) for row in message_rows()]
-
-
-def test_each_number_has_a_row_in_order() -> None:
-    expected = [entry.number for entry in catalogue().values() if entry.number]
-
-    assert expected == [row["message_id"] for row in ROWS]
-    assert sorted(expected) == expected
-    assert [] == [row["message_id"] for row in ROWS if "](" in f"{row['text']}{row['remedy']}"]

@@ -268,11 +268,7 @@ async def test_many_of_everything_are_five_hundred_and_the_rest(start: Any) -> N
     samples = await samples_of(instance, scraped)
     again = await samples_of(instance, scraped)
 
-    for metric in (
-        "broker_messages_delivered_total",
-        "broker_retransmits_total",
-        "broker_ack_roundtrip_seconds_count",
-    ):
+    for metric in ("broker_messages_delivered_total", "broker_retransmits_total", "broker_ack_roundtrip_seconds_count"):
         assert (VALUES_MAX + 1, MANY - VALUES_MAX) == (len(samples[metric]), samples[metric][OTHER,])
     assert len(samples["broker_route_up"]) <= 2 * VALUES_MAX + 1
     assert sum(samples["broker_messages_received_total"].values()) >= MANY
@@ -350,15 +346,6 @@ def test_change_of_routes_is_seen() -> None:
     samples = metric.samples(RoutesSnapshot((kept, _table(_route("new", B)))), now=NOW)
 
     assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
-
-
-def test_no_more_routes_of_a_table_are_walked_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROUTES_MAX", 2)
-    tables = (_table(*(_route(name, A) for name in "abc")), _table(_route("d", A)))
-
-    samples = RouteUp(LabelCap()).samples(RoutesSnapshot(tables), now=NOW)
-
-    assert {name for name, _ in samples} == {"a", "b", "d"}
 
 
 def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:

@@ -29,7 +29,6 @@ from broker.observe.plan import (
     PlanAnswer,
     PlannedRoute,
     PlanRequest,
-    flows_of_database,
     flows_of_passage,
     plan_script,
 )
@@ -37,9 +36,7 @@ from broker.protocol.layout import NO_GUID, Flag
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.store.sqlite.database import broker_instance
 from tests.support.loopback import until
-from tests.support.shop import Shop
 
 NEAR, FAR = "//near", "//far"
 TO_FAR = f"CREATE ROUTE far WITH SERVICE_NAME = '{FAR}', ADDRESS = 'tcp://far:4022';"
@@ -163,20 +160,6 @@ async def test_a_conversation_is_told_with_its_handle_and_both_decisions(plan: P
     before, after = "forwarded to tcp://far:4022 by route far", "forwarded to tcp://other:1 by route far"
     assert Consequence("orders", str(dialog.conversation_handle), FAR, Fate.MOVES, True, before, after) == one
     assert ({Fate.MOVES: 1}, 1, 0) == (answer.fates, answer.harmed, answer.passing)
-
-
-async def test_a_conversation_keeps_or_finds_its_target(plan: Plan, instance: Instance) -> None:
-    begin(instance)
-    begin(instance, "//new")
-
-    answer = await plan(
-        "CREATE ROUTE r WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://r'; CREATE SERVICE [//new] ON QUEUE Q"
-    )
-
-    assert ({Fate.KEEPS: 1, Fate.FINDS: 1}, 0) == (answer.fates, answer.harmed)
-    assert ["delivered here, to the database orders by route AutoCreatedLocal"] == [
-        one.after for one in answer.consequences
-    ]
 
 
 async def test_a_service_that_goes_takes_its_conversations_with_it(plan: Plan, instance: Instance) -> None:
@@ -342,25 +325,6 @@ async def test_a_plan_that_nobody_waits_for_ends(
 
 
 # --- conversations under way: which there are is the store's, what is known of each is here ---
-
-
-def test_a_dialog_has_its_handle_and_whether_the_far_side_knows_of_it(shop: Shop) -> None:
-    """A target's acknowledgements are sent from the beginning."""
-    db = shop.connect(isolation_level=None)
-    silent, sending, target = shop.begin(db), shop.begin(db), shop.begin(db)
-    sending.send("x")
-    shop.change(target, "is_initiator", 0)
-    shop.change(target, "far_broker_instance", GUID.bytes)
-    home = broker_instance(db)
-
-    flows = {flow.name: flow for flow in flows_of_database(db, home)}
-
-    assert [False, True, True] == [flows[str(one.conversation_handle)].has_sent for one in (silent, sending, target)]
-    facts = [flows[str(one.conversation_handle)].facts for one in (sending, target)]
-    assert facts[0].is_open
-    far_service = facts[0].to_service
-    conversation = target.conversation_id.bytes
-    assert RoutingFacts(far_service, GUID.bytes, conversation, is_from_target=True, database=home) == facts[1]
 
 
 def test_what_passes_is_a_flow_unless_it_is_a_reply_to_a_database_here() -> None:

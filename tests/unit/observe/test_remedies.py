@@ -48,14 +48,8 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
 @pytest.mark.parametrize(
     ("name", "question"),
     [
-        (
-            DoubtfulName(),
-            "is the name right? A sent message cannot be readdressed: if the name is wrong, END",
-        ),
-        (
-            DoubtfulName(["//s", "T"], "END;"),
-            "is the name right? Known there: //s, T. A sent message cannot be",
-        ),
+        (DoubtfulName(), "is the name right? A sent message cannot be readdressed: if the name is wrong, END"),
+        (DoubtfulName(["//s", "T"], "END;"), "is the name right? Known there: //s, T. A sent message cannot be"),
         (None, "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE"),
     ],
 )
@@ -86,10 +80,7 @@ def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int)
     ("code", "text"),
     [
         (None, "RECEIVE the Error message and END CONVERSATION here"),
-        (
-            -8494,
-            "at the instance of //S, with broker sql, and in its script: USE [DATABASE]; GRANT SEND",
-        ),
+        (-8494, "at the instance of //S, with broker sql, and in its script: USE [DATABASE]; GRANT SEND"),
         (-1, "RECEIVE the Error message and END CONVERSATION here"),
         (17, "the far application ended the dialog with its own error 17: ask there"),
     ],

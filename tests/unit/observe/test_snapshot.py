@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -20,7 +19,6 @@ from broker.observe.snapshot import (
     WARNINGS_MAX,
     DropSnapshot,
     FrameFields,
-    HeldFrames,
     RouteFrames,
     Snapshot,
     SnapshotSection,
@@ -37,7 +35,6 @@ from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
-from tests.support.pack import pack_of
 from tests.unit.observe.conftest import DEAD
 
 FAR = NetworkAddress("127.0.0.1", 1)
@@ -179,12 +176,8 @@ def test_a_frame_too_short_for_a_head_says_nothing(sample: bytes | None) -> None
     ("fields", "expected"),
     [
         (
-            {"sequence_number": 7, "fragment_number": 2, "hop_limit": 16, "hop_count": 3},
-            {"message_sequence_number": 7, "message_fragment_number": 2, "hops_remaining": 13, "is_initiator": True},
-        ),
-        (
-            {"flags": Flag.FROM_TARGET, "to_broker_instance": bytes(15) + b"\4"},
-            {"is_initiator": False, "to_broker_instance": uuid.UUID(int=4)},
+            {"sequence_number": 7, "fragment_number": 2, "hop_limit": 16, "hop_count": 3, "flags": Flag.FROM_TARGET},
+            {"message_sequence_number": 7, "message_fragment_number": 2, "hops_remaining": 13, "is_initiator": False},
         ),
         ({"time_to_live": 900}, {"time_to_live": 1}),
         ({"from_broker_instance": bytes(16)}, {"from_broker_instance": None, "to_broker_instance": None}),
@@ -199,35 +192,6 @@ def test_a_frame_says_what_its_head_holds(fields: dict[str, Any], expected: dict
     assert expected == {name: getattr(found, name) for name in expected}
     broken = encode_dialog(HEADER, b"").replace(b"//near", b"\xff\xfe//ne")  # forwarding does not read this name
     assert "\ufffd\ufffd//ne" == frame_fields(broken).from_service_name
-
-
-async def test_frames_that_wait_together_are_copied_one_by_one(gateway: Any, take: Any) -> None:
-    take(gateway, sequence_number=1)
-    (outbox,) = gateway.forwarder.table.outboxes.values()
-    (held,) = outbox.held
-    pack = pack_of([held.frame, held.frame + b"x"], held.since)
-
-    copy = HeldFrames((held, pack), DEAD, "because")
-
-    assert [0, 0, 1] == [len(one.frame) - len(held.frame) for one in copy.frames]
-
-
-async def test_of_many_next_hops_those_with_most_have_their_age_and_when_they_are_dialled_again(
-    start: Any, take: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "NEXT_HOPS_MAX", 1)
-    gateway = await start("gateway", msdb=f"{ROUTE}; CREATE ROUTE B WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://b'")
-    for service, sequence in (("//b", 0), ("//far", 0), ("//far", 1)):
-        take(gateway, to_service=service, sequence_number=sequence)
-    gateway.peers.table.histories[FAR].suppressed_until = asyncio.get_running_loop().time() + 100
-
-    (hop,) = read(gateway, "next_hops").next_hops
-
-    assert (DEAD, 2) == (hop.next_hop, hop.held)
-    assert 0 <= hop.oldest_s < 60
-    assert hop.held_bytes > 0
-    assert hop.next_attempt_s is not None
-    assert 90 < hop.next_attempt_s <= 100
 
 
 class Outlet:
@@ -375,39 +339,17 @@ def test_of_many_that_end_soon_some_are_named_and_the_others_counted() -> None:
     assert (WARNINGS_MAX + 1, "5 more certificates end soon") == (len(found), found[-1].text)
 
 
-@pytest.mark.parametrize(
-    ("encryption", "problem", "denied", "admin", "expected"),
-    [
-        ("required", "", "", {}, []),
-        (
-            "disabled",
-            "endpoint.trust: gone",
-            "no peer may connect",
-            {"listen": "127.0.0.1:9422"},
-            [
-                (WarningKind.PLAIN_TEXT, "connections are not encrypted"),
-                (WarningKind.FILES_NOT_IN_USE, "certificate files are not in use: endpoint.trust: gone"),
-                (WarningKind.PERMISSIONS, "no peer may connect"),
-                (WarningKind.LOOPBACK, "every user of this machine has the role admin on 127.0.0.1:9422"),
-            ],
-        ),
-        ("required", "", "", {"listen": "127.0.0.1:9422", "loopback_role": "admin"}, []),
-    ],
-)
-def test_warnings_say_what_they_are_about(
-    encryption: str, problem: str, denied: str, admin: dict[str, object], expected: list[Any]
-) -> None:
-    instance = secured(NO_SECURITY)
-    instance.settings = SimpleNamespace(
-        endpoint=SimpleNamespace(encryption=encryption, authentication="none"), admin=AdminSettings.read(admin)
-    )
-    instance.certificates = SimpleNamespace(reloads=2, failures=1, problem=problem)
-    instance.peers.handshaker.handshakes = [None] * 4
-    instance.peers.admission = SimpleNamespace(most=500, refused={}, meters=SimpleNamespace(pauses={}))
-    instance.peers.permissions = SimpleNamespace(warning=denied)
+async def test_warnings_say_what_they_are_about(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway.certificates.problem = "endpoint.trust: gone"
+    monkeypatch.setattr(type(gateway.peers.permissions), "warning", "no peer may connect")
+    admin = AdminSettings.read({"listen": "127.0.0.1:9422"})
+    gateway.settings = gateway.settings.replace(admin=admin)
 
-    transport = module._read_transport(instance)
+    found = read(gateway, "transport").transport
 
-    assert [TransportWarning(*one) for one in expected] == list(transport.warnings)
-    counts = (transport.reloads, transport.reload_failures, transport.handshakes, transport.connections_max)
-    assert (2, 1, 4, 500) == counts
+    assert [
+        TransportWarning(WarningKind.PLAIN_TEXT, "connections are not encrypted"),
+        TransportWarning(WarningKind.FILES_NOT_IN_USE, "certificate files are not in use: endpoint.trust: gone"),
+        TransportWarning(WarningKind.PERMISSIONS, "no peer may connect"),
+        TransportWarning(WarningKind.LOOPBACK, "every user of this machine has the role admin on 127.0.0.1:9422"),
+    ] == list(found.warnings)

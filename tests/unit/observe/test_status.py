@@ -74,11 +74,7 @@ async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_rea
 
     address = status.addresses[DEAD]
     assert (1, "suppressed", "Connection refused") == (address.held, address.health, address.problem)
-    assert (1, {"no route": 1}, 0) == (
-        status.forwarding.held,
-        status.forwarding.dropped,
-        status.forwarding.unaccounted,
-    )
+    assert (1, {"no route": 1}, 0) == (status.forwarding.held, status.forwarding.dropped, status.forwarding.unaccounted)
     (drop,) = list(status.drops or ())
     assert ("no route", None, 1) == (drop.reason, drop.database, drop.frames)
     assert drop.last_s is not None
@@ -101,12 +97,7 @@ async def test_what_the_files_hold_is_put_in_and_null_where_they_cannot_be_read(
         "quarantined": 2,
         "queues": [{"name": "Q", "is_receive_enabled": False, "oldest_s": 1.234}],
     }.items() <= known.items()
-    assert (None, None, None, None) == (
-        unknown.waiting_messages,
-        unknown.ledger,
-        unknown.quarantined,
-        unknown.queues,
-    )
+    assert (None, None, None, None) == (unknown.waiting_messages, unknown.ledger, unknown.quarantined, unknown.queues)
 
 
 async def test_kinds_of_later_versions_are_counted_together(start: Any) -> None:

@@ -49,9 +49,6 @@ HOSTILE = "<script>alert(1)</script>\r\n\u2028\u202e" + "x" * 10_000
 Event = Callable[..., dict[str, Any]]
 
 
-# --- the history ---
-
-
 def ring(rows: int) -> StatsHistory:
     past = StatsHistory()
     for second in range(rows):
@@ -78,9 +75,6 @@ def test_rows_after_a_number_are_returned_as_far_as_they_are_kept(size: int, kno
 
     assert rows == len(found)
     assert not found or found[-1][0] == 999.0 + size
-
-
-# --- events ---
 
 
 @pytest.fixture
@@ -188,20 +182,6 @@ def test_the_ledger_says_whether_it_adds_up(event: Event) -> None:
         assert (unaccounted > 0) == ("UNACCOUNTED" in made["ledger"]["sentence"])
 
 
-def test_drops_have_their_rate_and_what_to_do(event: Event) -> None:
-    stream = StatsStream()
-    event(stream, 0.0, drops=(drop(5),))
-
-    made = event(stream, 1.0, drops=(drop(9, "because"),))
-
-    [row] = made["drops"]["rows"]
-    assert ("no route", 9798, 9, 4.0, "because") == tuple(
-        row[name] for name in ("reason", "number", "frames", "frames_s", "detail")
-    )
-    assert row["do"].startswith("is the name right?")
-    assert "4.0 frames a second are dropped: no route" == made["verdict"]["findings"][0]["what"]
-
-
 def test_certificates_of_its_own_and_those_that_end_are_there(event: Event) -> None:
     now = datetime.now(UTC)
     certificates = tuple(
@@ -240,9 +220,6 @@ def test_an_event_has_a_bound_whatever_there_is(event: Event) -> None:
     assert len(encoded) < EVENT_MAX
     assert b"\n" not in encoded
     assert (3000, 2960) == (made["peers"]["count"], made["peers"]["folded"]["count"])
-
-
-# --- rates and lists ---
 
 
 def test_rates_are_growth_by_a_second() -> None:

@@ -159,20 +159,8 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
 @pytest.mark.parametrize(
     ("of", "disposition", "database", "age", "remedy"),
     [
-        (
-            DIALOG,
-            Disposition.NOT_PERMITTED,
-            "d]b",
-            9.0,
-            f"{AT_ONE} USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO [PRI",
-        ),
-        (
-            DIALOG,
-            Disposition.NOT_PERMITTED,
-            None,
-            9.0,
-            f"{AT_ONE} USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];",
-        ),
+        (DIALOG, Disposition.NOT_PERMITTED, "d]b", 9.0, f"{AT_ONE} USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO [PRI"),
+        (DIALOG, Disposition.NOT_PERMITTED, None, 9.0, f"{AT_ONE} USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];"),
         (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
         (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
@@ -215,10 +203,7 @@ def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
 
     one, other = asked(idle.conversation_id, shop), asked(ended.conversation_handle, shop)
 
-    assert ("nothing waits: 0 messages acknowledged", None) == (
-        one.sides[0].transmission_status,
-        one.sides[0].lifetime,
-    )
+    assert ("nothing waits: 0 messages acknowledged", None) == (one.sides[0].transmission_status, one.sides[0].lifetime)
     side = other.sides[0]
     assert (9, "out of stock", "waiting for room") == (
         side.sent_error_code,
@@ -330,10 +315,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
             DENIED,
             "next hop not reached",
             TROUBLE,
-            (
-                "no GRANT CONNECT",
-                "at the instance at tcp://two:4022, with broker sql",
-            ),
+            ("no GRANT CONNECT", "at the instance at tcp://two:4022, with broker sql"),
         ),
         (
             holding(status="sent; refused by the next hop: pool limit exceeded (11289)"),
