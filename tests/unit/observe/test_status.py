@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,16 +14,9 @@ from broker.catalog.execute import execute
 from broker.ddl.parser import parse_script
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe.database_stats import QuickStats
-from broker.observe.snapshot import UNTRIED_MAX, ForwardingSnapshot, MirrorSnapshot, TransportSnapshot, read_snapshot
+from broker.observe.snapshot import UNTRIED_MAX, ForwardingSnapshot, MirrorSnapshot, read_snapshot
 from broker.observe.status import QueueStatus, Status
-from broker.observe.status_rendering import (
-    CERTIFICATES_MAX,
-    STATUS,
-    certificate_part,
-    kind_name,
-    own_certificate_problem,
-    render_status,
-)
+from broker.observe.status_rendering import STATUS, kind_name, own_certificate_problem, render_status
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute
@@ -34,7 +26,6 @@ from tests.support.loopback import until
 from tests.unit.observe.conftest import DEAD
 
 DEAD_ROUTE = f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = '{DEAD}'"
-LOCAL_ROUTE = "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -55,11 +46,10 @@ async def test_the_first_next_hops_that_were_not_dialled_are_untried_and_the_own
     await execute(gateway.catalog, parse_script(_route_to(gateway)), database="msdb")
 
     status = status_of(gateway)
-    addresses = status.addresses
 
     assert status == msgspec.convert(json.loads(msgspec.json.encode(status)), Status)
     assert [(f"tcp://127.0.0.1:{1000 + number}", "untried", "", 0) for number in range(UNTRIED_MAX)] == [
-        (name, one.health, one.problem, one.held) for name, one in addresses.items()
+        (name, one.health, one.problem, one.held) for name, one in status.addresses.items()
     ]
     assert set() == gateway.peers.table.known_addresses
 
@@ -148,32 +138,9 @@ def certificate(name: str, days: float) -> Identity:
     return Identity(f"CN={name}", f"fingerprint of {name}", (), NOW, NOW + timedelta(days=days))
 
 
-async def test_no_more_certificates_are_listed_than_fit(start: Any) -> None:
-    several = tuple(("peer", certificate(str(number), number + 10)) for number in range(CERTIFICATES_MAX + 1))
-    head = msgspec.structs.replace(read_snapshot(await start("near"), ()), taken_at=NOW)
-
-    status = render_status(msgspec.structs.replace(head, transport=TransportSnapshot(certificates=several)), {})
-
-    first = status.transport.certificates[0]
-    assert CERTIFICATES_MAX == len(status.transport.certificates)
-    assert ("peer", "CN=0", 10, "2026-01-11T00:00:00+00:00") == (
-        first.role,
-        first.name,
-        first.days_left,
-        first.not_after,
-    )
-
-
 @pytest.mark.parametrize(("days", "is_expired"), [(1, False), (0, True), (-1, True)])
 def test_an_own_certificate_that_has_expired_is_a_problem(days: float, *, is_expired: bool) -> None:
     security = Security(Encryption.REQUIRED, own=certificate("own", days))
 
     assert is_expired == ("has expired at" in own_certificate_problem(security, now=NOW))
     assert "" == own_certificate_problem(NO_SECURITY)
-
-
-def test_files_are_a_part_that_may_fail_where_there_are_any() -> None:
-    watch: Any = SimpleNamespace(security=Security(Encryption.REQUIRED), problem="broken")
-    plain: Any = SimpleNamespace(security=NO_SECURITY, problem="")
-
-    assert ({"certificate files": "broken"}, {}) == (certificate_part(watch), certificate_part(plain))
