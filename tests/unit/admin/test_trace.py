@@ -233,34 +233,29 @@ def first(*findings: Any, **more: Any) -> WhyAnswer:
     return told(A, *(findings or (WAITS,)), ways=(way(A),), **{"sides": [holding()], **more})
 
 
-def causes(found: Trace) -> list[tuple[str, str]]:
-    return [(one.instance, one.cause) for one in found.findings]
+def traced(start: WhyAnswer, *hops: tuple[InstanceView, WhyAnswer]) -> Trace:
+    """Over these instances, each with its answer."""
+    return trace(start, Instances({hop.name: hop for hop, _ in hops}, {hop.name: known for hop, known in hops}))
 
 
 def test_every_instance_on_the_way_is_asked_and_the_farthest_trouble_is_the_cause() -> None:
-    instances = Instances(
-        {"b": B, "c": C},
-        {"b": told(B, finding("b", "held", TROUBLE)), "c": told(C, finding("c", "in quarantine", TROUBLE))},
-    )
+    at_b, at_c = told(B, finding("b", "held", TROUBLE)), told(C, finding("c", "in quarantine", TROUBLE))
 
-    found = trace(first(), instances)
+    found = traced(first(), (B, at_b), (C, at_c))
 
-    assert ["b", "c"] == instances.asked
-    assert [("a", "not acknowledged"), ("b", "held"), ("c", "in quarantine")] == causes(found)
+    assert [("a", "not acknowledged"), ("b", "held"), ("c", "in quarantine")] == [
+        (one.instance, one.cause) for one in found.findings
+    ]
     assert ("in quarantine", "c", "c: why of in quarantine") == (found.cause, found.where, found.why)
     assert ("next of in quarantine", "remedy of in quarantine") == (found.next, found.remedy)
-    assert "symptom of not acknowledged" == found.symptom
-    assert [] == found.not_asked
+    assert ("symptom of not acknowledged", []) == (found.symptom, found.not_asked)
     assert found.paths[0].startswith("a -> b -> c: delivered here")
 
 
 def test_trouble_on_the_way_outweighs_what_only_waits_behind_it() -> None:
-    instances = Instances(
-        {"b": B, "c": C},
-        {"b": told(B, finding("b", "held", TROUBLE)), "c": told(C, finding("c", "being read", WAITING))},
-    )
+    at_b, at_c = told(B, finding("b", "held", TROUBLE)), told(C, finding("c", "being read", WAITING))
 
-    assert "held" == trace(first(), instances).cause
+    assert "held" == traced(first(), (B, at_b), (C, at_c)).cause
 
 
 CONNECT_DENIED = "FATAL from CN=c: CN=b may not connect: no GRANT CONNECT ON ENDPOINT::[c] TO [CN=b]"
@@ -272,7 +267,7 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
     refused = replace(finding("a", "no route", TROUBLE), why=why)
     gateway = place("b", 2, to)
 
-    found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
+    found = traced(first(refused), (gateway, told(gateway)), (C, told(C)))
 
     if to:
         assert ("no route", WAITING) == (found.cause, found.findings[0].severity)
@@ -288,7 +283,7 @@ def test_a_missing_permission_is_history_once_the_next_hop_has_it(*, is_permitte
     refused = replace(finding("a", "not permitted", TROUBLE), why=why)
     gateway = replace(place("b", 2, "c"), grants=Grants(is_default_deny=not is_permitted))
 
-    found = trace(first(refused), Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}))
+    found = traced(first(refused), (gateway, told(gateway)), (C, told(C)))
 
     assert is_permitted == ("that is over" in found.findings[0].why)
     assert is_permitted or "at b, with broker sql, and in its script: USE [msdb]; GRANT" in found.remedy
@@ -298,7 +293,7 @@ def test_a_missing_permission_is_history_once_the_next_hop_has_it(*, is_permitte
 def test_a_connection_that_a_later_hop_refused_is_history_once_it_would_be_taken(*, is_permitted: bool) -> None:
     gateway, last = place("b", 2, "c", problem=CONNECT_DENIED), C if is_permitted else place("c", 3, "")
 
-    found = trace(first(), Instances({"b": gateway, "c": last}, {"b": told(gateway), "c": told(last)}))
+    found = traced(first(), (gateway, told(gateway)), (last, told(last)))
 
     assert is_permitted == ("that is over" in next(one.why for one in found.findings if one.instance == "b"))
 
@@ -310,7 +305,7 @@ def test_the_queue_that_is_off_where_the_message_would_be_delivered_is_its_cause
     assert database is not None
     last = told(C, queues_off=[QueueOff(database, service, "Q"), QueueOff("other", "S", "Q")])
 
-    found = trace(first(), Instances({"b": B, "c": C}, {"b": told(B), "c": last}))
+    found = traced(first(), (B, told(B)), (C, last))
 
     assert cause == found.cause
     assert (cause == "queue off") == (f"at c, with broker sql: USE [{database}]; ALTER QUEUE [Q]" in found.remedy)
@@ -319,7 +314,7 @@ def test_the_queue_that_is_off_where_the_message_would_be_delivered_is_its_cause
 def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     lost = place("b", 2, "")
 
-    found = trace(first(), Instances({"b": lost}, {"b": told(lost)}))
+    found = traced(first(), (lost, told(lost)))
 
     assert ("no route", "b") == (found.cause, found.where)
     assert "at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S]" in found.remedy
@@ -330,7 +325,7 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
     lost = place("b", 2, "")
     well = first(finding("a", "acknowledged", FINE), finding("a", "x", WAITING), sides=[side(send_sequence=1)])
 
-    assert "x" == trace(well, Instances({"b": lost}, {"b": told(lost)})).cause
+    assert "x" == traced(well, (lost, told(lost))).cause
 
 
 @pytest.mark.parametrize(
@@ -364,7 +359,7 @@ def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
 def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:
     dropped = {"pool limit exceeded": 1200, "hops exhausted": 1, "duplicate": 5}
 
-    found = trace(first(), Instances({"b": B, "c": C}, {"b": told(B, dropped=dropped), "c": told(C)}))
+    found = traced(first(), (B, told(B, dropped=dropped)), (C, told(C)))
 
     whys = [one.why for one in found.findings if one.instance == "b"]
     assert [
@@ -379,7 +374,7 @@ def test_the_last_drop_of_the_dialog_is_told_where_something_waits(*, is_waiting
     drop = finding("c", "not permitted", WAITING)
 
     start = first(sides=[holding() if is_waiting else side()])
-    found = trace(start, Instances({"b": B, "c": C}, {"b": told(B), "c": told(C, drops=[drop])}))
+    found = traced(start, (B, told(B)), (C, told(C, drops=[drop])))
 
     assert is_waiting == (found.cause == "not permitted")
 
@@ -387,7 +382,7 @@ def test_the_last_drop_of_the_dialog_is_told_where_something_waits(*, is_waiting
 def test_a_loop_is_a_cause() -> None:
     back = place("b", 2, "a")
 
-    found = trace(first(), Instances({"b": back, "a": A}, {"b": told(back), "a": told(A)}))
+    found = traced(first(), (back, told(back)), (A, told(A)))
 
     assert "loop" in [one.cause for one in found.findings]
     assert "a -> b -> a" in found.paths[0]
