@@ -140,6 +140,12 @@ def store(one: Place, name: str = "orders.db") -> Path:
     return one.state / name
 
 
+def changed(path: Path, values: str) -> None:
+    """Change the row of a database that no daemon has open."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"UPDATE broker_database SET {values}")
+
+
 def orders(one: Place, *lines: str) -> Path:
     one.add("[databases.orders]", 'path = "orders.db"', *lines)
     return one.state / "orders.db"
@@ -158,13 +164,28 @@ def msdb_is_locked(one: Place) -> None:
 
 def database_is_a_copy(one: Place) -> None:
     orders(one)
-    with closing(sqlite3.connect(store(one))) as db, db:
-        db.execute("UPDATE broker_database SET file_number = 1, starts = 1")
+    changed(store(one), "file_number = 1, starts = 1")
 
 
 def database_lost_its_file(one: Place) -> None:
     orders(one)
     one.file("state/orders.db-wal", b"x" * 100)
+
+
+def tls_of_a_missing_key(one: Place) -> None:
+    tls(one)
+    (one.directory / "a.key").unlink()
+
+
+def tls_with_another_key(one: Place) -> None:
+    tls(one)
+    make("b", by=authority()).store(one.directory, "b")
+    one.replace("a.key", "b.key")
+
+
+def database_of_another_identity(one: Place) -> None:
+    orders(one, 'broker_instance = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"')
+    store(one)
 
 
 def both(*steps: Callable[[Place], Any]) -> Callable[[Place], None]:
@@ -225,6 +246,14 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
         EX_CONFIG,
         "endpoint.max_hopz (BROKER_ENDPOINT__MAX_HOPZ): unknown key; did you",
     ),
+    "another key": (tls_with_another_key, EX_CONFIG, "is not the key of"),
+    "msdb is newer": (
+        lambda one: changed(store(one, "msdb.db"), "schema_version = 99"),
+        EX_TEMPFAIL,
+        "this release knows",
+    ),
+    "identity": (database_of_another_identity, EX_TEMPFAIL, "the configuration says 5b0f3c1e-"),
+    "missing key": (tls_of_a_missing_key, EX_CONFIG, "a.key: cannot be read: No such file or directory; name a file"),
 }
 
 

@@ -85,6 +85,7 @@ def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     rows = inventory.read(spark, [path]).collect()
 
     assert ([100] * 3, {"a", "g", "b"}) == ([row.bytes for row in rows], {row.instance for row in rows})
+    assert 0 == inventory.read(spark, []).count()
 
 
 @pytest.mark.parametrize(
