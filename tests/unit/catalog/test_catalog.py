@@ -143,17 +143,13 @@ def test_where_databases_have_no_partners_none_is_handed_over() -> None:
     assert 1416 == caught.value.number
 
 
-@pytest.mark.parametrize(("more", "line"), [(1, "2 more: route created 1, queue dropped 1"), (1999, None)])
-def test_many_messages_are_counted_by_kind(more: int, line: str | None) -> None:
+def test_many_messages_are_counted_by_kind() -> None:
     messages = ScriptMessages()
-    for number in range(MESSAGES_MAX + more):
+    for number in range(MESSAGES_MAX + 1999):
         messages.add("route", number, "created")
     messages.add("queue", "q", "dropped")
 
-    lines = messages.lines()
-
-    assert len(lines) == MESSAGES_MAX + 1
-    assert lines[-1] == (line or "2,000 more: route created 1,999, queue dropped 1")
+    assert messages.lines()[MESSAGES_MAX:] == ["2,000 more: route created 1,999, queue dropped 1"]
 
 
 # --- rows of other programs ---

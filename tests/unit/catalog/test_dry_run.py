@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -177,14 +176,6 @@ async def test_scripts_come_to_what_the_daemon_makes_of_them(run: Run, tmp_path:
             with closing(open_watch(tmp_path / f"{name}.db")) as db:
                 assert {row_of(route) for route in one.routes.values()} == set(metadata.routes(db))
                 assert (one.rows.queues, one.rows.services) == (metadata.queues(db), metadata.services(db))
-
-
-def test_a_file_that_is_no_database_is_left_to_the_other_checks(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.db").write_text("no database" * 100)
-    with closing(sqlite3.connect(tmp_path / "b.db")) as db:
-        db.execute("CREATE TABLE t (x)")
-
-    assert [False, False] == [one.is_identified for one in run().users]
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,7 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ),
         ("DROP ROUTE #r", ddl.DropRoute("#r")),
         (f"DROP ROUTE [{']]' * 128}]", ddl.DropRoute("]" * 128)),
-        ("CREATE QUEUE q", ddl.CreateQueue(Q)),
-        ("CREATE QUEUE q WITH STATUS = ON", ddl.CreateQueue(Q, status=True)),
         ("CREATE QUEUE dbo.[q] WITH STATUS = OFF", ddl.CreateQueue(ddl.QueueName("q", "dbo"), status=False)),
-        ("ALTER QUEUE q WITH STATUS = ON", ddl.AlterQueue(Q, status=True)),
         ("ALTER QUEUE status WITH STATUS = off", ddl.AlterQueue(ddl.QueueName("status"), status=False)),
         (
             "ALTER QUEUE q WITH POISON_MESSAGE_HANDLING (STATUS = ON) STATUS = OFF",
@@ -78,13 +75,10 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
             ddl.CreateQueue(Q, status=True, poison_message_handling=False),
         ),
         ("DROP QUEUE dbo . q", ddl.DropQueue(ddl.QueueName("q", "dbo"))),
-        ("CREATE SERVICE [//s] ON QUEUE q", ddl.CreateService("//s", Q)),
         (
             "CREATE SERVICE [//s] AUTHORIZATION o ON QUEUE dbo.q ([//C], [DEFAULT])",
             ddl.CreateService("//s", ddl.QueueName("q", "dbo"), ("//C", "DEFAULT"), "o"),
         ),
-        ("ALTER SERVICE s ON QUEUE q", ddl.AlterService("s", Q)),
-        ("ALTER SERVICE s ON QUEUE q (ADD CONTRACT c)", ddl.AlterService("s", Q, ("c",))),
         (
             "ALTER SERVICE s (DROP CONTRACT a, ADD CONTRACT b, DROP CONTRACT c)",
             ddl.AlterService("s", None, ("b",), ("a", "c")),
@@ -104,7 +98,6 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ),
         (f"MOVE CONVERSATION '{GUID}' TO '{GUID}'", ddl.MoveConversation(UUID(GUID), UUID(GUID))),
         (f"BEGIN CONVERSATION TIMER ('{GUID}') TIMEOUT = 60", ddl.BeginConversationTimer(UUID(GUID), 60)),
-        ("CREATE MESSAGE TYPE [//t]", ddl.CreateMessageType("//t")),
         ("create message type type authorization o validation = none", ddl.CreateMessageType("type", "NONE", "o")),
         ("ALTER MESSAGE TYPE t VALIDATION = well_formed_xml", ddl.AlterMessageType("t", "WELL_FORMED_XML")),
         ("DROP MESSAGE TYPE message", ddl.DropMessageType("message")),
@@ -120,7 +113,6 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
             ),
         ),
         ("DROP CONTRACT contract", ddl.DropContract("contract")),
-        ("CREATE BROKER PRIORITY p FOR CONVERSATION", ddl.CreatePriority("p")),
         (
             (
                 "CREATE BROKER PRIORITY priority FOR CONVERSATION SET (PRIORITY_LEVEL = DEFAULT, CONTRACT_NAME = ANY"
@@ -162,7 +154,6 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
             ddl.GrantPermission(Permission.SEND, "s", ("a", "b c", "public")),
         ),
         ("DENY SEND ON SERVICE::[*] TO a CASCADE", ddl.DenyPermission(Permission.SEND, "*", ("a",))),
-        ("REVOKE SEND ON SERVICE::s FROM a", ddl.RevokePermission(Permission.SEND, "s", ("a",))),
         ("GRANT CONNECT ON ENDPOINT::* TO a", ddl.GrantPermission(Permission.CONNECT, "*", ("a",))),
         ("REVOKE CONNECT ON ENDPOINT::[*] TO a CASCADE", ddl.RevokePermission(Permission.CONNECT, "*", ("a",))),
         ("GRANT SEND ON SERVICE::send TO connect", ddl.GrantPermission(Permission.SEND, "send", ("connect",))),
@@ -178,9 +169,7 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
             "CREATE REMOTE SERVICE BINDING remote TO SERVICE '//s' WITH ANONYMOUS=OFF USER=x,",
             ddl.CreateRemoteServiceBinding("remote", "//s", "x"),
         ),
-        ("ALTER REMOTE SERVICE BINDING b WITH USER = x", ddl.AlterRemoteServiceBinding("b", user="x")),
         ("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", ddl.AlterRemoteServiceBinding("b", anonymous=False)),
-        ("DROP REMOTE SERVICE BINDING b", ddl.DropRemoteServiceBinding("b")),
     ],
 )
 def test_statement_is_read_and_written_and_read_again(text: str, statement: ddl.Statement) -> None:

@@ -153,15 +153,6 @@ async def test_room_of_what_expires_is_room_too(crossing: Crossing) -> None:
     assert crossing.near.loop.readers == {}
 
 
-async def test_dialogs_of_databases_here_are_not_paused(crossing: Crossing) -> None:
-    for number in range(60):
-        crossing.near.send(NORTH, 1000 + number)
-
-    crossing.feed(0, NORTH, 60)
-
-    assert [True, False] == crossing.paused
-
-
 async def test_link_that_feeds_two_is_read_when_the_last_one_lets_it_go(loop: PlayedLoop, crossing: Crossing) -> None:
     backpressure = Backpressure(SECONDS)
     link, *_ = crossing.links

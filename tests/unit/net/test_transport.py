@@ -113,38 +113,30 @@ async def ends(loop: PlayedLoop, side: Security) -> Ends:
 # --- plain ---
 
 
+@pytest.mark.parametrize("kind", ["reader", "writer"])
 async def test_socket_that_the_loop_has_given_up_is_watched_anew(
-    loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
+    kind: str, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sock: Any = PlayedSocket(loop)
     transport = PlainTransport(sock)
-    given_up: set[str] = set()
+    add, remove, given_up = getattr(loop, f"add_{kind}"), getattr(loop, f"remove_{kind}"), [sock]
 
-    def refuse_once(kind: str) -> None:
-        add, remove = getattr(loop, f"add_{kind}"), getattr(loop, f"remove_{kind}")
-        given_up.add(kind)
+    def add_if_alive(fd: Any, callback: Any) -> None:
+        if given_up:
+            raise RuntimeError("the handler is closed")
+        add(fd, callback)
 
-        def add_if_alive(fd: Any, callback: Any) -> None:
-            if kind in given_up:
-                raise RuntimeError("the handler is closed")
-            add(fd, callback)
+    def forget(fd: Any) -> bool:
+        given_up.clear()
+        return bool(remove(fd))
 
-        def forget(fd: Any) -> bool:
-            given_up.discard(kind)
-            return bool(remove(fd))
+    monkeypatch.setattr(loop, f"add_{kind}", add_if_alive)
+    monkeypatch.setattr(loop, f"remove_{kind}", forget)
 
-        monkeypatch.setattr(loop, f"add_{kind}", add_if_alive)
-        monkeypatch.setattr(loop, f"remove_{kind}", forget)
+    watch = {"reader": transport.renew_reader, "writer": transport.add_writer}[kind]
+    watch(called := lambda: None)
 
-    def called() -> None:
-        raise AssertionError("not yet")
-
-    for kind in ("reader", "writer"):
-        refuse_once(kind)
-    transport.renew_reader(called)
-    transport.add_writer(called)
-
-    assert {sock: called} == loop.readers == loop.writers
+    assert {sock: called} == (loop.readers if kind == "reader" else loop.writers)
 
 
 # --- receiving ---
