@@ -235,11 +235,10 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
 
 
 def _render_forwarding(forwarding: Mapping[str, Any], terminal: Terminal) -> None:
-    switch = "on" if forwarding["enabled"] else "off"
+    switch = "is on" if forwarding["enabled"] else "is off: only messages of databases here are sent"
     pool = f"{forwarding['held']:,} held, {forwarding['pool_bytes']:,} of {forwarding['pool_limit_bytes']:,} bytes"
-    terminal.prose(
-        f"forwarding {switch}: {forwarding['forwarded']:,} forwarded, {forwarding['delivered']:,} delivered, {pool}"
-    )
+    counts = f"{forwarding['forwarded']:,} frames sent on, {forwarding['delivered']:,} delivered here"
+    terminal.prose(f"forwarding {switch}; since the start {counts}; {pool}")
     if forwarding["dropped"]:
         terminal.prose(f"dropped: {_counts(forwarding['dropped'])}")
 

@@ -68,7 +68,7 @@ def test_the_page_begins_with_whether_all_is_well_and_who_it_is(capsys: pytest.C
     assert re.fullmatch(identity, second)
     assert [
         f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
-        "forwarding on: 7 forwarded, 2 delivered, 0 held, 300 of 1,000,000 bytes",
+        "forwarding is on; since the start 7 frames sent on, 2 delivered here; 0 held, 300 of 1,000,000 bytes",
     ] == lines
 
 
@@ -124,7 +124,7 @@ LEDGER = {"sent": 3, "acknowledged": 2, "held": 1, "failed": {}, "unaccounted": 
         (status(uptime_s=-157_680_000.0), "up since later than now (the clock of this machine has gone back)"),
         (status(name="[/red]"), "[/red] ready"),
         (status(listen=[]), "listens on nothing"),
-        (status(forwarding={"enabled": False}), "forwarding off"),
+        (status(forwarding={"enabled": False}), "forwarding is off: only messages of databases here are sent; since"),
         (status(forwarding={"dropped": {"no route": 2, "already held": 1}}), "dropped: 1 already held, 2 no route"),
         (status(forwarding={"unaccounted": 3}), "3 frames are unaccounted for\n-> this is a fault of the program"),
         (status(connections=[{"name": "b", "slowed_by": "limits.bytes_per_second"}]), "limits.bytes_per_second"),
