@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from broker.flow import Disposition
 from broker.observe.message_catalogue import queue_on, remedy_of_refused_link
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
@@ -24,10 +25,11 @@ TEXT_MAX = 600  # characters of one finding
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
+REFUSED_SECONDS = 120.0  # for which a queue that is off has dialogs waiting for it: they try again each minute
 UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a finding, as for the alert BrokerQueueOld
 BLOCKED_SECONDS = 10.0  # after which a dialog that waits for its next hop is a finding
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
-_HARMLESS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
+HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 SHORT_TRANSACTIONS = "end that transaction; keep transactions short, and wait for nothing inside them"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
@@ -299,13 +301,18 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
     for drop in status.drops or ():
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
-        if is_recent and drop.reason not in _HARMLESS:
+        if is_recent and drop.reason not in HARMLESS_DROPS:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}", do)
 
 
 def _queues(status: Status) -> Iterator[HealthFinding]:
+    refusing = {
+        drop.database
+        for drop in status.drops or ()
+        if drop.reason == Disposition.QUEUE_DISABLED and drop.last_s is not None and drop.last_s < REFUSED_SECONDS
+    }
     for name, database in status.databases.items():
         oldest = database.oldest_waiting_s or 0.0
         if oldest > WAITING_SECONDS:
@@ -318,8 +325,12 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
             yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
         for queue in database.queues or ():
             if not queue.is_receive_enabled:
-                what = f"the queue {queue.name} of {name} is off: no application can receive from it"
-                yield HealthFinding(Level.NOTICE, "queue", what, queue_on(name, queue.name))
+                wait = f"its first message has waited for {queue.oldest_s:,.0f} s" if queue.oldest_s else ""
+                wait = wait or (
+                    "messages that arrive are refused, and their senders keep them" if name in refusing else ""
+                )
+                what = f"the queue {queue.name} of {name} is off: {wait or 'no application can receive from it'}"
+                yield HealthFinding(Level.BAD if wait else Level.NOTICE, "queue", what, queue_on(name, queue.name))
             elif queue.oldest_s > UNREAD_SECONDS:
                 since = f"its first message has waited for {queue.oldest_s:,.0f} s"
                 what = f"no application receives from the queue {queue.name} of {name}: {since}"

@@ -65,8 +65,10 @@ def draining(sentence: str) -> dict[str, Any]:
     return {"ready": False, "draining": parts | {"sentence": sentence, "remaining_s": 1.0}}
 
 
-def drop(reason: str, last_s: float | None = None, rate: float | None = None, do: str = "") -> dict[str, Any]:
-    drops = [{"reason": reason, "database": None, "frames": 1, "last_s": last_s, "do": do}]
+def drop(
+    reason: str, last_s: float | None = None, rate: float | None = None, do: str = "", database: str | None = None
+) -> dict[str, Any]:
+    drops = [{"reason": reason, "database": database, "frames": 1, "last_s": last_s, "do": do}]
     return {"drops": drops, "rates": {(reason, None): rate}}
 
 
@@ -149,7 +151,18 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
             f"{HOP} is not reached: refused, and 47 dialogs wait for it, the first for 23 s",
         ),
         (database(oldest_waiting_s=61.0, waiting_messages=7), "notice", "7 messages of orders not acknowledged"),
-        (queue(is_receive_enabled=False), "notice", "the queue Q of orders is off"),
+        (queue(is_receive_enabled=False), "notice", "the queue Q of orders is off: no application can receive"),
+        (queue(is_receive_enabled=False, oldest_s=2.0), "bad", "is off: its first message has waited for 2 s"),
+        (
+            queue(is_receive_enabled=False) | drop("queue disabled", last_s=61.0, database="orders"),
+            "bad",
+            "the queue Q of orders is off: messages that arrive are refused, and their senders keep them",
+        ),
+        (
+            queue(is_receive_enabled=False) | drop("queue disabled", last_s=61.0, database="billing"),
+            "notice",
+            "no application can receive from it",
+        ),
         (
             queue(is_receive_enabled=True, oldest_s=301.0),
             "notice",
