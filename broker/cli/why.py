@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import click
+import msgspec
 
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, Trace, ask_why, trace
@@ -26,7 +27,9 @@ from broker.config.units import plural
 from broker.ddl.render import render_name
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
-from broker.observe.why import WhyAnswer, answer_why, look
+from broker.observe.health import HARMLESS_DROPS, Level, judge
+from broker.observe.status import Status
+from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look
 
 _INDENT, _DEEP = 2, 6  # columns
 LISTED_MAX = 20  # conversations that are asked about, the oldest
@@ -58,7 +61,8 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     Show where a conversation or message is, why, and what to do.
 
     Without ID, lists why messages wait at a running instance to be acknowledged, for a next hop or to be received, and
-    why dialogs have failed: a row for each cause, with the oldest conversation. ID is a conversation_handle, a
+    why dialogs have failed: a row for each cause, with the oldest conversation. Also reports frames that are dropped
+    there, and a database whose write lock another process holds. ID is a conversation_handle, a
     conversation_id, or the message_id of a frame that is held at the first instance or recorded in the journal of the
     configuration. Asks every instance on the path, on port 9422 of its host or where --admin says. When no daemon
     answers, reads the files of the configuration.
@@ -71,12 +75,15 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     """
     directory = Directory(where, credentials=credentials())
     if guid is None:
-        rows = list(_waiting(admin_client(config, socket), directory))
+        client = admin_client(config, socket)
+        status = client.get("/v1/status")
+        rows = list(_waiting(client, status, directory))
         if output == "json":
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
-            click.echo("" if rows else NOTHING_WAITS, nl=not rows)
+            print_lines([] if rows else [TextLine(NOTHING_WAITS)])
+            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status)))
         return
     first, note = _first(config, socket, guid)
     journalled = None
@@ -99,11 +106,28 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
         print_lines(_lines(found, guid, note))
 
 
-def _waiting(client: AdminClient, directory: Directory) -> Iterator[dict[str, object]]:
+def _besides(status: Status) -> Iterator[str]:
+    """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
+    for finding in judge(status).findings:
+        if finding.about == "database" and finding.level is Level.BAD:
+            yield f"but {finding.what}; broker status shows what to do"
+    dropped = [
+        f"{drop.frames:,} {drop.reason}, the last {drop.last_s:.0f} s ago"
+        for drop in status.drops or ()
+        if drop.reason not in HARMLESS_DROPS and drop.last_s is not None and drop.last_s < DROP_SECONDS
+    ]
+    if dropped:
+        counts = "; ".join(dropped)
+        yield f"but frames are dropped here, and their senders keep them: {counts}; broker status shows what to do"
+    if status.forwarding.enabled:
+        yield "a gateway does not know what waits at other instances: run broker why at the sender"
+
+
+def _waiting(client: AdminClient, status: Mapping[str, Any], directory: Directory) -> Iterator[dict[str, object]]:
     """A row for each cause that holds the `LISTED_MAX` oldest conversations, the oldest first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     known: set[str | None] = set()
-    for since, guid, service, database, messages in sorted(_conversations(client))[:LISTED_MAX]:
+    for since, guid, service, database, messages in sorted(_conversations(client, status))[:LISTED_MAX]:
         answer = ask_why(client, UUID(guid))
         found = trace(answer, directory) if answer.is_known else None  # acknowledged by now
         if found is None or found.conversation_id in known:
@@ -125,9 +149,9 @@ def _waiting(client: AdminClient, directory: Directory) -> Iterator[dict[str, ob
     yield from rows.values()
 
 
-def _conversations(client: AdminClient) -> Iterator[tuple[str, str, str, str, int]]:
+def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, int]]:
     """Since when, GUID, service, database and messages of the oldest conversations here that wait."""
-    for database, known in client.get("/v1/status")["databases"].items():
+    for database, known in status["databases"].items():
         queues = [_ARRIVED.format(render_name(queue["name"])) for queue in known["queues"] or ()]
         for query in (_SENT, *queues):
             yield from ((*row[:3], database, row[3]) for row in client.sql(query, database)["rows"])

@@ -66,7 +66,10 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         known = told(A, finding("a", cause, Severity.WAITING), sides=[holding()])
         known = msgspec.structs.replace(known, conversation_id=str(UUID(int=10 + number)))
         daemon.answers[f"/v1/why/{UUID(guid)}"] = (200, msgspec.to_builtins(known))
-    daemon.answers["/v1/status"] = (200, {"databases": {"orders": {"queues": [{"name": "Q]"}]}}})
+    daemon.answers["/v1/status"] = (
+        200,
+        {"databases": {"orders": {"queues": [{"name": "Q]"}]}}, "forwarding": {"enabled": False}},
+    )
     daemon.answers["/v1/sql"] = (
         200,
         lambda question: {
@@ -90,7 +93,30 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
     assert [("orders", 1, 1), ("orders", 2, 5), ("msdb", 1, 5)] == [
         (one["database"], one["dialogs"], one["messages"]) for one in listed
     ]
-    assert (0, f"{NOTHING_WAITS}\n") == (nothing.exit_code, nothing.stdout)
+    assert (0, NOTHING_WAITS) == (nothing.exit_code, " ".join(nothing.stdout.split()))
+
+
+def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is_locked(fake_admin: Any) -> None:
+    """A gateway knows of no message that its sender keeps."""
+    drops = [
+        {"reason": "no route", "frames": 3, "last_s": 5.2},
+        {"reason": "malformed", "frames": 1, "last_s": 500.0},
+        {"reason": "duplicate", "frames": 9, "last_s": 1.0},
+    ]
+    locked = {"queues": [], "write_lock": {"waiting_s": 7.0, "pid": 12, "process": "sqlite3"}}
+    fake_admin.answers["/v1/status"] = (
+        200,
+        {"databases": {"orders": locked}, "drops": drops, "forwarding": {"enabled": True}},
+    )
+    fake_admin.answers["/v1/sql"] = (200, {"rows": []})
+
+    done = run("why", "--socket", fake_admin.path)
+
+    text = " ".join(done.stdout.split())
+    assert (0, True) == (done.exit_code, text.startswith(f"{NOTHING_WAITS} but process 12 (sqlite3) has kept a write"))
+    assert "but frames are dropped here, and their senders keep them: 3 no route, the last 5 s ago; broker" in text
+    assert text.endswith("run broker why at the sender")
+    assert [] == json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
 
 
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:
