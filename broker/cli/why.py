@@ -62,10 +62,11 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
 
     Without ID, lists why messages wait at a running instance to be acknowledged, for a next hop or to be received, and
     why dialogs have failed: a row for each cause, with the oldest conversation. Also reports frames that are dropped
-    there, and a database whose write lock another process holds. ID is a conversation_handle, a
-    conversation_id, or the message_id of a frame that is held at the first instance or recorded in the journal of the
-    configuration. Asks every instance on the path, on port 9422 of its host or where --admin says. When no daemon
-    answers, reads the files of the configuration.
+    there, and a database whose write lock another process holds.
+
+    ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first instance or
+    recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host or where
+    --admin says. When no daemon answers, reads the files of the configuration.
 
     Exit codes: 0 shown, 3 the id is not known here, 4 no daemon answers and there is no configuration.
 
