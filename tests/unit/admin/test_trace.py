@@ -337,7 +337,7 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
             "next hop not reached",
             "start the instance at tcp://c:4022",
         ),
-        (place("b", 2, None, service="T"), "service not here", "CREATE SERVICE [S]"),
+        (place("b", 2, None, service="T"), "service not here", "CREATE ROUTE [S] WITH SERVICE_NAME = 'S'"),
     ],
 )
 def test_what_an_instance_on_the_way_would_do(hop: Any, cause: str, remedy: str) -> None:
