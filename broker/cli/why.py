@@ -121,7 +121,7 @@ def _besides(status: Status) -> Iterator[str]:
         counts = "; ".join(dropped)
         yield f"but frames are dropped here, and their senders keep them: {counts}; broker status shows what to do"
     if status.forwarding.enabled:
-        yield "a gateway does not know what waits at other instances: run broker why at the sender"
+        yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 
 
 def _waiting(client: AdminClient, status: Mapping[str, Any], directory: Directory) -> Iterator[dict[str, object]]:
