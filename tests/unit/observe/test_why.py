@@ -291,8 +291,9 @@ AT_ORDERS = "at orders-1, with broker sql, and in its script:"
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
-POISON = PoisonShown(3, 5, AT, AT, "ValueError: x")
+POISON, ONCE = PoisonShown(3, 5, AT, AT, "ValueError: x"), PoisonShown(3, 1, AT, None, "E")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
+ERROR = side(state="ER", error_code=-8490, error_text="none")
 
 
 def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding]:
@@ -300,100 +301,54 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
 
 
 @pytest.mark.parametrize(
-    ("one", "route", "cause", "severity", "words"),
+    ("one", "route", "cause", "severity", "why", "remedy"),
     [
-        (holding(), NO_ROUTE, "no route", TROUBLE, ("no route", "CREATE ROUTE [S]")),
-        (
-            holding(),
-            DOWN,
-            "next hop not reached",
-            TROUBLE,
-            ("by route r, the next hop tcp://two:4022 is not reached: Connection", "start the instance"),
-        ),
-        (
-            holding(),
-            DENIED,
-            "next hop not reached",
-            TROUBLE,
-            ("no GRANT CONNECT", "at the instance at tcp://two:4022, with broker sql"),
-        ),
-        (
-            holding(status="sent; refused by the next hop: pool limit exceeded (11289)"),
-            GOOD,
-            "pool limit exceeded",
-            TROUBLE,
-            ("tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
-        ),
-        (
-            holding(status="sent; refused by the next hop: service not here (9796), answered by c (CN=c)"),
-            GOOD,
-            "service not here",
-            TROUBLE,
-            (
-                "by route r, tcp://two:4022 takes none",
-                "if another instance was meant, correct the address of the route",
-            ),
-        ),
-        (
-            holding(status="refused by the next hop: hops exhausted (11285)"),
-            None,
-            "hops exhausted",
-            TROUBLE,
-            ("the next hop takes none", "raise endpoint.max_hops"),
-        ),
-        (
-            holding(status="sent; refused by the next hop: already held (11288)"),
-            GOOD,
-            "already held",
-            TROUBLE,
-            (
-                "tcp://two:4022 has copies of them that wait there",
-                "broker why at tcp://two:4022 shows what the copies wait for: a next hop that does not accept them, or",
-            ),
-        ),
-        (
-            holding(status="refused by the next hop: not permitted: no GRANT SEND ON SERVICE::[S] TO [CN=a] (11215)"),
-            GOOD,
-            "not permitted",
-            TROUBLE,
-            (
-                "no GRANT SEND ON SERVICE::[S] TO [CN=a]",
-                "at tcp://two:4022, with broker sql, and in its script: USE [msdb]; GRANT SEND",
-            ),
-        ),
-        (holding(), GOOD, "not acknowledged", WAITING, ("sent and not acknowledged yet", "nothing, unless it lasts")),
-        (side(send_sequence=3), GOOD, "acknowledged", FINE, ("a database of S has stored it", "")),
-        (side(), GOOD, "nothing sent", FINE, ("the far side learns of a dialog", "")),
-        (side(is_initiator=False, receive_sequence=2), GOOD, "received", FINE, ("has sent nothing in this dialog", "")),
-        (
-            side(is_initiator=False, receive_sequence=1),
-            NO_ROUTE,
-            "no way back",
-            TROUBLE,
-            ("no route", "CREATE ROUTE [S]"),
-        ),
-        (
-            side(state="ER", error_code=-8490, error_text="none"),
-            GOOD,
-            "error -8490",
-            TROUBLE,
-            ("says so: none", "CREATE SERVICE [S]"),
-        ),
-        (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, ("says so", "begin a new dialog")),
-        (side(state="ER"), GOOD, "error", TROUBLE, ("has been received, and is not kept", "END CONVERSATION")),
+        (holding(), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE ROUTE [S]"),
+        (holding(), DOWN, "next hop not reached", TROUBLE, "the next hop tcp://two:4022 is not", "start the instance"),
+        (holding(), DENIED, "next hop not reached", TROUBLE, "no GRANT CONNECT", "at the instance at tcp://two:4022"),
+        (holding(), GOOD, "not acknowledged", WAITING, "sent and not acknowledged yet", "nothing, unless it lasts"),
+        (side(send_sequence=3), GOOD, "acknowledged", FINE, "a database of S has stored it", ""),
+        (side(), GOOD, "nothing sent", FINE, "the far side learns of a dialog", ""),
+        (side(is_initiator=False, receive_sequence=2), GOOD, "received", FINE, "has sent nothing in this dialog", ""),
+        (side(is_initiator=False, receive_sequence=1), NO_ROUTE, "no way back", TROUBLE, "no route", "CREATE ROUTE"),
+        (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
+        (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
+        (side(state="ER"), GOOD, "error", TROUBLE, "has been received, and is not kept", "END CONVERSATION"),
     ],
 )
 def test_what_one_side_sends(
-    one: SideShown, route: ExplainAnswer | None, cause: str, severity: Severity, words: tuple[str, str]
+    one: SideShown, route: ExplainAnswer, cause: str, severity: Severity, *, why: str, remedy: str
 ) -> None:
-    """`words` are in the reason, and in the remedy."""
     first = found(one, route)[0]
 
     assert ("orders-1", "orders", cause, severity) == (first.instance, first.database, first.cause, first.severity)
-    assert words[0] in first.why
-    assert words[1] in first.remedy
+    assert (why in first.why, remedy in first.remedy) == (True, True)
     assert first.symptom
     assert first.next
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "remedy"),
+    [
+        ("pool limit exceeded (11289)", "by route r, tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
+        ("hops exhausted (11285)", "by route r, tcp://two:4022 takes none", "raise endpoint.max_hops"),
+        ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 takes none", "correct the address of the"),
+        (
+            "already held (11288)",
+            "tcp://two:4022 has copies of them",
+            "broker why at tcp://two:4022 shows what the copies",
+        ),
+        (f"not permitted: {GRANT} (11215)", GRANT, "at tcp://two:4022, with broker sql, and in its script: USE [msdb]"),
+    ],
+)
+def test_what_the_next_hop_refuses_has_its_reason_and_remedy(reason: str, why: str, remedy: str) -> None:
+    refused = holding(status=f"sent; refused by the next hop: {reason}")
+
+    first, without_a_route = found(refused)[0], found(refused, None)[0]
+
+    assert (TROUBLE, reason[: len(first.cause)]) == (first.severity, first.cause)
+    assert (why in first.why, remedy in first.remedy) == (True, True)
+    assert "the next hop" in without_a_route.why
 
 
 @pytest.mark.parametrize("route", [GOOD, NO_ROUTE, DOWN], ids=["good", "no route", "down"])
@@ -431,27 +386,21 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
         (UNREAD, "waiting for RECEIVE", TROUBLE, "no reader runs", "start the application that receives from Q"),
         (UNREAD | {"readers": 2}, "waiting for RECEIVE", WAITING, "2 reader processes", "broker run"),
         (UNREAD | {"is_receive_enabled": False}, "queue off", TROUBLE, "is OFF", "ALTER QUEUE [Q] WITH STATUS = ON"),
-        (
-            {"unconfirmed": 1},
-            "not confirmed",
-            WAITING,
-            "is an exclusive target",
-            "whether the initiator can be reached",
-        ),
+        ({"unconfirmed": 1}, "not confirmed", WAITING, "is an exclusive target", "whether the initiator can be"),
         (UNREAD | {"is_taken": True}, "being read", WAITING, "has the conversation group", "unless it lasts"),
         (
-            {"poison": POISON, "quarantined": 4},
+            {"poison": POISON},
             "in quarantine",
             TROUBLE,
-            "message 3 made its reader fail 5 times in a row",
-            "broker quarantine resume -d orders HANDLE",
+            "message 3 made its reader fail 5 times",
+            "quarantine resume -d",
         ),
         (
-            {"poison": PoisonShown(3, 1, AT, None, "E"), "ready": 1},
+            {"poison": ONCE, "ready": 1},
             "tried again",
             WAITING,
-            "made its reader fail once",
-            "correct the program that receives from Q, by this error",
+            "its reader fail once",
+            "correct the program that receives",
         ),
         ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not arrived whole", "unless it lasts"),
         ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "END CONVERSATION"),
