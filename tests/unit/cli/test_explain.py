@@ -86,9 +86,6 @@ def test_the_answer_is_a_page_or_the_json_of_the_api(fake_admin: Any) -> None:
         assert 3 == explain_by(fake_admin, "--to", "S", "-o", output, told=plain(LOST)).exit_code
 
 
-# --- offline ---
-
-
 SCRIPT = """\
 CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q;
 CREATE ROUTE far WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://far:4022';
@@ -134,9 +131,6 @@ def test_where_no_daemon_answers_the_configuration_is_read_and_that_is_said(desc
     assert "orders.sql:1:" in mistaken.stderr
 
 
-# --- from instance to instance ---
-
-
 def test_through_goes_on_where_somebody_said_and_ends_with_the_whole_way(fake_admin: Any, fake_port: Any) -> None:
     fake_port.answers["/v1/explain"] = (200, plain(LOST) | {"instance": "two", "broker_instance": str(UUID(int=2))})
 
@@ -162,9 +156,6 @@ def test_through_ends_well_where_knowledge_ends_and_badly_in_a_loop(fake_admin: 
     assert (3, True) == (loop.exit_code, json.loads(loop.stdout)["sentence"].startswith("one -> one: a loop"))
 
 
-# --- in a terminal ---
-
-
 ORDERS, ONE, TWO = UUID(int=0x0D << 64), UUID(int=1 << 64), UUID(int=2 << 64)
 CONVERSATION = UUID(int=0xC << 64)
 FAR_HOST, NEAR, ME = NetworkAddress("far.example"), NetworkAddress("near.example"), NetworkAddress("me")
@@ -187,16 +178,12 @@ def tell(
     return explain(RoutingFacts(to_broker_instance=instance, conversation_id=CONVERSATION.bytes, **asked), here, names)
 
 
-def read(explanation: Explanation, *, width: int = 80, drawn: bool = False, note: str = "") -> str:
+def read(explanation: Explanation, *, width: int = 80) -> str:
     """What is on a terminal of that width."""
     file = io.StringIO()
-    told = structs.replace(
-        answer(place(), ExplainRequest("S", conversation=GUID)),
-        instance="shop",
-        explanation=explanation,
-        is_conversation_drawn=drawn,
-    )
-    print_lines(explanation_lines(told, note), Terminal(file, width=width))
+    told = answer(place(), ExplainRequest("S", conversation=GUID))
+    told = structs.replace(told, instance="shop", explanation=explanation)
+    print_lines(explanation_lines(told, ""), Terminal(file, width=width))
     return file.getvalue()
 
 
@@ -274,18 +261,6 @@ def test_the_draw_is_a_table_with_the_winner_first() -> None:
 )
 def test_a_page_shows(text: str, shown: list[str]) -> None:
     assert [] == [fragment for fragment in shown if fragment not in text]
-
-
-@pytest.mark.parametrize(
-    ("routes", "remarks"),
-    [("a", ["", " (drawn; same for others)"]), ("ab", [" (others may differ)", " (drawn; others may differ)"])],
-)
-def test_whether_the_conversation_counts_is_told(routes: str, remarks: list[str]) -> None:
-    told = tell([Route(name, FAR_HOST if name == "a" else NEAR, "Billing") for name in routes])
-
-    pages = [read(told, drawn=drawn) for drawn in (False, True)]
-
-    assert all(f"  conversation {CONVERSATION}{r}\n" in page for page, r in zip(pages, remarks, strict=True))
 
 
 def test_permissions_of_a_peer_stand_before_the_routes_and_the_missing_statement_in_the_answer() -> None:

@@ -120,9 +120,6 @@ def test_the_answer_has_the_question_and_the_instance() -> None:
     assert 2 == len({one.explanation.conversation_id for one in drawn})
 
 
-# --- conversations that live here ---
-
-
 @pytest.fixture
 def orders(tmp_path: Path) -> Path:
     path = tmp_path / "orders.db"
@@ -173,9 +170,6 @@ def test_a_conversation_that_is_not_in_the_databases_asked_about_is_8426(orders:
         assert 8426 == caught.value.number
     with pytest.raises(BadRequestError, match="name the service"):
         find_contact(place("orders"), ExplainRequest())
-
-
-# --- places ---
 
 
 SCRIPT = "CREATE QUEUE Q; CREATE SERVICE [//a] ON QUEUE Q; CREATE ROUTE far WITH ADDRESS = 'tcp://far:4022';"
