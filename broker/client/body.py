@@ -17,6 +17,7 @@ Sources: docs/protocol.md, section 4, "MESSAGE"; W3C Trace Context.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -25,10 +26,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from broker.client.arguments import check_text
-from broker.client.temporary import temporary_directory, temporary_file
 from broker.client.transaction import look
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.protocol.envelope import (
@@ -55,6 +55,7 @@ _LENGTH = (
     " WHERE endpoint_id = ? AND message_sequence_number = ? AND fragment_number < ?"
 )
 _TRACE = int(Flag.TRACE)
+_WITHOUT_NAMELESS = {errno.EOPNOTSUPP, errno.EISDIR}  # of a file system that makes no nameless files
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Headers: TypeAlias = Mapping[str, str]
@@ -295,8 +296,7 @@ class LargeBody:
                 file.flush()
                 copy = Copy(os.dup(file.fileno()))
         except OSError as error:
-            problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
-            raise StoreUnavailableError(temporary_directory(), problem) from error
+            raise not_kept(error) from error
         return LargeBody(self.db, self.endpoint_id, self.sequence, self.count, copy)
 
     def pieces(self) -> Iterator[bytes]:
@@ -343,3 +343,36 @@ class _CopyReader(io.RawIOBase):
         buffer[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
+
+
+# --- files without a name: `tempfile` takes longer to import than all of sending and receiving ---
+
+
+def temporary_file() -> BinaryIO:
+    """
+    A file without a name in the directory that TMPDIR names, or /tmp; for its owner alone, to write and to read.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    directory, flags = _temporary_directory(), os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(directory, flags | os.O_TMPFILE, 0o600)
+    except OSError as error:
+        if error.errno not in _WITHOUT_NAMELESS:
+            raise
+        name = f"{directory}/broker-{os.urandom(16).hex()}"
+        descriptor = os.open(name, flags | os.O_CREAT, 0o600)
+        os.unlink(name)  # noqa: PTH108 - pathlib takes longer to import than this module
+    return os.fdopen(descriptor, "w+b")
+
+
+def not_kept(error: OSError) -> StoreUnavailableError:
+    """The error of a body for which there is no temporary file, or none large enough."""
+    return StoreUnavailableError(
+        _temporary_directory(), f"a body cannot be kept in a temporary file: {error.strerror or error}"
+    )
+
+
+def _temporary_directory() -> str:
+    return os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - nothing in it is opened by a name that can be guessed

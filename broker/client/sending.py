@@ -27,12 +27,11 @@ from typing import IO, Any, Self, TypeAlias
 
 from broker import conversation
 from broker.client.arguments import check_name, unknown_handle
-from broker.client.body import Body, Bytes, Carried, Headers, carried, read_body
-from broker.client.temporary import temporary_directory, temporary_file
+from broker.client.body import Body, Bytes, Carried, Headers, carried, not_kept, read_body, temporary_file
 from broker.client.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule
 from broker.conversation.state import CAN_SEND, ConversationState
-from broker.errors import ConversationError, StoreUnavailableError
+from broker.errors import ConversationError
 from broker.store.sqlite.dialog_rules import message_rule
 from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.transaction import ask, plain
@@ -333,8 +332,7 @@ class Spool:
             self._file.write(written)
             self._file.flush()
         except OSError as error:
-            problem = f"a body cannot be kept in a temporary file: {error.strerror or error}"
-            raise StoreUnavailableError(temporary_directory(), problem) from error
+            raise not_kept(error) from error
         self._batch, self._batch_bytes = [], 0
 
     def _records(self) -> Iterator[_Record]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sqlite3
 import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, get_current_span, use_span
 
-from broker.client.body import Carried, LargeBody, carried, context_of, headers_of, joined, read_body
+from broker.client.body import Carried, LargeBody, carried, context_of, headers_of, joined, read_body, temporary_file
 from broker.client.dialog import Dialog, send
 from broker.errors import ConversationError
 from broker.protocol.layout import HEADERS_MAX, HEADERS_MAX_BYTES, Flag
@@ -232,3 +234,24 @@ def test_body_whose_fragments_are_gone_says_when_to_read_it(body: LargeBody) -> 
     for read in (file.read, body.open().read, body.length):
         with pytest.raises(ValueError, match="before the transaction that received it ends"):
             read()
+
+
+@pytest.mark.parametrize("refusal", [None, 95, 21], ids=["nameless", "not supported", "an old kernel"])
+def test_file_has_no_name_and_keeps_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None
+) -> None:
+    plain = os.open
+
+    def open_named(path: str, flags: int, mode: int) -> int:
+        if refusal is not None and flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(refusal, "refused")
+        return plain(path, flags, mode)
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(os, "open", open_named)
+
+    with temporary_file() as file:
+        file.write(b"body")
+        file.seek(0)
+
+        assert (b"body", [], 0o600) == (file.read(), list(tmp_path.iterdir()), os.fstat(file.fileno()).st_mode & 0o777)
