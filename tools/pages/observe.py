@@ -57,7 +57,8 @@ def views() -> str:
 
 def _view(name: str, text: ViewText, columns: list[str]) -> Iterator[str]:
     if sorted(columns) != sorted([*text.columns, *text.own]):
-        raise ValueError(f"{name}: the columns with a text are not {columns}")
+        differing = sorted({*columns} ^ {*text.columns, *text.own})
+        raise ValueError(f"{name}: in broker/observe/views.toml a text is missing, or one too many, for {differing}")
     yield f"## {name}"
     yield f"*Instance.* {text.about}" if text.is_instance else text.about
     rows = ((f"*`{one}`*", text.own[one]) if one in text.own else (f"`{one}`", text.columns[one]) for one in columns)

@@ -23,7 +23,14 @@ from broker.store.sqlite import migration
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.ledger import ACKNOWLEDGED, REPLAY_GUARD, SENT
 from broker.store.sqlite.migration import make_tables
-from broker.store.sqlite.schema import LARGE_BYTES, PART_BYTES, SCHEMA_VERSION, has_schema, schema_version
+from broker.store.sqlite.schema import (
+    LARGE_BYTES,
+    OLDEST_VERSION,
+    PART_BYTES,
+    SCHEMA_VERSION,
+    has_schema,
+    schema_version,
+)
 from broker.store.sqlite.side import SideTable
 from broker.store.sqlite.transaction import writing
 from tests.support import version_1
@@ -309,7 +316,7 @@ def test_a_version_that_is_not_known_is_refused_and_the_file_stays(old: Path, ve
     assert before == content(old)
 
 
-# --- versions 2 to 7 ----------------------------------------------------------------------------------------
+# --- later versions -------------------------------------------------------------------------------------------
 
 GROWN = {"broker_transmission": 1, "broker_message": 1, "broker_tombstone": 1 + len(SINCE_7)}  # columns since version 4
 COLUMNS = "schema_version, starts, file_number, epoch, fragment_size, certificate"
@@ -344,10 +351,10 @@ def drop(db: sqlite3.Connection, table: str, *columns: str) -> None:
         db.execute(f"ALTER TABLE broker_{table} DROP COLUMN {column}")
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("version", range(OLDEST_VERSION + 1, SCHEMA_VERSION))
 def test_later_versions_get_what_is_new_and_keep_everything_else(tmp_path: Path, version: int) -> None:
     path = older(tmp_path / "older.db", version)
-    grown = GROWN if version <= 4 else {"broker_tombstone": {5: 1 + len(SINCE_7), 6: len(SINCE_7), 7: 0}[version]}
+    grown = GROWN if version <= 4 else {"broker_tombstone": {5: 1 + len(SINCE_7), 6: len(SINCE_7)}.get(version, 0)}
     with closing(sqlite3.connect(path)) as db:
         tables = rows(db, "SELECT name FROM sqlite_master WHERE type = 'table'")
         before = {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in tables if name != "broker_database"}
