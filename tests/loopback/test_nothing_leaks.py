@@ -409,7 +409,7 @@ def misconfigure(system: System) -> None:
         endpoint = (
             f'listen = ["127.0.0.1:0"]\nencryption = "required"\ncertificate = {certificate}\nprivate_key = {key}'
         )
-        path.write_text(f'[instance]\nstate_dir = "wrong"\n[endpoint]\nencryption = "required"\n{endpoint}\n')
+        path.write_text(f'[instance]\nstate_dir = "wrong"\n[endpoint]\n{endpoint}\n')
         system.hear(f"check {number}", "check", "-c", str(path))
         system.hear(f"serve {number}", "serve", "-c", str(path))
 
