@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,8 @@ from broker.net.link import CONTROL_MAX_BYTES
 from broker.protocol.frame import Hello, Ping, Pong, encode_link
 from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology
+from tests.support.descriptors import allow_descriptors
 from tests.support.loopback import message, raw
-
-SPARE = 200  # for what a process has open besides
-
-
-def allow_descriptors(wanted: int) -> int:
-    """Raise the soft limit, which child processes inherit; how many of the wanted sockets may be opened now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < wanted + SPARE:
-        soft = hard if hard != resource.RLIM_INFINITY and hard < wanted + SPARE else wanted + SPARE
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(wanted, soft - SPARE)
-
 
 LINKS = int(os.environ.get("BROKER_TEST_LINKS", "200"))
 MIB = 1 << 20
