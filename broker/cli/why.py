@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import click
@@ -32,7 +33,8 @@ from broker.observe.status import Status
 from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look
 
 _INDENT, _DEEP = 2, 6  # columns
-LISTED_MAX = 20  # conversations that are asked about, the oldest
+ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
+LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
     f"SELECT TOP {LISTED_MAX} MIN(enqueue_time), conversation_handle, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.transmission_queue GROUP BY conversation_handle, to_service_name ORDER BY 1"
@@ -45,6 +47,8 @@ _HELD = (
     f"SELECT TOP {LISTED_MAX} MAX(held_ms), conversation_id, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.dm_broker_forwarded_messages GROUP BY conversation_id, to_service_name ORDER BY 1 DESC"
 )
+_Waiting: TypeAlias = tuple[str, str, str, str, int]
+"""A conversation: since when it waits, GUID, service, database and messages."""
 NOTHING_WAITS = (
     "nothing waits: not to be acknowledged, not for a next hop, not to be received; and no dialog has failed"
 )
@@ -61,8 +65,9 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     Show where a conversation or message is, why, and what to do.
 
     Without ID, lists why messages wait at a running instance to be acknowledged, for a next hop or to be received, and
-    why dialogs have failed: a row for each cause, with the oldest conversation. Also reports frames that are dropped
-    there, and a database whose write lock another process holds.
+    why dialogs have failed: a row for each cause, with the oldest conversation. Asks about twenty, the oldest of each
+    service in turn, and says when there are more. Also reports frames that are dropped there, and a database whose
+    write lock another process holds.
 
     ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first instance or
     recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host or where
@@ -78,12 +83,16 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     if guid is None:
         client = admin_client(config, socket)
         status = client.get("/v1/status")
-        rows = list(_waiting(client, status, directory))
+        waiting = sorted(_conversations(client, status))
+        rows = list(_causes(client, waiting, directory))
         if output == "json":
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
             print_lines([] if rows else [TextLine(NOTHING_WAITS)])
+            if len(waiting) > ASKED_MAX:
+                note = f"{ASKED_MAX} of {len(waiting):,} dialogs were asked about, the oldest of each service in turn"
+                print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
             print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status)))
         return
     first, note = _first(config, socket, guid)
@@ -124,11 +133,16 @@ def _besides(status: Status) -> Iterator[str]:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 
 
-def _waiting(client: AdminClient, status: Mapping[str, Any], directory: Directory) -> Iterator[dict[str, object]]:
-    """A row for each cause that holds the `LISTED_MAX` oldest conversations, the oldest first."""
+def _causes(client: AdminClient, waiting: Sequence[_Waiting], directory: Directory) -> Iterator[dict[str, object]]:
+    """A row for each cause that holds `ASKED_MAX` of the conversations, the oldest of each service, oldest first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     known: set[str | None] = set()
-    for since, guid, service, database, messages in sorted(_conversations(client, status))[:LISTED_MAX]:
+    of_service: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for one in waiting:
+        ranked.append((of_service[one[2:4]], one))
+        of_service[one[2:4]] += 1
+    for since, guid, service, database, messages in sorted(one for _, one in sorted(ranked)[:ASKED_MAX]):
         answer = ask_why(client, UUID(guid))
         found = trace(answer, directory) if answer.is_known else None  # acknowledged by now
         if found is None or found.conversation_id in known:
@@ -150,8 +164,8 @@ def _waiting(client: AdminClient, status: Mapping[str, Any], directory: Director
     yield from rows.values()
 
 
-def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, int]]:
-    """Since when, GUID, service, database and messages of the oldest conversations here that wait."""
+def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_Waiting]:
+    """The oldest conversations here that wait."""
     for database, known in status["databases"].items():
         queues = [_ARRIVED.format(render_name(queue["name"])) for queue in known["queues"] or ()]
         for query in (_SENT, *queues):

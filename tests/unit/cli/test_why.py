@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
-from broker.cli.why import NOTHING_WAITS
+from broker.cli.why import ASKED_MAX, NOTHING_WAITS
 from broker.observe.why import Severity
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
@@ -94,6 +94,31 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         (one["database"], one["dialogs"], one["messages"]) for one in listed
     ]
     assert (0, NOTHING_WAITS) == (nothing.exit_code, " ".join(nothing.stdout.split()))
+
+
+def test_many_dialogs_for_one_service_do_not_hide_the_cause_of_another(fake_admin: Any) -> None:
+    guids = [str(UUID(int=number)) for number in range(1, 3 * ASKED_MAX)]
+    rows = [[f"2026-03-01 12:{number:02}", guid, "S", 1] for number, guid in enumerate(guids)]
+    rows[-1][2] = "T"  # the youngest
+    for guid in guids:
+        cause = "down" if guid == guids[-1] else "not acknowledged"
+        known = told(A, finding("a", cause, Severity.WAITING), sides=[holding()])
+        known = msgspec.structs.replace(known, conversation_id=guid)
+        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
+    fake_admin.answers["/v1/status"] = (
+        200,
+        {"databases": {"orders": {"queues": []}}, "forwarding": {"enabled": False}},
+    )
+    fake_admin.answers["/v1/sql"] = (
+        200,
+        lambda q: {"rows": rows if "sys.transmission_queue" in q["statement"] else []},
+    )
+
+    done = " ".join(run("why", "--socket", fake_admin.path).stdout.split())
+
+    assert f"{guids[-1]}: 1 message to T in orders" in done
+    assert f"and {ASKED_MAX - 2} other dialogs for the same cause" in done
+    assert f"{ASKED_MAX} of {len(guids)} dialogs were asked about" in done
 
 
 def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is_locked(fake_admin: Any) -> None:
