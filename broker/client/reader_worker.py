@@ -61,6 +61,7 @@ RECORD_SECONDS = 1.0  # between two records of what the readers do, for the view
 LONGEST_WAIT = 60.0  # seconds after which an idle reader looks in any case
 PAUSE_SECONDS = (0.5, 30.0)  # of rest after the store failed: first, and at most
 
+_HERE = str(Path(__file__).parents[1])  # of this package
 _REFUSAL = "the reader commits when the function returns, and rolls back when it raises: leave out {what}"
 _STORE_FAILURES = frozenset(  # primary result codes of SQLite about the file or its users, not about a statement
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY}
@@ -268,6 +269,7 @@ class Work:
 
     def _log_failure(self, message: Message, verdict: Verdict, error: BaseException, now: float) -> None:
         frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(_HERE)] or frames
         fields = {
             "database": self._database.name,
             "queue": self._reader.queue,
@@ -278,7 +280,8 @@ class Work:
             "message_type_name": message.type,
             "batch": len(self.messages),
             "error": type(error).__name__,  # its text may quote a body, and is in broker_failure only
-            "where": f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None,
+            "number": error.number if isinstance(error, ConversationError) else None,
+            "where": f"{own[-1].filename}:{own[-1].lineno}" if own else None,  # in the application
             "failures": verdict.failures,
         }
         if verdict.is_quarantined:

@@ -410,7 +410,7 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
             "the sender learns what is missing and sends it again",
             "nothing, unless it lasts: then ask at the sender",
         )
-    if side.state == _ENDED and not side.held:
+    if side.state == _ENDED and not side.held and not side.quarantined:  # else that is why it is not read
         yield spot.found(
             "far side ended",
             Severity.TROUBLE if not side.ready else Severity.WAITING,

@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.client.reader_pool import Reader, Readers, find_readers, reader, run_readers, run_until_signal
 from broker.client.receiving import Message
@@ -270,6 +271,22 @@ async def test_what_a_function_may_not_do_fails_its_message(
     (failure,) = failures(shop.connect())
     assert error in failure.error
     assert left == handled(shop)
+
+
+async def test_a_call_that_is_refused_is_logged_with_its_number_and_the_line_of_the_function(shop: Shop) -> None:
+    shop.arrived(b"one")
+
+    @reader("OrdersQueue", attempts=1, end_dialogs=False)
+    def handle(_: Any, messages: list[Message]) -> None:
+        messages[0].dialog.end()
+        messages[0].dialog.send(b"too late")
+
+    with capture_logs() as logged:
+        async with reading(handle, shop.path):
+            await until(lambda: is_drained(shop))
+
+    (line,) = [one for one in logged if one["event"] == "dialog quarantined"]
+    assert (8429, True) == (line["number"], line["where"].startswith(__file__))
 
 
 async def test_trouble_with_the_store_is_nobodys_fault(shop: Shop) -> None:

@@ -423,3 +423,9 @@ def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
 
 def test_an_end_of_the_far_side_is_no_finding_while_messages_are_held() -> None:
     assert ["not acknowledged"] == [one.cause for one in found(holding(state="DI"))]
+
+
+def test_an_end_of_the_far_side_that_is_in_quarantine_is_no_finding_of_its_own() -> None:
+    causes = [one.cause for one in found(side(state="DI", quarantined=2, poison=POISON))]
+    assert "in quarantine" in causes
+    assert "far side ended" not in causes
