@@ -299,7 +299,7 @@ def loops_section(digest: Digest) -> Html:
     """Return the section on cycles, each with all frames in it."""
     rows = digest.loops.rows
     if not rows:
-        return section("loops", "Loops", "No frame came to the same gateway twice.")
+        return section("loops", "Loops", "No journal has a frame that came to the same gateway twice.")
     cycles: dict[tuple[str, ...], list[LoopRow]] = {}
     for loop in rows:
         cycles.setdefault(cycle_of(loop.path), []).append(loop)
@@ -517,7 +517,7 @@ def drops_section(digest: Digest) -> Html:
     """Return the section on drops: of what, why and when."""
     axis = digest.timeline
     if axis is None or not digest.drops:
-        return section("drops", "Drops by reason", "No drops: every frame was forwarded or delivered.")
+        return section("drops", "Drops by reason", "No journal has a drop: every frame in them was forwarded or delivered.")
     total = sum(one.total for one in digest.drops)
     lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
     columns = [Column("reason"), number("code", is_aside=True), number("frames"), _plot(axis)]
@@ -550,7 +550,7 @@ def capacity_section(digest: Digest) -> Html:
     """Return the section on the amounts held at once, and the pool that they need."""
     axis, holds = digest.timeline, digest.holds
     if axis is None or not holds.rows:
-        return section("capacity", "Capacity", "No instance held a frame.")
+        return section("capacity", "Capacity", "No journal has a frame that an instance held.")
     first = holds.rows[0]
     lead = join(
         [

@@ -122,10 +122,10 @@ def test_what_is_empty_has_words(spark: SparkSession) -> None:
         "nothing to add up",
         "No frame was seen",
         "No time is known",
-        "No drops",
-        "No frame came to the same gateway twice",
+        "No journal has a drop",
+        "No journal has a frame that came to the same gateway twice",
         "No transmission is known to be lost",
-        "No instance held a frame",
+        "No journal has a frame that an instance held",
         "No service sent a message",
         "No failovers",
     ):
