@@ -517,7 +517,9 @@ def drops_section(digest: Digest) -> Html:
     """Return the section on drops: of what, why and when."""
     axis = digest.timeline
     if axis is None or not digest.drops:
-        return section("drops", "Drops by reason", "No journal has a drop: every frame in them was forwarded or delivered.")
+        return section(
+            "drops", "Drops by reason", "No journal has a drop: every frame there was forwarded or delivered."
+        )
     total = sum(one.total for one in digest.drops)
     lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
     columns = [Column("reason"), number("code", is_aside=True), number("frames"), _plot(axis)]
