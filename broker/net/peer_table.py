@@ -366,15 +366,16 @@ def announced_addresses(
 
 
 _ProcessKey = tuple[bytes, str, bool]
-"""Arbitration, fingerprint of the peer's certificate or "", and whether the peer opened the link."""
+"""Arbitration, principal of the peer's certificate or "", and whether the peer opened the link."""
 
 
 class LinksByProcess:
     """
     Finds two links to one process that were opened from both sides.
 
-    A HELLO says what it likes, so a process is its `arbitration` and what the peer has proved: a peer with another
-    certificate is another process, and takes nothing over. Two links between which a certificate was renewed both stay.
+    A HELLO says what it likes, so a process is its `arbitration` and the principal that the peer has proved: another
+    principal is another process, and takes nothing over. A certificate may be renewed between the two links: both ends
+    have to find the same two, or one closes what the other dials again and again.
     """
 
     def __init__(self) -> None:
@@ -405,7 +406,7 @@ class LinksByProcess:
 def _process_key(link: Link, *, is_accept: bool) -> _ProcessKey:
     assert link.agreement is not None
     identity = link.transport.identity
-    return link.agreement.peer.arbitration, "" if identity is None else identity.fingerprint, is_accept
+    return link.agreement.peer.arbitration, "" if identity is None else identity.principal_name, is_accept
 
 
 class PeerFrameCounts:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
 import pytest
@@ -44,7 +45,8 @@ class FakeLink:
         self.reason = ""
         self.sends = sends
         self.is_accept = is_accept
-        identity = SimpleNamespace(fingerprint=proved, principal_name=proved) if proved else None
+        certificate = str(uuid4())  # renewed before each link
+        identity = SimpleNamespace(fingerprint=certificate, principal_name=proved) if proved else None
         self.transport = SimpleNamespace(identity=identity)
         self.agreement: Agreement | None = agree(OWN, msgspec.structs.replace(PEER, arbitration=arbitration))
 
@@ -337,7 +339,7 @@ def test_duplicate_is_opened_by_the_other_side_and_open() -> None:
     assert None is processes.duplicate_of(ours)
 
 
-def test_peer_with_another_certificate_is_another_process() -> None:
+def test_another_principal_is_another_process_and_a_renewed_certificate_is_not() -> None:
     """A HELLO may claim the arbitration id of another peer."""
     processes = LinksByProcess()
     ours = new_link(is_accept=False, proved="billing")
