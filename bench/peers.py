@@ -17,12 +17,23 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
-from bench.figures import cpu_seconds, pin, unpin
-from bench.forwarding import GENERATOR_CORE, HOP_CORE, FramesLostError, Hop, Scenario, measure, relay, running
+from bench.figures import Row, cpu_seconds, pin, row_of, unpin
+from bench.forwarding import (
+    FLOOD,
+    GENERATOR_CORE,
+    HOP_CORE,
+    RELAY,
+    FramesLostError,
+    Hop,
+    Scenario,
+    measure,
+    relay,
+    running,
+)
+from bench.haproxy import haproxy, program
 from examples.demo.topology import free_port
 
 PAYLOADS = (256, 1024)
@@ -48,25 +59,25 @@ class Line:
     arrival: int
 
 
-def run() -> dict[str, float]:
-    """CPU microseconds a message; the relay's first."""
-    rows = measure([Scenario(payload) for payload in PAYLOADS])
-    figures = {
-        f"{row.subject}, {payload:,} B": row.values["cpu_us"]
-        for payload in PAYLOADS
-        for row in rows
-        if row.case == Scenario(payload).name
-    }
+def measure_peers(*, is_full: bool, tell: Callable[[str], None]) -> list[Row]:
+    """Rows of CPU for a message by payload; the yardstick is the relay of `forwarding`."""
+    del is_full
+    rivals = [haproxy] if program() else []
+    rows = [
+        replace(row, bench="peers") for row in measure([Scenario(size) for size in PAYLOADS], rivals=rivals, tell=tell)
+    ]
     with ExitStack() as stack:
         stack.callback(unpin, os.getpid())
         pin(os.getpid(), GENERATOR_CORE)
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for payload in PAYLOADS:
-            for name, make in (("the relay again", _relayed), ("nats-server", _nats), ("mosquitto, QoS 0", _mosquitto)):
+        for name, make in (("the relay again", _relayed), ("nats-server", _nats), ("mosquitto, QoS 0", _mosquitto)):
+            tell(name)
+            for payload in PAYLOADS:
                 with make(directory, payload) as made:
                     if made is not None:
-                        figures[f"{name}, {payload:,} B"] = _measured(*made)
-    return figures
+                        key = ("peers", Scenario(payload).name, FLOOD, name)
+                        rows.append(row_of(key, "cpu_us", _measured(*made), yardstick=RELAY))
+    return rows
 
 
 Made = Iterator[tuple[Hop, Line] | None]
@@ -85,12 +96,12 @@ def _relayed(_: Path, payload: int) -> Made:
 
 @contextmanager
 def _nats(_: Path, payload: int) -> Made:
-    program = shutil.which("nats-server")
-    if program is None:
+    found = shutil.which("nats-server")
+    if found is None:
         yield None
         return
     port = free_port()
-    with running("nats-server", [program, "-a", HOST, "-p", str(port)], port, 0) as hop, _ends(port) as (here, there):
+    with running("nats-server", [found, "-a", HOST, "-p", str(port)], port, 0) as hop, _ends(port) as (here, there):
         for end, more in ((here, b""), (there, b"SUB b 1\r\n")):
             end.sendall(_NATS_HELLO + more + b"PING\r\n")
             _until(end, lambda told: told.endswith(b"PONG\r\n"))
@@ -101,14 +112,14 @@ def _nats(_: Path, payload: int) -> Made:
 
 @contextmanager
 def _mosquitto(directory: Path, payload: int) -> Made:
-    program = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
+    found = shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")
+    if found is None:
         yield None
         return
     port = free_port()
     config = directory / "mosquitto.conf"
     config.write_text(_MOSQUITTO.format(port=port), encoding="ascii")
-    with running("mosquitto", [program, "-c", str(config)], port, 0) as hop, _ends(port) as (here, there):
+    with running("mosquitto", [found, "-c", str(config)], port, 0) as hop, _ends(port) as (here, there):
         for end, name in ((here, b"a"), (there, b"b")):
             end.sendall(_mqtt(0x10, _MQTT_CONNECT + b"\x00\x01" + name))
             _until(end, lambda told: len(told) == len(b"\x20\x02\x00\x00"))
@@ -148,7 +159,7 @@ def _until(end: socket.socket, is_told: Callable[[bytes], bool]) -> None:
         told += read
 
 
-def _measured(hop: Hop, line: Line) -> float:
+def _measured(hop: Hop, line: Line) -> list[dict[str, float]]:
     for pid in hop.pids:
         pin(pid, HOP_CORE)
     taken = []
@@ -156,8 +167,8 @@ def _measured(hop: Hop, line: Line) -> float:
     for _ in range(ROUNDS):
         before = sum(map(cpu_seconds, hop.pids))
         messages = _flood(hop, line, SECONDS)
-        taken.append((sum(map(cpu_seconds, hop.pids)) - before) / messages * 1e6)
-    return median(taken)
+        taken.append({"cpu_us": (sum(map(cpu_seconds, hop.pids)) - before) / messages * 1e6})
+    return taken
 
 
 def _flood(hop: Hop, line: Line, seconds: float) -> int:

@@ -119,6 +119,7 @@ def _is_number(cell: str) -> bool:
 PERFORMANCE: dict[str, Callable[[], str]] = {
     "forwarding-size": partial(compared, "forwarding", "flood", without=","),
     "forwarding-load": partial(compared, "forwarding", "flood", only="256 B, "),
+    "peers": partial(compared, "peers", "flood"),
     "latency-ping": partial(compared, "latency", "ping"),
     "dialogs": partial(compared, "dialogs", "through a gateway"),
     "replies": partial(compared, "dialogs", "request and reply"),
