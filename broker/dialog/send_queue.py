@@ -18,12 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+from uuid import UUID
 
 from broker.conversation.frames import Contact, Place
 from broker.conversation.outbound import Held, Outbound
 from broker.conversation.window import NEVER
 from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Destination
+from broker.protocol.layout import NO_GUID
 from broker.store.port import LoadedFragments, LoadRequest
 
 QUANTUM_BYTES = 64 * 1024  # one fragment of the default size
@@ -72,6 +74,14 @@ class Sender:
     def decision_key(self) -> tuple[int, str]:
         """Under which its routing decision is cached."""
         return self.endpoint_id, self.contact.far_service
+
+    @property
+    def destination(self) -> str:
+        """The far service, with its broker instance where one is named, and the address that leads there."""
+        instance = self.contact.far_broker_instance
+        named = "" if instance == NO_GUID else f", broker instance {str(UUID(bytes=instance)).upper()}"
+        by = "" if self.next_hop is None else f", sent to {self.next_hop}"
+        return f"{self.contact.far_service}{named}{by}"
 
     @property
     def is_unloaded(self) -> bool:

@@ -149,7 +149,7 @@ class Transmitter:
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
         self._queue = FairQueue()
         self._waiting: dict[int, None] = {}  # senders with no path, in order
-        self._not_stored: dict[int, float] = {}  # senders whose far side stores nothing, and since when
+        self._overdue: dict[int, float] = {}  # senders whose messages are late, refused or not stored; since when
         self._budget = LoadBudget(self.senders, tuning.fragment_size, waiting=self._waiting)
         self._timers = TimerHeap(self._on_timer)
         self._horizon = AckHorizon()
@@ -244,14 +244,14 @@ class Transmitter:
         sender = self.senders.get(endpoint_id)
         if sender is None:
             return
-        now = self._loop.time()
+        now, before = self._loop.time(), sender.outbound.acknowledged
         self._journal.on_acknowledged(endpoint_id, place, now=now, wall=time.time())
         done = sender.on_acknowledged(place, now, held, self.round_trips, self._horizon)
         self.acknowledged[sender.contact.service_name] += done
         self._budget.charge(sender)
         sender.last_rejection = ""
-        if not sender.not_stored:
-            self._not_stored.pop(endpoint_id, None)
+        if sender.outbound.acknowledged > before:
+            self._overdue.pop(endpoint_id, None)
         if sender.outbound.loaded or sender.has_more or sender.is_loading:
             self._arm(sender)
             self._schedule(sender)
@@ -266,9 +266,10 @@ class Transmitter:
         if said.code:
             sender.not_stored = f"{said.reason.strip() or 'no reason given'} ({said.code})"
             sender.not_stored_at = self._loop.time()
-            self._not_stored.setdefault(endpoint_id, sender.not_stored_at)
-        elif self._not_stored.pop(endpoint_id, None) is not None:
+            self._note_overdue(sender, sender.not_stored_at)
+        elif sender.not_stored:
             sender.not_stored = ""
+            self._overdue.pop(endpoint_id, None)
             sender.outbound.rewind()
             self._schedule(sender)
 
@@ -307,8 +308,10 @@ class Transmitter:
                     self._arm(sender)
                     continue
                 reason = rejected.reason.strip() or "no reason given"
-                sender.last_rejection = f"{REFUSED}{reason} ({rejected.code}), answered by {peer}"
+                held = ", where a copy waits" if rejected.code == Disposition.ALREADY_HELD.number else ""
+                sender.last_rejection = f"{REFUSED}{reason} ({rejected.code}), answered by {peer}{held}"
                 sender.rejected_at = now
+                self._note_overdue(sender, now)
                 self._hasten_status(sender)
                 if rejected.code in REFUSALS:
                     self._leave_path(sender, now)
@@ -333,6 +336,7 @@ class Transmitter:
             what = ACK_DROPPED_HERE if frame[KIND_AT] == FrameKind.ACK else DROPPED_HERE
             sender.last_rejection = f"{what}{disposition} ({disposition.number})"
             sender.rejected_at = self._loop.time()
+            self._note_overdue(sender, sender.rejected_at)
             self._hasten_status(sender)
 
     def sealed_later(self, frame: Buffer) -> Secured:
@@ -362,11 +366,18 @@ class Transmitter:
         if self._status_writer.hasten(sender.endpoint_id, self._loop.time()):
             self._wake_writer()
 
+    def _note_overdue(self, sender: Sender, now: float) -> None:
+        """What this dialog has sent is not acknowledged in time, or was refused; until something is acknowledged."""
+        sent_at = sender.outbound.sent_at
+        self._overdue.setdefault(sender.endpoint_id, now if sent_at == -NEVER else sent_at)
+
     def blocked(self) -> dict[str, tuple[int, float]]:
         """
-        The dialogs whose next hop accepts nothing, of the first `BLOCKED_MAX` that wait: by its address, or by the
-        disposition where there is none, how many they are and since when the first of them waits (monotonic seconds).
-        Likewise those whose far side stores nothing, by its service and reason.
+        The dialogs whose messages do not get through, of `BLOCKED_MAX` of each kind: how many they are, and since when
+        the first of them waits (monotonic seconds).
+
+        They are grouped by the address of a next hop that accepts nothing, and otherwise by the far service with the
+        disposition, or with the last reason that is known where the next hop accepts them and none is acknowledged.
         """
         found: dict[str, tuple[int, float]] = {}
         for endpoint_id in islice(self._waiting, BLOCKED_MAX):
@@ -375,15 +386,20 @@ class Transmitter:
             if decision is None:
                 continue  # paths have changed: it is about to be decided again
             is_forwarded = decision.disposition is Disposition.FORWARDED
-            where = str(decision.candidates[0].address) if is_forwarded else decision.disposition.value
+            where = f"{sender.contact.far_service}: {decision.disposition}"
+            where = str(decision.candidates[0].address) if is_forwarded else where
             dialogs, since = found.get(where, (0, NEVER))
             found[where] = dialogs + 1, min(since, sender.blocked_since)
-        for endpoint_id, begun in islice(self._not_stored.items(), BLOCKED_MAX):
+        reasons: dict[str, str] = {}
+        for endpoint_id, begun in islice(self._overdue.items(), BLOCKED_MAX):
+            if endpoint_id in self._waiting:
+                continue
             sender = self.senders[endpoint_id]
-            where = f"{sender.contact.far_service}: {sender.not_stored}"
+            where = sender.destination
             dialogs, since = found.get(where, (0, NEVER))
             found[where] = dialogs + 1, min(since, begun)
-        return found
+            reasons[where] = sender.not_stored or sender.last_rejection or reasons.get(where, "not acknowledged")
+        return {f"{where}: {reasons[where]}" if where in reasons else where: one for where, one in found.items()}
 
     def due_statuses(self) -> dict[int, str | None]:
         """Transmission statuses to write with the next batch, by endpoint_id; None removes one."""
@@ -576,6 +592,7 @@ class Transmitter:
         outbound, now = sender.outbound, self._loop.time()
         resend_due_at = sender.resend_due_at(self._horizon) if outbound.resend_at <= now else NEVER
         if resend_due_at <= now:
+            self._note_overdue(sender, now)
             self._budget.time_out(sender)
             decision = self._decisions.get(sender.decision_key)
             if decision is not None:
@@ -599,7 +616,7 @@ class Transmitter:
         self.senders.pop(sender.endpoint_id, None)
         self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
         self._waiting.pop(sender.endpoint_id, None)
-        self._not_stored.pop(sender.endpoint_id, None)
+        self._overdue.pop(sender.endpoint_id, None)
         self._status_writer.forget(sender.endpoint_id)
         if self._budget:  # memory was freed
             self._wake_writer()

@@ -27,7 +27,7 @@ LATE_SECONDS = 0.25  # by which the event loop was late
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
 REFUSED_SECONDS = 120.0  # for which a queue that is off has dialogs waiting for it: they try again each minute
 UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a finding, as for the alert BrokerQueueOld
-BLOCKED_SECONDS = 10.0  # after which a dialog that waits for its next hop is a finding
+BLOCKED_SECONDS = 10.0  # after which a dialog whose messages do not get through is a finding
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
 HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
@@ -253,11 +253,11 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         if where in status.addresses:
             continue
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
-        yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
+        yield HealthFinding(Level.BAD, "dialog", what, "broker why lists them, each with what to do")
 
 
 def _blocked(status: Status) -> dict[str, tuple[int, float]]:
-    """The dialogs that wait for each next hop for longer than `BLOCKED_SECONDS`, and for how long the first does."""
+    """The dialogs that wait for longer than `BLOCKED_SECONDS`, by what for; how many, and how long the first does."""
     found: dict[str, tuple[int, float]] = {}
     for database in status.databases.values():
         for one in database.blocked:

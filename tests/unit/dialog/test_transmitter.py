@@ -595,6 +595,25 @@ async def test_dialogs_whose_next_hop_accepts_nothing_are_counted_with_their_age
 
 
 @virtual_time
+async def test_dialogs_that_are_not_acknowledged_are_counted_with_the_last_reason_until_something_is() -> None:
+    began = asyncio.get_running_loop().time()
+    stage = await sent(b"a", b"b")
+    stage.transmitter.bind(1, contact(1).bound_to(THERE))
+    at_once = stage.transmitter.blocked()
+
+    stage.transmitter.on_rejected(rejected(1), stage.link, "gw")
+    refused = stage.transmitter.blocked()
+    await asyncio.sleep(1.1 * FIRST_WAIT)  # its copy is sent, and nothing comes back
+    silent = stage.transmitter.blocked()
+    stage.acknowledge(1, 1)
+
+    where = f"Far, broker instance {str(uuid.UUID(bytes=THERE)).upper()}, sent to {GATEWAY}"
+    reason = "refused by the next hop: pool limit exceeded (11289), answered by gw"
+    assert ({}, {f"{where}: {reason}": (1, began)}) == (at_once, refused)
+    assert ({f"{where}: not acknowledged": (1, began)}, {}) == (silent, stage.transmitter.blocked())
+
+
+@virtual_time
 async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     stage, broken, healthy = await two_paths()
     (address,) = [one for one in (GATEWAY, OTHER) if stage.forwarder.table.outbox(one).outlet is broken]

@@ -94,7 +94,7 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
     assert "nothing waits for a next hop, 1 next hop not dialled yet)" in judged(one).sentence
     assert "nothing waits for a next hop, 2 next hops not dialled yet)" in judged(two).sentence
     blocked = database(blocked=[{"next_hop": "no route", "dialogs": 2, "oldest_s": 23.0}])
-    assert "worth knowing: 2 dialogs wait, the first for 23 s: no route" in judged(blocked).sentence
+    assert "Something is wrong: 2 dialogs wait, the first for 23 s: no route" == judged(blocked).sentence
 
 
 def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_it() -> None:
