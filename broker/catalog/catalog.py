@@ -180,6 +180,7 @@ class Catalog:
 
     Attributes:
         is_loaded: Whether the files were read.
+        changed_at: When something changed last, of the loop's clock.
         scripts: Those under way, the running one first.
         lock: Held by whatever changes a database.
         mirrors: Databases of which another instance is the principal, with their broker instance where it is known.
@@ -193,6 +194,7 @@ class Catalog:
         self.endpoint = endpoint
         self.next_expiry: datetime | None = None
         self.is_loaded = False
+        self.changed_at = 0.0
         self.scripts: list[ScriptProgress] = []
         self.lock = asyncio.Lock()
         self.mirrors: dict[str, bytes | None] = {}
@@ -282,7 +284,8 @@ class Catalog:
             self.scripts.clear()
 
     def changed(self) -> None:
-        """Notify that rows of some database are new, or a route has expired."""
+        """Notify that rows of some database or settings are new, or a route has expired."""
+        self.changed_at = asyncio.get_running_loop().time()
         self._on_change()
 
 

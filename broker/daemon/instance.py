@@ -309,7 +309,7 @@ class Instance:
             self.forwarder.add_own_addresses(self.own(), self._loop.time(), *(own - self.own()))
         self.databases.use(settings)
         self.admin.carry_out(ready.admin)
-        self.on_catalog()
+        self.catalog.changed()
         for one in unused:
             one.listener.release()
         await self.databases.adopt(ready.credentials)

@@ -132,15 +132,9 @@ def _advice() -> Mapping[str, str]:
 
 # As `broker.security.grants` words them in reasons; a ] in a name is doubled.
 _NAME = r"\[(?:[^\]]|\]\])*\]"
-_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO (?P<who>{_NAME}))")
+_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
-
-
-def refused_principal(reason: str) -> str:
-    """The principal that lacks the permission that a reason names; empty when it names none."""
-    missing = _MISSING.search(reason)
-    return "" if missing is None else missing["who"][1:-1].replace("]]", "]")
 
 
 def statement_of(reason: str, where: str) -> str:
@@ -181,6 +175,10 @@ class DoubtfulName:
 
 
 _DOUBTFUL = DoubtfulName()
+DEFINITIONS_CHANGED = (
+    "nothing now: definitions here have changed since, and the next copy shows whether that is over; broker dialogs"
+    " retry at the sender sends it at once"
+)
 
 
 def remedy_of(
@@ -216,7 +214,9 @@ def queue_on(database: str, queue: str, *, instance: str = "") -> str:
 
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
-    """Return the remedy for the last frame that was dropped for a reason."""
+    """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
+    if drop.is_past:
+        return DEFINITIONS_CHANGED
     fields = drop.fields
     service = fields.to_service_name or "SERVICE"
     if drop.disposition is Disposition.NOT_PERMITTED and drop.database is not None:

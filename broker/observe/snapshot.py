@@ -242,7 +242,13 @@ class FrameFields(Struct, frozen=True):
 
 
 class DropSnapshot(Struct, frozen=True):
-    """Frames that ended here for one reason, and the last of them; `database` is None for what passed through."""
+    """
+    Frames that ended here for one reason, and the last of them.
+
+    Attributes:
+        database: None for what passed through.
+        is_past: Definitions here have changed since the last of them.
+    """
 
     disposition: Disposition
     database: str | None
@@ -250,6 +256,7 @@ class DropSnapshot(Struct, frozen=True):
     last_at: float | None
     sample: bytes | Header | None
     reason: str
+    is_past: bool = False
 
     @property
     def fields(self) -> FrameFields:
@@ -467,18 +474,19 @@ def dropped_by_reason(instance: Running) -> Counter[Disposition]:
 
 def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
     """In the order of the reasons; of each the databases last."""
-    elsewhere = dropped_by_reason(instance)
+    elsewhere, changed_at = dropped_by_reason(instance), instance.catalog.changed_at
     for endpoint in instance.endpoints.values():
         elsewhere.subtract(endpoint.dropped)
     for disposition in Disposition:
         for name, endpoint in instance.endpoints.items():
             if frames := endpoint.dropped[disposition]:
                 at, sample = endpoint.last_dropped.get(disposition, (None, None))
-                yield DropSnapshot(disposition, name, frames, at, sample, "")
+                yield DropSnapshot(disposition, name, frames, at, sample, "", at is not None and at < changed_at)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
-            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal)
+            is_past = last_at is not None and last_at < changed_at
+            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past)
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
@@ -555,11 +563,17 @@ def slowed_by(link: Link) -> str:
 
 
 def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressStatus]]:
-    """Those that were dialled or are served, and the first of those that routes name and that were never dialled."""
-    peers, outboxes = instance.peers, instance.forwarder.table.outboxes
+    """
+    Those that were dialled or are served, and the first of those that routes name and that were never dialled.
+
+    One that is not reached, and that no route names any longer, is left out unless frames wait for it.
+    """
+    peers, outboxes, named = instance.peers, instance.forwarder.table.outboxes, instance.peers.dialer.named
     known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
-    untried = list(islice((one for one in peers.dialer.named if one not in known and one not in own), UNTRIED_MAX))
-    for address in sorted(known, key=str):
+    untried = list(islice((one for one in named if one not in known and one not in own), UNTRIED_MAX))
+    gone = {one for one in known - named.keys() if peers.table.problem_of(one)}
+    gone = {one for one in gone if one not in outboxes or not outboxes[one].held}
+    for address in sorted(known - gone, key=str):
         health, problem, outbox = (
             peers.table.health_of(address).name.lower(),
             peers.table.problem_of(address),

@@ -34,7 +34,6 @@ from broker.observe.message_catalogue import (
     DoubtfulName,
     or_other_address,
     queue_on,
-    refused_principal,
     remedy_of,
     remedy_of_drop,
     remedy_of_error,
@@ -46,7 +45,6 @@ from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.routing.explain import Outcome
-from broker.security.principal import PrincipalError, who_is
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.metadata import queues_off
@@ -703,22 +701,9 @@ def _drop_findings(
             f": {drop.reason}" if drop.reason else ""
         )
         remedy = remedy_of_drop(drop, place.name)
-        if _is_permitted_now(place, drop, service):
-            why = f"{why}; that is over, it would be accepted now"
-            remedy = "nothing, it is sent again; broker dialogs retry at the sender does that now"
         symptom = f"{fields.from_service_name} does not get through to {service}"
         then = "it is sent again: when the cause is removed, the next copy arrives"
         yield WhyFinding(place.name, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
-
-
-def _is_permitted_now(place: InstanceView, drop: DropSnapshot, service: str) -> bool:
-    """True if the permission whose absence dropped the frame has been granted since."""
-    peer = refused_principal(drop.reason) if drop.database is None else ""
-    try:
-        who = who_is(peer)
-    except PrincipalError:
-        return False
-    return place.grants.connect(who).is_permitted and place.grants.send(who, service).is_permitted
 
 
 # --- ways -----------------------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from broker.flow import Disposition
 from broker.observe.message_catalogue import (
+    DEFINITIONS_CHANGED,
     DoubtfulName,
     remedy_of,
     remedy_of_drop,
@@ -117,3 +119,4 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     drop = DropSnapshot(Disposition.NOT_PERMITTED, database, 1, 0.0, None, reason)
 
     assert remedy_of_drop(drop, "gw").startswith(statement)
+    assert DEFINITIONS_CHANGED == remedy_of_drop(msgspec.structs.replace(drop, is_past=True), "gw")

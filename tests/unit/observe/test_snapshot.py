@@ -150,8 +150,10 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     endpoint = gateway.endpoints["gateway"]
     endpoint.dropped[Disposition.DUPLICATE] = 4
     endpoint.last_dropped[Disposition.DUPLICATE] = (3.0, HEADER)
+    gateway.catalog.changed_at = 2.0
 
     drops = read(gateway, "drops").drops
+    gateway.catalog.changed()
 
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT"),
@@ -162,6 +164,7 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert 3.0 == drops[-1].last_at
     assert isinstance(drops[0].sample, bytes)
     assert HEAD_MAX_BYTES == len(drops[0].sample)
+    assert ({False}, {True}) == tuple({one.is_past for one in each} for each in (drops, read(gateway, "drops").drops))
 
 
 @pytest.mark.parametrize("sample", [None, b"", b"\x10" * 20])

@@ -72,6 +72,16 @@ async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_rea
     assert "USE [msdb]; CREATE ROUTE [//absent]" in drop.do
 
 
+async def test_an_address_that_no_route_names_any_longer_is_not_there(start: Any, take: Any) -> None:
+    gateway = await start("gateway", msdb=DEAD_ROUTE)
+    take(gateway)
+    await until(lambda: any(attempts.problem for attempts in gateway.peers.table.histories.values()))
+
+    await execute(gateway.catalog, parse_script("DROP ROUTE far"), database="msdb")
+
+    assert {} == status_of(gateway).addresses
+
+
 async def test_what_the_files_hold_is_put_in_and_null_where_they_cannot_be_read(start: Any) -> None:
     snapshot = read_snapshot(await start("orders"), STATUS)
     queue = QueueStatus("Q", is_receive_enabled=False, oldest_s=1.234)

@@ -27,8 +27,7 @@ from broker.observe.why import (
     look,
     side_findings,
 )
-from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
-from broker.security.principal import parse_principal
+from broker.security.grants import Grants
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.schema import SCHEMA_VERSION
@@ -175,21 +174,6 @@ def test_a_recent_drop_of_the_dialog_is_told_with_its_remedy(
     found = asked_of(replace(where(), grants=Grants(is_default_deny=True)), drop, age)
 
     assert [remedy] * (remedy is not None) == [one.remedy[: len(remedy or "")] for one in found]
-
-
-@pytest.mark.parametrize(("service", "is_over"), [("//far", True), ("//other", False)])
-def test_a_drop_for_want_of_a_permission_that_has_been_granted_since_is_over(service: str, *, is_over: bool) -> None:
-    principal = parse_principal("CN=a")
-    rules = [
-        PermissionRule(Permission.CONNECT, "*", principal, PermissionState.GRANT),
-        PermissionRule(Permission.SEND, service, principal, PermissionState.GRANT),
-    ]
-    sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
-    drop = DropSnapshot(Disposition.NOT_PERMITTED, None, 1, 0.0, sample, GRANT)
-
-    (found,) = asked_of(replace(where(), grants=Grants(rules, is_default_deny=True)), drop)
-
-    assert (is_over, is_over) == ("that is over" in found.why, found.remedy.startswith("nothing, it is sent again"))
 
 
 def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
