@@ -279,7 +279,9 @@ class Events:
     def _forget(self) -> None:
         """Forget what was for the last client: the next one begins again."""
         self._asked.clear()
-        self._changes, self._newest, self._stats_due = StatsStream(), b"", 0.0
+        if self._reading_stats is not None:
+            self._reading_stats.cancel()
+        self._changes, self._newest, self._stats, self._stats_due = StatsStream(), b"", {}, 0.0
 
 
 def _event(name: str, data: object, number: str = "") -> bytes:

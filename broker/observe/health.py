@@ -199,6 +199,9 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
         if database.problem:
             what = f"the store of {name} has failed: {database.problem}"
             yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
+        elif database.waiting_messages is None:
+            what = f"the file of {name} has not been read yet: its messages are not known"
+            yield HealthFinding(Level.NOTICE, "database", what)
         if database.replaced:
             what = f"the database {name} is a new, empty one: {database.replaced}"
             do = f"put the file or a backup back; to accept the new one: broker database keep {name}"

@@ -4,8 +4,8 @@
 A row of counters is recorded every second, listeners or not; it costs a dozen additions, and the ring of them some 100
 KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
 connections ended lately. Nothing here reads an instance. Every list is cut to its biggest rows with the sums of the
-rest, and names to 200 characters, since they come from peers and applications. The format is a contract, documented in
-docs/admin.md.
+rest, names to 200 characters and reasons to 600, since they come from peers and applications. The format is a contract,
+documented in docs/admin.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct, structs, to_builtins
 
 from broker.dialog.send_queue import MICROSECONDS
 from broker.observe.database_stats import DatabaseStats, ledger_status
-from broker.observe.health import judge, shorten
+from broker.observe.health import NAME_MAX, TEXT_MAX, judge, shorten
 from broker.observe.instance import Running
 from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.metrics import BUCKETS
@@ -43,6 +43,7 @@ LATENCIES = ("loop_lag_s", "hop_p50_s", "hop_p99_s", "ack_p50_s", "ack_p99_s")
 COLUMNS = ("at", *RATED, "held", "pool_bytes", *LATENCIES)
 _LINK_COUNTS = ("frames_received", "bytes_received", "bytes_sent")
 _DATABASE_COUNTS = ("sent", "acknowledged", "delivered")
+_SENTENCES = frozenset({"why", "do", "detail", "problem", "flow_reason", "alarm"})  # columns that are longer than names
 
 Row = dict[str, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -359,11 +360,13 @@ def top_rows(
     return {"count": len(rows), "rows": [_bounded(row) for row in kept], "folded": folded}
 
 
-def _bounded(value: Any) -> Any:
+def _bounded(value: Any, most: int = NAME_MAX) -> Any:
     """A value whose texts and names have a bound."""
     if isinstance(value, dict):
-        return {shorten(name): _bounded(one) for name, one in value.items()}
-    return shorten(value) if isinstance(value, str) else value
+        return {
+            shorten(name): _bounded(one, TEXT_MAX if name in _SENTENCES else NAME_MAX) for name, one in value.items()
+        }
+    return shorten(value, most) if isinstance(value, str) else value
 
 
 # --- parts of one moment ---

@@ -6,7 +6,7 @@ import {age, bytes, count, instant, milliseconds, rate} from "./format.js";
 import {drawMap} from "./map.js";
 import {Plots} from "./plots.js";
 import {Stream, token} from "./stream.js";
-import {showTables} from "./tables.js";
+import {isUnread, showTables} from "./tables.js";
 
 const STALE_MS = 2200, LOOK_MS = 250;
 const SIGN_OF = {good: "good", notice: "warn", bad: "bad"};
@@ -52,7 +52,8 @@ function show(pulse) {
   plots.paint();
   drawMap(pulse);
   tell(byId("ledger-sentence"), pulse.ledger.sentence);
-  tell(byId("ledger-verdict"), pulse.ledger.unaccounted ? `✕ ${count(pulse.ledger.unaccounted)} are unaccounted for: a fault of the program, please report it.` : "✓ It adds up: every frame that came in is accounted for, and so is every message of the databases here.");
+  const databases = pulse.databases.rows.some(isUnread) ? "the files of the databases have not been read yet" : "so is every message of the databases here";
+  tell(byId("ledger-verdict"), pulse.ledger.unaccounted ? `✕ ${count(pulse.ledger.unaccounted)} are unaccounted for: a fault of the program, please report it.` : `✓ It adds up: every frame that came in is accounted for, and ${databases}.`);
   showTables(pulse);
   ask.remember(pulse);
 }
@@ -82,7 +83,7 @@ function showVerdict(verdict) {
 
 function showTiles({rates, pool, latency, peers, databases}) {
   const part = pool.limit_bytes ? pool.bytes / pool.limit_bytes : 0;
-  const waiting = databases.rows.reduce((sum, row) => sum + (row.waiting_messages ?? 0), 0);
+  const waiting = databases.rows.some(isUnread) ? null : databases.rows.reduce((sum, row) => sum + (row.waiting_messages ?? 0), 0);
   const tiles = [
     ["in", rate(rates.received), "/s"], ["forwarded", rate(rates.forwarded), "/s"], ["delivered here", rate(rates.delivered), "/s"],
     ["dropped", rate(rates.dropped), "/s"], ["bytes in", bytes(rates.bytes_received), "/s"], ["connections", count(peers.count), ""],

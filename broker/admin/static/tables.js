@@ -17,7 +17,7 @@ function show(section, isThere) {
 }
 
 export function showTables(pulse) {
-  showWaiting(pulse.waiting);
+  showWaiting(pulse.waiting, pulse.databases.rows.filter(isUnread));
   showDrops(pulse.drops);
   showConnections(pulse.peers);
   showHops(pulse.next_hops);
@@ -26,14 +26,18 @@ export function showTables(pulse) {
   showCertificates(pulse.certificates);
 }
 
-function showWaiting({rows, folded}) {
+/** Whether the file of a database is at work here and has not been read: what waits in it is not known. */
+export const isUnread = row => row.waiting_messages === null && row.role !== "mirror";
+
+function showWaiting({rows, folded}, unread) {
+  const unknown = unread.length ? `Not known yet, as the file has not been read: ${unread.map(row => visible(row.name)).join(", ")}.` : "";
   table(byId("waiting-table"), [
     {title: "For", kind: "name", cell: row => [make("span", {class: "soft"}, row.at === "database" ? "database " : "next hop "), name(row.name)]},
     {title: "Waiting", kind: "number", cell: row => count(row.messages)},
     {title: "Oldest", kind: "number", cell: row => age(row.oldest_s)},
     {title: "Why", kind: "wide", cell: row => name(row.why)},
     {title: "What happens next", cell: row => row.next ?? "it goes on by itself"},
-  ], rows, {key: row => `${row.at} ${row.name} ${row.why}`, empty: "Nothing waits.", more: more(folded, "places where something waits"), caption: "Waiting messages"});
+  ], rows, {key: row => `${row.at} ${row.name} ${row.why}`, empty: unknown || "Nothing waits.", more: [more(folded, "places where something waits"), unknown].filter(Boolean).join(". "), caption: "Waiting messages"});
 }
 
 function showDrops({rows, folded}) {
@@ -109,7 +113,7 @@ function database(row) {
   const isWell = !row.problem && !row.quarantined;
   const facts = [
     row.role ? `${row.role} of its pair` : "",
-    row.waiting_messages === null ? "its file is not read yet" : `${count(row.waiting_messages)} wait to be acknowledged${row.waiting_messages ? `, the oldest for ${age(row.oldest_waiting_s)}` : ""}`,
+    isUnread(row) ? "its file is not read yet" : row.waiting_messages === null ? "" : `${count(row.waiting_messages)} wait to be acknowledged${row.waiting_messages ? `, the oldest for ${age(row.oldest_waiting_s)}` : ""}`,
     row.quarantined ? `${count(row.quarantined)} dialogs in quarantine` : "",
     `${rate(row.sent_s)}/s sent, ${rate(row.delivered_s)}/s delivered`,
   ];

@@ -116,6 +116,19 @@ async def test_a_snapshot_is_made_once_for_all_and_none_while_nobody_listens(
     snapshots.assert_not_called()
 
 
+async def test_what_was_read_of_a_file_for_a_client_that_has_gone_is_not_shown_to_the_next(instance: Instance) -> None:
+    first = []
+    for _ in range(2):
+        async with listening(instance) as listener:
+            pulse = await listener.next("pulse")
+            first.append(pulse.told["verdict"]["findings"][0]["what"])
+            while pulse.told["databases"]["rows"][0]["waiting_messages"] is None:
+                pulse = await listener.next("pulse")
+        await until(lambda: not events_of(instance).streams)
+
+    assert ["the file of orders has not been read yet: its messages are not known"] * 2 == first
+
+
 async def test_one_caller_has_so_many_streams_and_others_theirs(instance: Instance) -> None:
     events = events_of(instance)
     others = {Stream("somebody else") for _ in range(STREAMS_MAX)}

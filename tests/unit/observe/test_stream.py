@@ -44,7 +44,7 @@ from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair
 from broker.store.sqlite.inspect import Backlog, LedgerBalance, QueueStock, WaitReason
 
-EVENT_MAX = 256 * 1024  # bytes of JSON, whatever there is
+EVENT_MAX = 384 * 1024  # bytes of JSON, whatever there is
 HOSTILE = "<script>alert(1)</script>\r\n\u2028\u202e" + "x" * 10_000
 Event = Callable[..., dict[str, Any]]
 
@@ -173,6 +173,15 @@ def test_what_waits_in_a_database_has_its_reason_and_decides_the_verdict(event: 
     assert (3, 1, "Q") == (row["waiting_messages"], row["quarantined"], row["queues"][0]["name"])
     assert "3 sent = 0 acknowledged + 3 held + 0 failed" == row["ledger"]
     assert made["verdict"]["findings"][0]["what"].startswith("1 dialog of orders in quarantine")
+
+
+def test_a_reason_is_longer_than_a_name(event: Event) -> None:
+    stats = DatabaseStats(Backlog(1, 1.0), LedgerBalance(), (), 0, 0, (WaitReason("f" * 999, "r" * 599, 1, 1.0),))
+
+    made = event(StatsStream(), databases=(("orders", database()),), stats={"orders": stats})
+
+    [row] = made["waiting"]["rows"]
+    assert (200, "r" * 599) == (len(row["name"]), row["why"])
 
 
 def test_the_ledger_says_whether_it_adds_up(event: Event) -> None:
