@@ -180,10 +180,11 @@ class Present(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The changes of an import. `files` are new, or hold something else now."""
+    """The changes of an import. `files` are new, or hold something else now; `warning` is about routes that move."""
 
     files: dict[Path, Content]
     statements: tuple[Statement, ...]
+    warning: str = ""
 
     @property
     def script(self) -> str:
@@ -424,7 +425,20 @@ def plan(
     return Plan(
         {path: new for path, new in files.items() if not path.exists() or path.read_bytes() != new.data},
         tuple(_statements(database, partner, hop, present, is_sealed=is_sealed(settings, database, partner))),
+        _rerouted(database, partner, present, via),
     )
+
+
+def _rerouted(database: str | None, partner: Partner, present: Present, via: Partner | None) -> str:
+    """A sentence where the routes of an earlier import lead elsewhere; empty where they do not."""
+    name, hop = partner.file.instance, via or partner
+    routes = [one for one in present.routes if one.database == (database or MSDB)]
+    before = {one.address for one in routes if one.name.startswith(f"{PARTNER_NAME}{name}:")}
+    if before <= set(hop.file.addresses):
+        return ""
+    how = f"through the gateway {via.file.instance}" if via else "without a gateway: to keep one, import with --via"
+    after = ", ".join(hop.file.addresses)
+    return f"messages to {name} go to {', '.join(sorted(before))} now; with this import they go to {after}, {how}"
 
 
 def is_sealed(settings: Settings, database: str | None, partner: Partner) -> bool:

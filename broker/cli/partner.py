@@ -145,8 +145,9 @@ def import_file(
     Writes certificates next to those of endpoint.peers and databases.NAME.peers, and runs statements: routes to the
     partner's services, bindings, and permissions for what the partner sends. With --via the gateway is trusted and
     routed to, and the partner's database is sealed to. At a gateway, the partner may connect, and send to the services
-    that it names. A second import changes nothing. Exit codes: 0 done or nothing to change, 1 refused or not confirmed,
-    2 neither --yes nor a terminal, 4 daemon unreachable.
+    that it names. A second import changes nothing; without the same --via it leads the routes past the gateway. Exit
+    codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal, 4 daemon
+    unreachable.
 
     Examples:
         broker partner import billing.partner -c orders.toml --dry-run
@@ -162,6 +163,8 @@ def import_file(
     is_change = bool(change.files or change.statements)
     if output == "table":
         click.echo("\n".join(map(readable, lines)))
+    if change.warning:
+        click.echo(readable(change.warning), err=True)
     if is_change and not dry_run:
         if not yes:
             confirm(f"make {found.file.instance} a partner?")

@@ -304,6 +304,23 @@ def test_second_import_changes_nothing(orders: Settings, billing: Settings) -> N
     assert Plan({}, ()) == planned(orders, partner(billing), present)
 
 
+def test_routes_of_an_earlier_import_that_lead_elsewhere_are_a_warning(
+    orders: Settings, billing: Settings, gateway: Settings
+) -> None:
+    partner_file, direct, through = partner(billing), "tcp://billing.example:4022", "tcp://gateway.example:4022"
+
+    def warned(before: str, via: Partner | None) -> str:
+        known = [RouteRow("orders", f"{PREFIX}//shop/billing", "//shop/billing", before, None)]
+        return plan(orders, "orders", partner_file, EMPTY._replace(routes=known), now=NOW, via=via).warning
+
+    to, then = "messages to billing go to", "now; with this import they go to"
+    assert ("", "") == (warned(direct, None), warned(through, gateway_file(gateway)))
+    by = f"{direct}, without a gateway: to keep one, import with --via"
+    assert f"{to} {through} {then} {by}" == warned(through, None)
+    by = f"{through}, through the gateway gateway"
+    assert f"{to} {direct} {then} {by}" == warned(direct, gateway_file(gateway))
+
+
 def test_newer_file_changes_the_difference(orders: Settings, billing: Settings) -> None:
     present, pair = imported(orders, partner(billing)), endpoint_pair(billing)
     store_files(pair.files(renewed(read_pair(pair), YEAR, None)), is_replacing=True)
