@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import click
 
-from broker.admin.client import ProblemError
+from broker.admin.client import AdminClient, ProblemError
 from broker.cli.access import admin_client
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, confirm, output_option, socket_option
 from broker.cli.output import show_json
 from broker.config.units import plural
 from broker.errors import SettingsError
+from broker.routing.plan import UNCHANGED
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
 _IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays"
@@ -50,10 +51,14 @@ def reload(
     """
     try:
         client = admin_client(config, socket, timeout=RELOAD_SECONDS)
-        if prune and not (dry_run or yes):
-            drops = list(_drops(client.request("POST", "/v1/reload", {"dry_run": True, "prune": True})))
-            if drops:
-                click.echo("\n".join(["in no script:", *drops]), err=True)
+        if prune:
+            planned = client.request("POST", "/v1/reload", {"dry_run": True, "prune": True})
+            drops, harm = list(_drops(planned)), _harm(client, planned.get("unscripted"))
+            is_asked = bool(drops) and not (dry_run or yes)
+            lines = [*(["in no script:", *drops] if is_asked else []), *harm]
+            if lines:
+                click.echo("\n".join(lines), err=True)
+            if is_asked:
                 confirm("drop them?")
         answer = client.request("POST", "/v1/reload", {"dry_run": dry_run, **({"prune": True} if prune else {})})
     except SettingsError as error:
@@ -78,6 +83,16 @@ def _drops(answer: dict[str, Any]) -> Iterator[str]:
     yield from (f"  {statement}" for statement in answer.get("unscripted", []))
     if more := answer.get("unscripted_more", 0):
         yield f"  and {more:,} more"
+
+
+def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
+    """A line where open dialogs would be routed otherwise without what is dropped."""
+    if drops:
+        fates = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})["fates"]
+        changed = sum(count for fate, count in fates.items() if fate not in UNCHANGED)
+        if changed:
+            use = "dialog uses" if changed == 1 else "dialogs use"
+            yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
 
 
 def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:

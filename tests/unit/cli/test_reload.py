@@ -76,14 +76,19 @@ def test_a_file_that_is_wrong_is_exit_code_2_and_asks_nobody(fake_admin: Any, tm
 def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
     drop, kept = "USE [msdb]; DROP ROUTE [a];", "USE [orders]; DROP QUEUE [a];"
     fake_admin.answers["/v1/reload"] = (200, ANSWER | {"unscripted": [drop], "unscripted_more": 2, "kept": [kept]})
+    fates = {"keeps its target": 8, "loses its route": 2, "moves": 1}
+    fake_admin.answers["/v1/plan"] = (200, {"fates": fates})
 
     ways: tuple[list[str], ...] = (["--prune"], [], ["--prune", "--yes"])
     asked, plain, sure = (run("reload", *how, "--socket", fake_admin.path) for how in ways)
 
     assert (2, 0, 0) == (asked.exit_code, plain.exit_code, sure.exit_code)
     assert ["in no script:", f"  {drop}", "  and 2 more"] == asked.stderr.splitlines()[:3]
+    assert asked.stderr.splitlines()[3].startswith("3 open dialogs use what is dropped; ")
+    assert asked.stderr.splitlines()[3:4] == sure.stderr.splitlines()
     assert "broker reload --prune drops it" in plain.stdout
     assert all(f"  {kept}" in one.stdout.splitlines() for one in (plain, sure))
     assert drop not in sure.stdout
-    bodies = [{"dry_run": True, "prune": True}, {"dry_run": False}, {"dry_run": False, "prune": True}]
-    assert [("POST", "/v1/reload", body) for body in bodies] == fake_admin.asked
+    planned, script = ("POST", "/v1/reload", {"dry_run": True, "prune": True}), ("POST", "/v1/plan", {"script": drop})
+    real = ("POST", "/v1/reload", {"dry_run": False, "prune": True})
+    assert [planned, script, ("POST", "/v1/reload", {"dry_run": False}), planned, script, real] == fake_admin.asked
