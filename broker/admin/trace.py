@@ -49,6 +49,7 @@ _UNFORESEEN = (
 )
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
+_Answer = TypeVar("_Answer", WhyAnswer, ExplainAnswer)
 
 
 # --- answers ---
@@ -141,6 +142,12 @@ class Directory:
         self._where = where
         self._credentials = credentials
         self._silent: dict[NetworkAddress, NotAskedError] = {}
+
+    def learn(self, client: AdminClient, answer: _Answer) -> _Answer:
+        """The instance that has answered this client is asked there at its own addresses, too; returns the answer."""
+        own = {one: client.where for one in map(parse_address, answer.addresses) if isinstance(one, NetworkAddress)}
+        self._where = {**own, **self._where}
+        return answer
 
     def explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         """

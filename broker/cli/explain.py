@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from broker.admin.client import NO_CREDENTIALS
 from broker.admin.trace import Directory, ask, follow
 from broker.cli.access import (
     ask_daemon_or_files,
@@ -89,6 +90,7 @@ def explain(
         broker explain --to //shop/Billing --incoming -c config/gateway.toml --offline
     """
     is_offline = how.pop("offline")
+    directory = Directory(where, credentials=credentials() if through else NO_CREDENTIALS)
     if how["broker_instance"] == CURRENT_DATABASE:
         how |= {"broker_instance": None, "current_database": True}
     _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)
@@ -100,8 +102,10 @@ def explain(
             f"read from {usual_config(config) or 'the environment'}; no daemon was asked",
         )
     else:
-        first, note = ask_daemon_or_files(config, socket, lambda client: ask(client, request), read)
-    way = follow(first, Directory(where, credentials=credentials()).explain) if through else None
+        first, note = ask_daemon_or_files(
+            config, socket, lambda client: directory.learn(client, ask(client, request)), read
+        )
+    way = follow(first, directory.explain) if through else None
     if output == "json":
         if note:
             click.echo(note, err=True)

@@ -125,6 +125,8 @@ def _follow(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: b
     """The paths of messages after the planning instance."""
     first = msgspec.convert(arrivals, list[ExplainAnswer])
     directory = Directory(where, credentials=credentials())
+    for answer in first[:1]:
+        directory.learn(client, answer)
     followed = follow_plan(first, lambda request: ask(client, request), directory.explain)
     found: dict[str, Any] = msgspec.to_builtins(followed)
     return found | {"count": len(first), "is_all": is_all}

@@ -95,12 +95,12 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
                 print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
             print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status)))
         return
-    first, note = _first(config, socket, guid)
+    first, note = _first(config, socket, guid, directory)
     journalled = None
     if not first.is_known:
         conversation, journalled = _journalled(config, guid)
         if conversation is not None:
-            first, note = _first(config, socket, conversation)
+            first, note = _first(config, socket, conversation, directory)
             note = f"{note}; {journalled}" if note else journalled
     if not first.is_known:
         click.echo(f"{guid} is not known at {first.instance}; looked in:", err=True)
@@ -143,7 +143,7 @@ def _causes(client: AdminClient, waiting: Sequence[_Waiting], directory: Directo
         ranked.append((of_service[one[2:4]], one))
         of_service[one[2:4]] += 1
     for since, guid, service, database, messages in sorted(one for _, one in sorted(ranked)[:ASKED_MAX]):
-        answer = ask_why(client, UUID(guid))
+        answer = directory.learn(client, ask_why(client, UUID(guid)))
         found = trace(answer, directory) if answer.is_known else None  # acknowledged by now
         if found is None or found.conversation_id in known:
             continue
@@ -186,8 +186,11 @@ def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
     yield TextLine(f"remedy:  {row['remedy']}", _INDENT)
 
 
-def _first(config: Path | None, socket: Path | str | None, guid: UUID) -> tuple[WhyAnswer, str]:
-    return ask_daemon_or_files(config, socket, lambda client: ask_why(client, guid), partial(_read_answer, guid))
+def _first(config: Path | None, socket: Path | str | None, guid: UUID, directory: Directory) -> tuple[WhyAnswer, str]:
+    def ask(client: AdminClient) -> WhyAnswer:
+        return directory.learn(client, ask_why(client, guid))
+
+    return ask_daemon_or_files(config, socket, ask, partial(_read_answer, guid))
 
 
 def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:

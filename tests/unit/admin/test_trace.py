@@ -204,6 +204,16 @@ def test_a_refusal_and_silence_say_where_the_question_may_be_asked_instead(fake_
     assert ["S"] == [body["to"] for _, _, body in fake_admin.asked], "it is not asked again"
 
 
+def test_an_instance_that_has_answered_is_asked_there_at_its_own_addresses(fake_admin: Any) -> None:
+    own = NetworkAddress("a")
+    fake_admin.answers["/v1/explain"] = (200, told_of("a", str(own)))
+    directory, client = Directory({}), AdminClient(fake_admin.path)
+
+    first = directory.learn(client, ask(client, ExplainRequest("S")))
+
+    assert first == directory.explain(own, ExplainRequest("S"))
+
+
 @pytest.mark.parametrize(("host", "url"), [("b.example", "https://b.example:9422"), ("::1", "http://[::1]:9422")])
 def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_there(
     monkeypatch: pytest.MonkeyPatch, host: str, url: str
