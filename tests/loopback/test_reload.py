@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
+from broker import begin_dialog
 from broker.catalog.check import check_running
 from broker.catalog.execute import execute
 from broker.daemon.instance import Instance, serve
 from broker.ddl.parser import parse_script
 from broker.errors import SettingsError
+from broker.net.link import Link
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
+from broker.store.sqlite.inspect import unconfirmed
+from broker.store.sqlite.transaction import open_watch
 from tests.support.certificates import make
+from tests.support.command import run
 from tests.support.loopback import raw, until
 from tests.support.reloaded import File, Sections, plain
 
@@ -173,3 +181,96 @@ async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path
             again.unscripted,
             again.has_changed,
         )
+
+
+class Shop:
+    """An instance with a database and a service of its name, whose certificate a CA has signed."""
+
+    def __init__(self, directory: Path, name: str, far: str) -> None:
+        self.name, self.far, self.directory = name, far, directory
+        self.certify("127.0.0.1")
+        tls = {"certificate": str(directory / f"{name}.pem"), "private_key": str(directory / f"{name}.key")}
+        (directory / f"{name}.sql").write_text(f"CREATE QUEUE Q; CREATE SERVICE [//{name}] ON QUEUE Q;")
+        allowed = "GRANT CONNECT ON ENDPOINT::[*] TO [CN={0}]; GRANT SEND ON SERVICE::[*] TO [CN={0}];"
+        (directory / f"{name}-msdb.sql").write_text(allowed.format(far))
+        trusted = {"encryption": "required", "authentication": "certificate", "trust": [str(directory / "ca/ca.pem")]}
+        changes: dict[str, dict[str, object]] = {
+            "instance": {"name": name, "state_dir": str(directory / f"{name}-state")},
+            "endpoint": {**tls, **trusted},
+            "routes": {"files": [f"{name}-msdb.sql"]},
+            f"databases.{name}": {"path": f"{name}.db", "scripts": [str(directory / f"{name}.sql")]},
+        }
+        self.settings = plain(directory, **changes).settings()
+        self.instance: Instance
+
+    def certify(self, host: str) -> None:
+        """Put another certificate with another key in the place of the old one."""
+        made = self.directory / "made"
+        run("certs", "issue", self.name, "--host", host, "--ca", self.directory / "ca", "--out", made)
+        for file in made.iterdir():
+            file.replace(self.directory / file.name)
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self.instance.peers.links.values())
+
+    async def renew(self, host: str) -> None:
+        """The same while it runs, which finds that by itself."""
+        self.certify(host)
+        certificates = self.instance.certificates
+        before = certificates.reloads
+        while certificates.reloads == before:
+            await certificates.poll()
+
+    def send(self, body: str) -> None:
+        with closing(sqlite3.connect(self.instance.endpoints[self.name].path)) as db, db:
+            begin_dialog(db, from_service=f"//{self.name}", to_service=f"//{self.far}").send(body)
+
+    def problem_at(self, address: NetworkAddress) -> str:
+        return self.instance.peers.table.problem_of(address)
+
+    @property
+    def waiting(self) -> int:
+        """Messages that the other one has not acknowledged."""
+        with closing(open_watch(self.instance.endpoints[self.name].path)) as db:
+            return unconfirmed(db)
+
+
+async def test_a_certificate_for_a_wrong_host_that_is_put_right_leaves_one_connection_for_both_sides(
+    tmp_path: Path,
+) -> None:
+    """A connection with the old certificate stays, and the other side makes one with the new: both keep the same."""
+    run("certs", "init", tmp_path / "ca", "--name", "CA")
+    orders, billing = Shop(tmp_path, "orders", "billing"), Shop(tmp_path, "billing", "orders")
+    with capture_logs() as logs:
+        async with serve(orders.settings) as orders.instance, serve(billing.settings) as billing.instance:
+            addresses = {}
+            for one, arbitration in ((orders, b"1"), (billing, b"2")):  # the first one's connections stay
+                peers = one.instance.peers
+                peers.hello = structs.replace(peers.hello, arbitration=arbitration * 16)
+                addresses[one.name] = NetworkAddress("127.0.0.1", one.instance.listeners[0].port)
+            for one in (orders, billing):
+                way = f"CREATE ROUTE far WITH SERVICE_NAME = '//{one.far}', ADDRESS = '{addresses[one.far]}'"
+                await execute(one.instance.catalog, parse_script(way), database=one.name)
+            orders.send("before")
+            await until(lambda: not orders.waiting)
+
+            await orders.renew("elsewhere.example")
+            for link in orders.links:
+                link.close("the network is gone for a moment")
+            orders.send("meanwhile")
+            billing.send("meanwhile")
+            await until(lambda: "elsewhere.example" in billing.problem_at(addresses["orders"]))
+            await until(lambda: orders.links)
+            await orders.renew("127.0.0.1")
+            billing.instance.peers.dialer.retry_now()  # broker dialogs retry
+
+            await until(lambda: not orders.waiting and not billing.waiting)
+            await until(lambda: (1, 1) == (len(orders.links), len(billing.links)))
+            settled = [entry["event"] for entry in logs].count("link online")
+            for number in range(5):
+                orders.send(str(number))
+                billing.send(str(number))
+                await until(lambda: not orders.waiting and not billing.waiting)
+
+            assert settled == [entry["event"] for entry in logs].count("link online") <= 12

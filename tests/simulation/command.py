@@ -25,7 +25,6 @@ from broker.client.dialog import Dialog
 from broker.daemon.roles import RoleKeeper
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.mirrored import MirrorRole, RoleAnswer
-from broker.security.session import DialogCredentials
 from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch
 from broker.store.sqlite.transaction import DaemonConnection
@@ -234,15 +233,8 @@ class StallingStore(WatchedStore):
 
     loop: StallingLoop
 
-    def __init__(
-        self,
-        path: Path,
-        connection: DaemonConnection,
-        *,
-        fragment_size: int,
-        credentials: DialogCredentials | None = None,
-    ) -> None:
-        super().__init__(path, connection, fragment_size=fragment_size, credentials=credentials)
+    def __init__(self, path: Path, connection: DaemonConnection, **how: Any) -> None:
+        super().__init__(path, connection, **how)
         self.on_stored: Callable[[], None] = lambda: None
         self._file_watch = _Looks(self._file_watch, self)  # type: ignore[assignment]
         self._looks = 0

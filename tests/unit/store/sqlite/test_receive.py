@@ -303,6 +303,15 @@ def test_place_beyond_the_window_moves_no_tombstone(desk: Desk, closed: FarSide,
     assert dropped(Disposition.OUT_OF_SEQUENCE) == result.dropped
 
 
+@pytest.mark.parametrize("number", [32, 2**31, 2**32 - 2])
+def test_any_fragment_of_a_closed_dialog_is_acknowledged(desk: Desk, closed: FarSide, number: int) -> None:
+    result = desk.take(closed.fragment((3, number), b""))
+
+    moved = desk.rows("SELECT receive_sequence, receive_sequence_frag FROM broker_tombstone")
+    assert [(3, number + 1)] == [place for _, place in result.closed] == moved
+    assert dropped(Disposition.CONVERSATION_ENDED) == result.dropped
+
+
 def test_unknown_dialog_that_names_this_database_is_reported(desk: Desk, far: FarSide, known: FarSide) -> None:
     """For certain when its far side has heard from here; not where it may be known elsewhere, or waits for nothing."""
     result = desk.take(known.message(5), known.message(6))
