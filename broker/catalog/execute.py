@@ -47,6 +47,7 @@ from broker.ddl.statements import (
     DatabaseOption,
     DropRoute,
     EndConversation,
+    ExistsGuard,
     Statement,
     UseDatabase,
     blame,
@@ -190,6 +191,7 @@ class Script:
         self._is_declared = is_declared
         self._now = now or datetime.now(UTC)
         self._sessions: dict[str, Session] = {}
+        self._asked: tuple[ExistsGuard, bool] | None = None
         self._borrowed = ExitStack()
         self.current = database if database in catalog.mirrors else self._database(database).name
 
@@ -243,8 +245,11 @@ class Script:
         if name == MSDB and not isinstance(statement, _IN_MSDB):
             raise StatementError(15151, "msdb holds routes and permissions only; name a database with USE")
         try:
-            if statement.guard is not None and not holds(statement.guard, session):
-                return False
+            if (guard := statement.guard) is not None:
+                if self._asked is None or self._asked[0] is not guard:  # once for all statements of a block
+                    self._asked = guard, holds(guard, session)
+                if not self._asked[1]:
+                    return False
             carry_out(statement, session)
         except sqlite3.Error as error:
             raise _unavailable(self._databases[name], error) from error

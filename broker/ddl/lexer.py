@@ -106,7 +106,7 @@ def read_tokens(text: str, at: int, openers: Collection[str]) -> tuple[list[Toke
                 kind = value.upper()
                 if kind in openers and tokens and depth <= 0 and not (kind == "IF" and tokens[-1].kind in _OBJECTS):
                     return tokens, start
-                if kind == "GO" and (separator_end := _separator_end(text, at, start, end)):
+                if kind == "GO" and (separator_end := _separator_end(text, at, start, end, is_first=not tokens)):
                     return tokens, separator_end
             elif kind == "MARK":
                 kind = value
@@ -143,13 +143,13 @@ def _end_of_comment(text: str, start: int) -> int:
     raise UnclosedError("/", start)
 
 
-def _separator_end(text: str, at: int, start: int, end: int) -> int:
+def _separator_end(text: str, at: int, start: int, end: int, *, is_first: bool) -> int:
     """
-    The end of a GO that is alone on its line but for a count and a comment; 0 when it is not alone.
+    The end of a GO at the beginning of a line or after a `;`, with at most a count and a comment after it; 0 otherwise.
 
     `at` is the end of the token before.
     """
-    rest = _REST_OF_GO.match(text, end) if at == 0 or text.find("\n", at, start) >= 0 else None
+    rest = _REST_OF_GO.match(text, end) if is_first or text.find("\n", at, start) >= 0 else None
     return 0 if rest is None else rest.end()
 
 

@@ -100,6 +100,8 @@ _INSTEAD = {
     **dict.fromkeys(
         ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
     ),
+    "IF OBJECT_ID": "ask for a queue by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')",
+    "IF DB_ID": "the databases are those of the configuration: leave it out",
     "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
     **dict.fromkeys(("BACKUP", "RESTORE"), _COPY),
     "GET_TRANSMISSION_STATUS": "it is a function: SELECT GET_TRANSMISSION_STATUS('handle')",
@@ -168,7 +170,7 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
     at = counted = 0
     line = 1
     guard: ddl.ExistsGuard | None = None
-    is_block = False
+    blocks: list[ddl.ExistsGuard | None] = []  # the guards of those that are open
     while at < len(text):
         try:
             tokens, at = read_tokens(text, at, _OPENERS)
@@ -176,31 +178,32 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
             whole = ddl.StatementOrigin(source, text, 1, 0, len(text))
             yield _mistake(whole, error.start, error.end, error.problem, error.number)
             return
+        match [token.kind for token in tokens[:2]]:
+            case ["BEGIN", "TRY" | "CATCH"]:  # refused below, but not a second time at its END
+                blocks.append(None)
+            case ["BEGIN", *more] if more != ["CONVERSATION"] and " ".join(["BEGIN", *more]) not in _INSTEAD:
+                blocks.append(guard)
+                del tokens[0]
+            case ["END", *more] if blocks and more != ["CONVERSATION"]:
+                blocks.pop()
+                guard = blocks[-1] if blocks else None
+                del tokens[: 2 if more in (["TRY"], ["CATCH"]) else 1]
         if tokens:
             start, end = tokens[0].start, tokens[-1].end
             line += text.count("\n", counted, start)
             counted = start
             places: dict[str, tuple[int, int]] = {}
             parser = _StatementParser(tokens, ddl.StatementOrigin(source, text, line, start, end, places), places)
+            outer, guard = guard, blocks[-1] if blocks else None
             try:
-                match [token.kind for token in tokens[:-1]]:
-                    case ["IF", *_]:
-                        guard, is_block = parser.guard(), False
-                        continue
-                    case ["BEGIN"] if guard is not None and not is_block:
-                        is_block = True
-                        continue
-                    case ["END"] if is_block:
-                        guard, is_block = None, False
-                        continue
-                    case ["SET", *_]:
-                        parser.session_option()
-                        continue
-                yield parser.statement(guard)
+                if tokens[0].kind == "IF":
+                    guard = parser.guard(outer)
+                elif tokens[0].kind == "SET":
+                    parser.session_option()
+                else:
+                    yield parser.statement(outer)
             except DdlSyntaxError as error:
                 yield error
-            if not is_block:
-                guard = None
 
 
 class _StatementParser:
@@ -231,9 +234,11 @@ class _StatementParser:
             self._refuse(self._tokens[0], 102, f"{self._tokens[0].kind} cannot be under IF: write it before")
         return replace(statement, guard=guard)
 
-    def guard(self) -> ddl.ExistsGuard:
-        """IF [NOT] EXISTS (SELECT ... FROM view WHERE name = 'name')."""
+    def guard(self, outer: ddl.ExistsGuard | None = None) -> ddl.ExistsGuard:
+        """IF [NOT] EXISTS (SELECT ... FROM view WHERE name = 'name'); not under another one."""
         self.expect("IF")
+        if outer is not None:
+            self._refuse(self._tokens[0], 102, "IF cannot be under IF: give each statement its own condition")
         is_negated = self.accept("NOT") is not None
         self.words("EXISTS", "(", "SELECT")
         while not self.accept("FROM"):  # what it selects does not matter

@@ -350,7 +350,7 @@ class _QueryRun:
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BODY_MAX_BYTES if self._shows_bodies else VALUE_MAX_BYTES)
         db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_MAX_BYTES)
         db.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS_MAX)
-        add_functions(db, now=self._now)
+        add_functions(db, now=self._now, database=self._home)
         sql = statement.render({table: self._make(table, statement) for table in statement.tables})
         db.set_progress_handler(self._watch, PROGRESS_STEPS)
         db.set_authorizer(_Guard(frozenset(self._made.values()), statement.own))

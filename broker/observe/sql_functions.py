@@ -22,9 +22,10 @@ from broker.store.sqlite.views import GUID_FUNCTION
 Value: TypeAlias = int | float | str | bytes | None
 
 RESULT_MAX = 2 * 1024 * 1024  # characters; a little more than a connection allows one value
-# SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result.
+# SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result. And
+# DB_NAME(), the database whose views are meant.
 BUILT_IN = frozenset(
-    {"abs", "avg", "coalesce", "count", "date", "datetime", "dense_rank", "first_value", "group_concat"}
+    {"abs", "avg", "coalesce", "count", "date", "datetime", "db_name", "dense_rank", "first_value", "group_concat"}
     | {"ifnull", "iif", "instr", "julianday", "lag", "last_value", "lead", "length", "like", "lower", "ltrim"}
     | {"max", "min", "ntile", "nullif", "percent_rank", "rank", "replace", "round", "row_number", "rtrim"}
     | {"sign", "substr", "substring", "sum", "time", "trim", "unixepoch", "upper"}
@@ -131,10 +132,11 @@ NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statemen
 ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
 
 
-def add_functions(db: sqlite3.Connection, *, now: datetime) -> None:
+def add_functions(db: sqlite3.Connection, *, now: datetime, database: str = "msdb") -> None:
     """Register the functions of this file on a connection; `now` is the result of GETUTCDATE()."""
     for name, (arguments, function) in (*_OWN.items(), *_FASTER.items()):
         db.create_function(name, arguments, function, deterministic=True)
     db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
     text = render_instant(now)
     db.create_function(NOW, 0, lambda: text, deterministic=True)
+    db.create_function("db_name", 0, lambda: database, deterministic=True)

@@ -74,6 +74,8 @@ async def test_what_is_under_if_exists_is_executed_where_that_holds(world: World
     assert ["route r created"] == await world.run(f"{unless} {create}")
     assert ["statement about r skipped: it exists"] == await world.run(f"{unless} {create}")
     assert ["route r dropped", absent.format("r")] == await world.run(f"{only} DROP ROUTE r; {only} DROP ROUTE r")
+    block = f"{unless} BEGIN {create} CREATE ROUTE s WITH ADDRESS = '{FAR}' END DROP ROUTE r; DROP ROUTE s"
+    assert ["route r created", "route s created", "route r dropped", "route s dropped"] == await world.run(block)
     names = ("services", "service_queues", "service_contracts", "service_message_types", "conversation_priorities")
     for view in (*names, "remote_service_bindings"):
         script = f"IF EXISTS (SELECT * FROM sys.{view} WHERE name = 'nix') {create}"

@@ -45,6 +45,7 @@ LOCAL = RouteProperties(address="LOCAL")
             f"{UNLESS} BEGIN CREATE ROUTE a WITH ADDRESS='LOCAL' CREATE ROUTE b WITH ADDRESS='LOCAL'; END DROP ROUTE c",
             [CreateRoute("a", LOCAL, guard=IS_MISSING), CreateRoute("b", LOCAL, guard=IS_MISSING), DropRoute("c")],
         ),
+        ("BEGIN DROP ROUTE b END; DROP ROUTE c; GO\nUSE a", [DropRoute("b"), DropRoute("c"), UseDatabase("a")]),
         ("DROP ROUTE IF EXISTS a; DROP ROUTE [IF]", [DropRoute("a", guard=IS_THERE), DropRoute("IF")]),
         (
             "IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'a')\nDROP ROUTE a\nDROP ROUTE b",
@@ -109,7 +110,11 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("SET @x = 5", "variables are not supported"),
         ("END CONVERSATION @h", "variables are not supported"),
         ("END", "expected CONVERSATION"),
-        ("BEGIN", "expected CONVERSATION"),
+        ("IF OBJECT_ID(N'dbo.q') IS NULL CREATE QUEUE q", "IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE"),
+        ("IF DB_ID('x') IS NULL CREATE DATABASE x", "the databases are those of the configuration"),
+        (f"{UNLESS} BEGIN PRINT N'a' END", "PRINT is not a statement here"),
+        (f"{UNLESS} IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'b') DROP ROUTE b", "IF cannot be under IF"),
+        (f"{UNLESS} BEGIN DROP ROUTE a {UNLESS} DROP ROUTE b END", "IF cannot be under IF"),
     ],
 )
 def test_what_cannot_run_says_what_to_do(text: str, problem: str) -> None:
@@ -117,6 +122,21 @@ def test_what_cannot_run_says_what_to_do(text: str, problem: str) -> None:
 
     assert problem in mistakes[0].problem
     assert "did you mean" not in mistakes[0].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("BEGIN TRY DROP ROUTE a END TRY BEGIN CATCH THROW END CATCH", ["BEGIN TRY", "BEGIN CATCH"]),
+        ("IF 1 = 1 BEGIN DROP ROUTE a END DROP ROUTE b", ["expected EXISTS"]),
+        ("BEGIN TRANSACTION; BEGIN DROP ROUTE a END; COMMIT", ["BEGIN TRANSACTION", "COMMIT"]),
+    ],
+)
+def test_the_end_of_a_block_is_no_second_mistake(text: str, mistakes: list[str]) -> None:
+    found = [one.problem for one in read_script(text) if isinstance(one, DdlSyntaxError)]
+
+    assert len(mistakes) == len(found), found
+    assert all(words in problem for words, problem in zip(mistakes, found, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def db() -> Iterator[sqlite3.Connection]:
         ("STRING_AGG('a', ',')", "a"),
         ("5 / 2", 2),
         ("GETUTCDATE()", "2026-05-09 07:35:25.123"),
+        ("DB_NAME()", "msdb"),
         ("CURRENT_TIMESTAMP", "2026-05-09 07:35:25.123"),
         ("DATE('2026-05-09', 'start of month', '-1 day')", "2026-04-30"),
         ("CAST(12345 AS NVARCHAR(3))", "123"),
