@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import click
 
 from broker.admin.server import leave
+from broker.catalog.check import check_files
 from broker.catalog.diagnostics import listen_error, store_error
-from broker.cli.access import is_nothing_given, nothing_to_read, overrides_from, read_settings
+from broker.cli.access import is_nothing_given, nothing_to_read, overrides_from, read_settings, usual_config
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, set_option
 from broker.daemon import instance as daemon
@@ -59,11 +61,20 @@ def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
     except StoreUnavailableError as error:
         found, stays = store_error(settings, error)  # `stays`: until a person changes something
         fail(str(found or error), ExitCode.CONFIGURATION if stays else ExitCode.TEMPORARY)
-    except SettingError as error:
-        passes = isinstance(error.__cause__, CertificateTooEarlyError)
-        fail(error.shown, ExitCode.TEMPORARY if passes else ExitCode.CONFIGURATION)
-    except (StatementError, SettingsError) as error:
+    except SettingsError as error:
         fail(str(error), ExitCode.CONFIGURATION)
+    except (SettingError, StatementError) as error:
+        said = error.shown if isinstance(error, SettingError) else str(error)
+        if isinstance(error.__cause__, CertificateTooEarlyError):
+            fail(said, ExitCode.TEMPORARY)
+        fail(_mistakes(config, overrides) or said, ExitCode.CONFIGURATION)
     leave(0 if is_clean else ExitCode.TIMED_OUT)
     if not is_clean:
         sys.exit(ExitCode.TIMED_OUT)
+
+
+def _mistakes(config: Path | None, overrides: tuple[str, ...]) -> str:
+    """Everything that is wrong with the configuration: a start ends at the first mistake."""
+    given = overrides_from(overrides)
+    report = check_files([usual_config(config)], environ=os.environ, offline=True, overrides=given)
+    return "\n".join(error.shown for error in report.errors)

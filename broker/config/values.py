@@ -186,14 +186,15 @@ _PATH = Kind(
 _OPTIONAL_PATH = _PATH._replace(empty="none", schema={"type": "string", "minLength": 0, "maxLength": PATH_MAX})
 _LISTEN = Kind(
     "an address to listen on",
-    'write "host:port", like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces, "0.0.0.0:4022"',
+    'write "host:port" with a port up to 65535, like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces,'
+    ' "0.0.0.0:4022"',
     parse_listen,
     allowed='"host:port"',
     schema=_text(_HOST_AND_PORT),
 )
 _PEER = Kind(
     "an address that a peer could dial",
-    'write "tcp://host:port", like "tcp://gateway-a.example:4022"',
+    'write "tcp://host:port" with a port up to 65535, like "tcp://gateway-a.example:4022"',
     _parse_peer,
     allowed='"tcp://host:port"',
     schema=_text("[Tt][Cc][Pp]://.+"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -72,3 +74,18 @@ def test_the_exit_code_tells_a_supervisor_whether_trying_again_may_help(
     result = run("serve", "-c", path)
 
     assert (code, told.format(tmp_path)) == (result.exit_code, "".join(result.stderr.splitlines(keepends=True)[:1]))
+
+
+def test_a_mistake_of_the_configuration_is_told_with_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.daemon.process.run", Mock(side_effect=DdlSyntaxError(102, "incorrect syntax")))
+    monkeypatch.setattr("broker.observe.logs.configure_logging", lambda **settings: None)
+    (tmp_path / "a.sql").write_text("DROP ROUTE;\nDROP QUEUE;\n")
+    path = tmp_path / "broker.toml"
+    path.write_text('[instance]\nstate_dir = "state"\n[endpoint]\nlisten = []\n[routes]\nfiles = ["a.sql", "b.sql"]\n')
+
+    result = run("serve", "-c", path)
+
+    assert 78 == result.exit_code
+    assert ["a.sql:1", "a.sql:2", "broker.toml:6"] == re.findall(rf"{tmp_path}/([\w.]+:\d)", result.stderr)

@@ -12,7 +12,10 @@ from broker.config.load import InForce, in_force, load_settings, without_dots
 # ruff: noqa: E501  # reports are pinned to the letter, and a table has one case a line  # noqa: RUF100
 
 
-LISTEN_HINT = 'write "host:port", like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces, "0.0.0.0:4022"'
+LISTEN_HINT = (
+    'write "host:port" with a port up to 65535, like "127.0.0.1:4022", "[::1]:4022" or, for all interfaces,'
+    ' "0.0.0.0:4022"'
+)
 SIZE_HINT = 'write bytes as a plain number, or a text like "512KiB", "64MiB" or "10MB"'
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
