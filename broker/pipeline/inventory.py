@@ -105,7 +105,8 @@ def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _
         try:
             found += files(directory)
         except OSError as error:
-            raise NoJournalError(str(directory), error.strerror or str(error)) from None
+            problem = f"{error.strerror or error}; name the journal.directory of an instance, or a copy of it"
+            raise NoJournalError(str(directory), problem) from None
     return judge_all(filter(only, found))
 
 

@@ -340,6 +340,7 @@ def _found(request: RunRequest) -> tuple[RunRequest, inventory.Inventory, dateti
     if not found.readable:
         where = ", ".join(map(str, request.flows))
         none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
+        none += "; an instance completes one after journal.file_age, and when it stops"
         raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
     end = request.bounds.wider().end
     sampled = frozenset(name for name, shares in found.samples.items() if min(shares) < 1)

@@ -60,7 +60,7 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
     plain = journalling.write(tmp_path / "plain", *journalling.passage(4))
     assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
-    with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory"):
+    with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory; name the"):
         inventory.take([tmp_path / "nowhere"])
 
 

@@ -144,7 +144,7 @@ def test_nothing_to_read_has_a_reason(request_: RunRequest, tmp_path: Path) -> N
     with pytest.raises(NoJournalError, match=r"none: no file \*.parquet below it"):
         jobs.run(replace(request_, flows=(tmp_path / "none",)))
 
-    with pytest.raises(NoJournalError, match="below it that has visits of that time"):
+    with pytest.raises(NoJournalError, match="below it that has visits of that time; an instance completes one after"):
         jobs.run(replace(request_, bounds=PeriodBounds(START + timedelta(days=9))))
 
 

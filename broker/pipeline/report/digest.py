@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 LISTED_MAX = 200  # rows of a table
-UNJOURNALED = "no journal: "  # before the address at which an instance was reached of which there are no records
+NO_RECORD = "no record: "  # before the address at which frames reached an instance that has no record of them
 BUCKETS_MAX = 96  # points of a line
 INCIDENT_GAP = timedelta(minutes=10)  # without a frame that loops: the next one is of another incident
 
@@ -83,8 +83,8 @@ class StationRow:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no journal of it is here, so that only its address is known."""
-        return self.instance.startswith(UNJOURNALED)
+        """Whether it has no records here of what reached its address: it keeps no journal, or died before it wrote."""
+        return self.instance.startswith(NO_RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Talker:
 class Digest:
     """Everything that the report shows. Parts that were not computed are None, parts that are empty are empty."""
 
-    facts: InputFacts
+    facts: InputFacts = field(default_factory=InputFacts)
     balance: LedgerTotal | None = None
     imbalances: Listing[Imbalance] = field(default_factory=Listing)
     stations: Listing[StationRow] = field(default_factory=Listing)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.config.units import count, duration, share, size
-from broker.pipeline.report.digest import UNJOURNALED, LinkRow, StationRow
+from broker.pipeline.report.digest import NO_RECORD, LinkRow, StationRow
 from broker.pipeline.report.markup import Html, element
 
 MAP_MAX = 60  # instances that are drawn
@@ -224,7 +224,7 @@ def _station(station: StationRow, box: _Box, most: int, form: Format) -> Html:
     if station.is_unknown:
         words = (
             f"{count(station.frames).text} frames, {share(station.frames, most).text} of all, passed an instance of"
-            f" which there are no records, reached at {station.instance.removeprefix(UNJOURNALED)}"
+            f" which there are no records, reached at {station.instance.removeprefix(NO_RECORD)}"
         )
     how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
     dropped = f"{count(gone).text} {how}"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
@@ -22,7 +22,7 @@ from broker.pipeline.report.digest import (
     BUCKETS_MAX,
     INCIDENT_GAP,
     LISTED_MAX,
-    UNJOURNALED,
+    NO_RECORD,
     Digest,
     Extent,
     Hold,
@@ -62,17 +62,13 @@ def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
             Each is read several times: give what was written, or persist it.
         facts: The input from which they were made.
     """
-    found = ways(results["paths"])
     axis = timeline(results["routes"], results["capacity"])
-    over_time = course(results["routes"], axis)
     services, conversations = talkers(results["dialogs"])
-    return Digest(
+    return replace(
+        course(ways(results["paths"]), results["routes"], axis),
         facts=facts,
         balance=balance(results["reconcile"]),
         imbalances=imbalances(results["reconcile"]),
-        **found._asdict(),
-        **over_time._asdict(),
-        timeline=axis,
         codes={str(reason): number for reason, number in NUMBER.items()},
         holds=holds(results["capacity"], axis),
         services=services,
@@ -162,23 +158,12 @@ _LOST = "lost"
 _DROPPED = "dropped"
 
 
-class PathTables(NamedTuple):
-    """The contents of `paths`."""
-
-    stations: Listing[StationRow]
-    links: Listing[LinkRow]
-    losses: Listing[Loss]
-    loops: Listing[LoopRow]
-    journeys: Listing[Journey]
-    extent: Extent
-
-
-def ways(paths: DataFrame) -> PathTables:
-    """Gather the contents of `paths`."""
-    whole = paths.transform(_with_unjournaled)
+def ways(paths: DataFrame) -> Digest:
+    """Return a digest with the contents of `paths`."""
+    whole = paths.transform(_with_unrecorded)
     lost = whole.transform(losses).persist()
     try:
-        return PathTables(
+        return Digest(
             stations=_listing(StationRow, whole.transform(stations)),
             links=_listing(LinkRow, lossy_links(whole, lost)),
             losses=_listing(Loss, losses_of(whole, lost)),
@@ -190,7 +175,7 @@ def ways(paths: DataFrame) -> PathTables:
         lost.unpersist()
 
 
-def _with_unjournaled(paths: DataFrame) -> DataFrame:
+def _with_unrecorded(paths: DataFrame) -> DataFrame:
     """
     Put an instance into each path in which a hop is missing, named by the address at which the one before reached it.
 
@@ -203,7 +188,7 @@ def _with_unjournaled(paths: DataFrame) -> DataFrame:
         head, tail = F.slice(column, 1, F.col("gap") + 1), F.slice(column, F.col("gap") + 2, F.size(column))
         return F.when(F.col("gap").isNull(), F.col(column)).otherwise(F.concat(head, F.array(new), tail))
 
-    name = F.concat(F.lit(UNJOURNALED), F.coalesce(F.get("next_hops", F.col("gap")), F.lit("?")))
+    name = F.concat(F.lit(NO_RECORD), F.coalesce(F.get("next_hops", F.col("gap")), F.lit("?")))
     return (
         paths.withColumn("gap", gap)
         .withColumns(
@@ -371,15 +356,6 @@ SERIES_MAX = 24  # lines that are drawn of one kind
 _RANKS = ("residence_p50_us", "residence_p95_us", "residence_p99_us")
 
 
-class Course(NamedTuple):
-    """The contents of `routes`."""
-
-    traffic: Series
-    drops: tuple[Series, ...]
-    failovers: tuple[Series, ...]
-    routes: Listing[RouteUse]
-
-
 def timeline(*results: DataFrame) -> Timeline | None:
     """The axis that all windows of some results fit on; None when they have none."""
     windows = reduce(DataFrame.unionByName, (one.select("window_start", "window_seconds") for one in results))
@@ -395,14 +371,16 @@ def timeline(*results: DataFrame) -> Timeline | None:
     return Timeline(datetime.fromtimestamp(row["begin"], UTC), step, -(-seconds // step))
 
 
-def course(routes: DataFrame, axis: Timeline | None) -> Course:
-    """Gather the contents of `routes`; `axis` as `timeline` found it."""
+def course(digest: Digest, routes: DataFrame, axis: Timeline | None) -> Digest:
+    """Return a digest with the contents of `routes` too; `axis` as `timeline` found it."""
     if axis is None:
-        return Course(Series("frames", ()), (), (), Listing())
+        return digest
     drops = routes.select("window_start", F.explode("drops_by_reason").alias("label", "value"))
     moves = routes.select("window_start", F.col("instance").alias("label"), F.col("failovers").alias("value"))
     traffic = routes.select("window_start", F.lit("frames").alias("label"), F.col("frames").alias("value"))
-    return Course(
+    return replace(
+        digest,
+        timeline=axis,
         traffic=next(iter(_series(traffic, axis)), Series("frames", (0,) * axis.buckets)),
         drops=_series(drops, axis),
         failovers=_series(moves, axis),

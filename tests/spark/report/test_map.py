@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.pipeline.report.digest import UNJOURNALED, LinkRow, Spread, StationRow
+from broker.pipeline.report.digest import NO_RECORD, LinkRow, Spread, StationRow
 from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
 
 SPREAD = Spread(1, 2, 3)
@@ -61,7 +61,7 @@ def test_the_map_has_names_figures_and_losses() -> None:
 
 
 def test_an_instance_without_records_has_its_share_and_a_look_of_its_own() -> None:
-    gone = f"{UNJOURNALED}tcp://gone:1"
+    gone = f"{NO_RECORD}tcp://gone:1"
     stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]
 
     svg = traffic_map(stations, [link("a", gone), link(gone, "b")], WIDE)

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.pipeline.report.digest import BUCKETS_MAX, LISTED_MAX, Extent, LedgerTotal, Loss, Series, Spread, Timeline
+from broker.pipeline.report.digest import (
+    BUCKETS_MAX,
+    LISTED_MAX,
+    Digest,
+    Extent,
+    LedgerTotal,
+    Loss,
+    Series,
+    Spread,
+    Timeline,
+)
 from broker.pipeline.report.tables import (
     TALKERS_MAX,
-    PathTables,
     balance,
     course,
     holds,
@@ -30,7 +39,7 @@ LOST = {"path": ["a"], "end": "lost", "end_instance": "a", "lost_to": "x", "byte
 LOOP = {"path": ["s", "g", "h", "g"], "end": "dropped", "has_loop": True, "bytes": 1}
 
 
-def tables(spark: SparkSession, *paths: dict[str, Any]) -> PathTables:
+def tables(spark: SparkSession, *paths: dict[str, Any]) -> Digest:
     return ways(result(spark, "paths", *paths))
 
 
@@ -101,7 +110,7 @@ def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSe
 
     found = tables(spark, {**way, **hops, "missing_hops": 1}, {**way, **hops, "missing_hops": 0})
 
-    gone = "no journal: tcp://gone:1"
+    gone = "no record: tcp://gone:1"
     assert {("shop", "edge"): 2, ("edge", gone): 1, (gone, "bill"): 1, ("edge", "bill"): 1} == {
         (one.from_instance, one.to_instance): one.frames for one in found.links.rows
     }
@@ -185,7 +194,7 @@ def test_instants_are_utc_in_every_zone_of_the_machine(spark: SparkSession, zone
     assert {"started_at": START, "bytes": 100} == plain(row)
     assert axis is not None
     assert axis.first_at == START
-    assert (1, 4) == course(results["routes"], axis).traffic.points
+    assert (1, 4) == course(Digest(), results["routes"], axis).traffic.points
 
 
 def route(minutes: int, **columns: Any) -> dict[str, Any]:
@@ -215,7 +224,7 @@ def test_counts_are_where_their_window_begins_and_what_never_happened_has_no_lin
     ]
     routes = result(spark, "routes", *rows)
 
-    found = course(routes, timeline(routes))
+    found = course(Digest(), routes, timeline(routes))
 
     assert Series("frames", (2, 7)) == found.traffic
     assert (Series("shut down", (0, 9)), Series("no route", (0, 3))) == found.drops
