@@ -33,20 +33,10 @@ from tests.support.steady import steady
 DOCS = Path(__file__).parents[1] / "docs"
 FILES = re.compile(r"```(?:toml|sql)\n(?:#|--) (\S+\.(?:toml|sql))\n(.*?)```", re.DOTALL)
 FONTS = re.compile(r"@font-face \{\{.*?\}\}\n *", re.DOTALL)  # the picture fetches nothing
-LIGHT = TerminalTheme(  # the colours of docs/pictures: background, text, and from black to white
-    (246, 248, 250),
-    (31, 35, 40),
-    [
-        (31, 35, 40),
-        (185, 28, 28),
-        (21, 128, 61),
-        (154, 52, 18),
-        (29, 78, 216),
-        (126, 34, 206),
-        (14, 116, 144),
-        (87, 96, 106),
-    ],
-)
+# The colours of docs/pictures: background, text, and from black to white.
+_COLOURS = ["f6f8fa", "1f2328", "1f2328", "b91c1c", "15803d", "9a3412", "1d4ed8", "7e22ce", "0e7490", "57606a"]
+_PAPER, _INK, *_INKS = ((red, green, blue) for red, green, blue in map(bytes.fromhex, _COLOURS))
+LIGHT = TerminalTheme(_PAPER, _INK, _INKS)
 TITLE = "A message that has not arrived, found in a terminal"
 DESCRIPTION = """\
 An order is sent while the gateway is down. broker why names the gateway, its refused connection and the remedy. The

@@ -361,8 +361,7 @@ class MirrorLog:
 
     def _write(self) -> None:
         route = self._route
-        write = log.warning if route.alarm else log.info
-        write(
+        (log.warning if route.alarm else log.info)(
             "mirrored route state changed",
             number=STATE_CHANGED,
             state=int(route.state),

@@ -221,9 +221,11 @@ class PeerTable:
     def suppress(self, address: NetworkAddress, problem: str) -> None:
         """An attempt has failed, or the link was lost: do not try again for a while. A repeated problem is a detail."""
         history = self.histories[address]
-        write = log.debug if problem == history.problem else log.info
+        is_known = problem == history.problem
         seconds = round(history.record_failure(problem, self._loop.time()), 3)
-        write("address suppressed", address=str(address), reason=problem, seconds=seconds)
+        (log.debug if is_known else log.info)(
+            "address suppressed", address=str(address), reason=problem, seconds=seconds
+        )
 
     def prune(self, now: float) -> None:
         """Above `HISTORIES_MAX`, forget addresses that are not dialled, suppressed or served."""

@@ -343,8 +343,9 @@ class Peers:
             self.protocol_errors[type(link.error).__name__] += 1
         is_self = link.agreement is not None and link.agreement.is_self  # each minute, and the address is logged
         if not self._is_closing and not is_self:
-            write = self.handshaker.limited_log.warning if link.agreement is None else log.info
-            write("link closed", link=link.number, peer=link.address, reason=link.reason)
+            (self.handshaker.limited_log.warning if link.agreement is None else log.info)(
+                "link closed", link=link.number, peer=link.address, reason=link.reason
+            )
         self._processes.remove(link)
         self._departures.forget(link)
         dialled = self._dialled.pop(link.number, None)

@@ -99,6 +99,7 @@ async def served(where: ListenAddress, path: str, headers: Mapping[str, str]) ->
 # --- connections ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("Only permitted peers connect, send and read")
 def test_an_idle_crowd_has_its_port_for_a_while_and_never_the_socket(attacked: Attacked) -> None:
     """With half a head."""
     data = b"GET / HTTP/1.1\r\nX: "
@@ -117,6 +118,7 @@ def test_an_idle_crowd_has_its_port_for_a_while_and_never_the_socket(attacked: A
     assert (True, [200, 200, 200]) == (is_full, [answer.status for answer in answers])
 
 
+@pytest.mark.promise("Memory is bounded")
 def test_a_crowd_that_does_not_read_what_it_asks_for_takes_little_memory(attacked: Attacked) -> None:
     """Metrics and the page: neither takes any right to ask for."""
     metrics = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 40

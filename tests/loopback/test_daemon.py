@@ -65,6 +65,7 @@ def test_the_target_is_fixed_by_its_first_answer(net: Topology) -> None:
         assert [] == daemon.query("SELECT * FROM sys.transmission_queue")
 
 
+@pytest.mark.promise("A daemon of a database dies")
 def test_messages_wait_while_the_target_is_down_and_the_queue_says_why(net: Topology) -> None:
     """Over a restart of the initiator as well."""
     gateway, orders, billing = shop(net)
@@ -95,6 +96,7 @@ def test_a_held_frame_shows_in_the_view_of_forwarded_messages(net: Topology) -> 
     assert (BILLING, ORDERS, 0) == (row["to_service_name"], row["from_service_name"], row["message_sequence_number"])
 
 
+@pytest.mark.promise("Routes or settings are changed in operation")
 def test_a_missing_route_delays_and_a_new_one_frees_at_once(net: Topology) -> None:
     gateway, orders, billing = shop(net)
     net.script("orders", "orders", service(ORDERS) + "DROP ROUTE AutoCreatedLocal;\n")

@@ -165,6 +165,7 @@ def fill(directory: Path) -> Path:
             return filler
 
 
+@pytest.mark.promise("A disk is full")
 def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk: Path) -> None:
     orders, billing, path = shop(net, disk)
     send(orders, "0")
@@ -190,6 +191,7 @@ def test_a_full_disk_holds_up_what_is_on_it_and_nothing_else(net: Topology, disk
     wait_problem(billing, "")
 
 
+@pytest.mark.promise("A file is put back from a backup, or copied")
 def test_a_backup_that_is_put_in_place_under_the_daemon_is_not_used(net: Topology, tmp_path: Path) -> None:
     """It is refused until somebody says that it is the database, with the log of the old one removed."""
     orders, billing, path = shop(net)

@@ -9,6 +9,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import broker
 from examples.demo.topology import Daemon, Topology
 from tests.support.command import run
@@ -42,6 +44,7 @@ def exchange(path: Path) -> None:
             assert ["hello"] == [one.body.decode() for one in broker.receive(db, queue="Inbox", wait=SECONDS)]
 
 
+@pytest.mark.promise("A file is put back from a backup, or copied")
 def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: Topology) -> None:
     original, copy = add(net, "original"), add(net, "copy")
     original.start()
@@ -66,6 +69,7 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
     exchange(original.directory / "orders.db")
 
 
+@pytest.mark.promise("A file is put back from a backup, or copied")
 def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_path: Path) -> None:
     daemon = add(net, "one")
     path = daemon.directory / "orders.db"

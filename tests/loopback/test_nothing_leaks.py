@@ -476,6 +476,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 # --- what must hold -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("Only permitted peers connect, send and read")
 def test_no_secret_is_in_anything_that_is_told(planted: Planted) -> None:
     assert len(planted.told) > 100
 

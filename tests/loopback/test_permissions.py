@@ -81,6 +81,7 @@ def send(one: Instance, frames: list[bytes]) -> None:
     one.forwarder.forward(slab, len(slab), asyncio.get_running_loop().time(), Origin())
 
 
+@pytest.mark.promise("Only permitted peers connect, send and read")
 async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(street: Street, logs: list[Any]) -> None:
     billing = await street.house("billing", rule(CONNECT, "CN=other"))
     orders = await street.house("orders", rule(CONNECT, "public"))
@@ -121,6 +122,7 @@ async def test_peer_that_claims_the_arbitration_of_another_takes_nothing_over(st
     assert ["LOGGED_IN"] * 2 == orders.states()
 
 
+@pytest.mark.promise("Only permitted peers connect, send and read")
 async def test_message_without_the_grant_is_dropped_counted_and_answered_with_the_missing_statement(
     street: Street,
 ) -> None:
@@ -140,6 +142,7 @@ async def test_message_without_the_grant_is_dropped_counted_and_answered_with_th
     assert here.forwarder.unaccounted == 0
 
 
+@pytest.mark.promise("Only permitted peers connect, send and read")
 async def test_link_whose_grant_is_gone_is_closed_and_one_that_has_it_stays(street: Street) -> None:
     here = await street.house("gateway", rule(CONNECT, "public"), rule(SEND, "public", "*"))
     houses = [await street.house(name, rule(CONNECT, "public")) for name in ("stays", "goes")]

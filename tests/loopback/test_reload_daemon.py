@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, file_of, route, shop
@@ -29,6 +31,7 @@ def connections(daemon: Daemon) -> set[str]:
     return {one["address"] for one in daemon.status()["connections"]}
 
 
+@pytest.mark.promise("Routes or settings are changed in operation")
 def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology) -> None:
     """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
     gateway, orders, billing = shop(net)

@@ -122,6 +122,7 @@ async def test_one_is_principal_and_is_followed_when_it_hands_over_or_is_killed(
     assert ("mirror", 4) == role(first)
 
 
+@pytest.mark.promise("The principal of a mirrored pair is lost")
 def test_what_is_sent_to_a_pair_arrives_once_and_in_order_whoever_is_principal(net: Topology, shared: Path) -> None:
     first, second, sender = pair_and_sender(net, shared)
     with closing(sender.connect("shop")) as db, closing(sqlite3.connect(shared, timeout=PATIENCE)) as pair_db:
@@ -151,6 +152,7 @@ def test_what_is_sent_to_a_pair_arrives_once_and_in_order_whoever_is_principal(n
     assert ([str(one) for one in range(number)], []) == (got, more)
 
 
+@pytest.mark.promise(13)
 def test_whoever_has_a_stale_epoch_commits_nothing_and_steps_down(net: Topology, shared: Path) -> None:
     first = add(net, "first", shared)
     first.start()
@@ -168,6 +170,7 @@ def test_whoever_has_a_stale_epoch_commits_nothing_and_steps_down(net: Topology,
     becomes(first, "principal", 8)  # for nobody else has it
 
 
+@pytest.mark.promise(13)
 def test_a_lock_that_is_lost_lets_nobody_write_twice(net: Topology, shared: Path) -> None:
     """The file of the lock is removed, so the second gets one of its own while the first has the database."""
     first, second = pair(net, shared)

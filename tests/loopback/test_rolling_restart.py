@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from examples.demo.topology import Topology
 from tests.support.loopback import BILLING, ORDERS, route, service
 from tests.support.traffic import Traffic
@@ -20,6 +22,7 @@ def two_ways(net: Topology) -> None:
     net.start()
 
 
+@pytest.mark.promise("A gateway dies")
 def test_rolling_restart_of_two_gateways_under_load_loses_nothing(net: Topology) -> None:
     two_ways(net)
     near, far = [net.daemons[name].directory / f"{name}.db" for name in ("orders", "billing")]

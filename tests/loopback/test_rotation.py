@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from broker.net.tls import ALPN
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import DAY, Pair, authority, make
@@ -91,6 +93,7 @@ class Client:
             return hashlib.sha256(tls.getpeercert(binary_form=True) or b"").hexdigest()
 
 
+@pytest.mark.promise("Routes or settings are changed in operation")
 def test_files_that_change_are_used_within_seconds_and_those_that_cannot_be_used_change_nothing(
     net: Topology, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ DIALOG, MIRROR, COMMAND = "dialog.pml", "mirror.pml", "command.pml"
     ],
     ids=str,
 )
+@pytest.mark.promise(7, "The principal of a mirrored pair is lost")
 def test_what_is_promised_holds_in_every_state(tmp_path: Path, model: str, claim: str, bounds: dict[str, int]) -> None:
     verdict = check(tmp_path, model, claim=claim, **bounds)
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from unittest import mock
 
+import pytest
+
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import Message, receive
 from broker.conversation.frames import Contact, Travel
@@ -184,6 +186,7 @@ async def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_messa
 
 
 @staged
+@pytest.mark.promise("A gateway dies")
 async def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
     stage: Stage,
 ) -> None:
@@ -226,6 +229,7 @@ async def test_answers_and_acknowledgements_may_come_back_through_another_gatewa
 
 
 @staged
+@pytest.mark.promise(9)
 async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(stage: Stage) -> None:
     """Both hosts of a route by name get message 1; the one whose answer comes later is told -8495."""
     shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
@@ -257,6 +261,7 @@ async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(
 
 
 @staged
+@pytest.mark.promise("Routes or settings are changed in operation")
 async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage) -> None:
     """Not even when no route is left by which it could come again."""
     bank = stage.database("bank", "Billing", at("shop", service="Orders"))
@@ -277,6 +282,7 @@ async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage)
 
 
 @staged
+@pytest.mark.promise(4)
 async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(stage: Stage) -> None:
     stage.database("bank", "Billing", at("shop", service="Orders"))
     one, two = stage.circle()
@@ -332,6 +338,7 @@ async def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_i
 
 
 @staged
+@pytest.mark.promise("A gateway dies")
 async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: Stage) -> None:
     bodies = [bytes([number]) for number in range(20)]
     _, gateway, bank = stage.line()
@@ -349,6 +356,7 @@ async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: S
 
 
 @staged
+@pytest.mark.promise(4)
 async def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(stage: Stage) -> None:
     """The gateway acknowledges nothing meanwhile: only the target does."""
     shop, gateway, bank = stage.line()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -290,6 +291,7 @@ TestOutbound.settings = settings(max_examples=examples(150), stateful_step_count
 
 
 @given(bodies, st.data())
+@pytest.mark.promise(2)
 def test_fragments_in_any_order_and_number_make_the_messages(bodies: list[bytes], data: st.DataObject) -> None:
     """The walk of place and after: whatever the order of arrival, each message comes out once, in its turn."""
     frames = [(fragment.place, fragment.body, fragment.flags) for fragment in cut(bodies)]
@@ -303,6 +305,7 @@ def test_fragments_in_any_order_and_number_make_the_messages(bodies: list[bytes]
 
 
 @given(st.tuples(st.integers(0, 50), st.integers(0, 5)), st.integers(0, 60 + EARLY_WINDOW), st.integers(0, 6))
+@pytest.mark.promise(2)
 def test_every_place_is_exactly_one_of_the_four(expected: tuple[int, int], sequence: int, fragment: int) -> None:
     """Before, at, after, far after: in the order of the places."""
     arrival = classify(expected, (sequence, fragment))

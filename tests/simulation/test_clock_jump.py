@@ -103,6 +103,7 @@ async def played(directory: Path, seed: int = 1) -> AsyncIterator[Played]:
 
 @JUMPS
 @virtual_time
+@pytest.mark.promise("A clock is wrong")
 async def test_messages_come_once_and_in_order_and_no_later_than_without_a_jump(
     tmp_path: Path, jumps: tuple[float, ...]
 ) -> None:
@@ -145,6 +146,7 @@ async def test_resend_timer_goes_on_as_if_no_clock_had_jumped(tmp_path: Path, ju
 
 
 @virtual_time
+@pytest.mark.promise("A clock is wrong")
 async def test_lifetime_is_not_over_by_a_jump_that_is_undone(tmp_path: Path) -> None:
     async with played(tmp_path) as world:
         dialog = world.begin()
@@ -212,6 +214,7 @@ async def ended(world: Played) -> bytes:
 
 @pytest.mark.parametrize("jumps", [(-DAY,), (DAY, -DAY), (-DAY, DAY)], ids=str)
 @virtual_time
+@pytest.mark.promise("A clock is wrong")
 async def test_late_copy_of_a_message_is_known_after_a_jump(tmp_path: Path, jumps: tuple[float, ...]) -> None:
     async with played(tmp_path) as world:
         frame = await ended(world)

@@ -153,17 +153,8 @@ def _unnumbered() -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", first, str(exit_code(kind.__new__(kind)))
 
 
-def statements() -> str:
-    """Return the table of the numbers that statements raise."""
-    return _raised(MessageChannel.STATEMENT)
-
-
-def selects() -> str:
-    """Return the table of the numbers that a SELECT raises."""
-    return _raised(MessageChannel.SELECT)
-
-
-def _raised(channel: MessageChannel) -> str:
+def raised(channel: MessageChannel) -> str:
+    """Return the table of the numbers that statements or a SELECT raise."""
     entries = [one for one in catalogue().values() if channel in one.when]
     rows = ((f"[{one.number}](errors/{one.number}.md)", one.when[channel]) for one in entries)
     return table(("Number", "Raised when"), rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -14,35 +15,33 @@ import broker
 
 SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
-_APART = {"bench"}  # processes of its own, without an operator
+_LEVEL_OF = {**dict(zip(LEVELS, LEVELS, strict=True)), "exception": "error", "rest_after": "error"}
+_LOGGER = re.compile(r"^log\.|limited_log\.|get_logger|\.rest_after$")
+_APART = {"bench"}  # separate processes, without an operator
 
 
 class LogEvent(NamedTuple):
     """One kind of line, with every level, component and field that it may have."""
 
-    event: str
-    levels: frozenset[str]
-    components: frozenset[str]
-    fields: frozenset[str]
+    levels: set[str]
+    components: set[str]
+    fields: set[str]
 
 
 @cache
 def events() -> dict[str, LogEvent]:
     """Return every event, over all calls."""
-    levels: defaultdict[str, set[str]] = defaultdict(set)
-    components: defaultdict[str, set[str]] = defaultdict(set)
-    fields: defaultdict[str, set[str]] = defaultdict(set)
+    found: defaultdict[str, LogEvent] = defaultdict(lambda: LogEvent(set(), set(), set()))
     for module in sorted(SOURCE.rglob("*.py")):
         component = module.relative_to(SOURCE).parts[0].removesuffix(".py")
         if component not in _APART:
-            for event, level, names in _calls(module):
-                levels[event].add(level)
-                components[event].add(component)
-                fields[event] |= names
-    return {
-        event: LogEvent(event, frozenset(levels[event]), frozenset(components[event]), frozenset(fields[event]))
-        for event in levels
-    }
+            for call, level in log_calls(parse(module)):
+                for event in texts_of(call):
+                    found[event].levels.add(level)
+                    found[event].components.add(component)
+                    # `**` where more are passed on; the traceback has a separate column
+                    found[event].fields.update({one.arg or "**" for one in call.keywords} - {"exc_info"})
+    return dict(found)
 
 
 def parse(module: Path) -> ast.Module:
@@ -56,50 +55,13 @@ def parse(module: Path) -> ast.Module:
             gc.enable()
 
 
-def _calls(module: Path) -> Iterator[tuple[str, str, set[str]]]:
-    tree = parse(module)
-    for call in log_calls(tree):
-        for event in texts_of(call):
-            yield event, _level(call), _fields(call)
-    chosen = _chosen(tree)
-    for node in ast.walk(tree):  # calls that pass an event on, or whose level was chosen before
-        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called, first = ast.unparse(node.func), node.args[0].value
-            if not isinstance(first, str):
-                continue
-            event = first
-            if called in chosen:
-                yield from ((event, level, _fields(node)) for level in chosen[called])
-            elif called.endswith("limited_log.warning"):
-                yield event, "warning", _fields(node)
-            elif called.endswith(".rest_after"):
-                yield event, "error", {"database", "queue", "reason", "pause_s"}
-
-
-def _chosen(tree: ast.AST) -> dict[str, set[str]]:
-    """Return names like `write = log.warning if ... else log.info`, each with both levels."""
-    return {
-        ast.unparse(node.targets[0]): {one.attr for one in (node.value.body, node.value.orelse)}
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.IfExp)
-        and isinstance(node.value.body, ast.Attribute)
-        and isinstance(node.value.orelse, ast.Attribute)
-        and node.value.body.attr in LEVELS
-        and node.value.orelse.attr in LEVELS
-    }
-
-
-def log_calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Yield the calls that write to the log."""
+def log_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the calls that write to the log, each with its level; with one of two levels, twice."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in (*LEVELS, "exception", "critical")
-            and (ast.unparse(node.func.value) == "log" or "get_logger" in ast.unparse(node.func.value))
-        ):
-            yield node
+        if isinstance(node, ast.Call):
+            for one in (node.func.body, node.func.orelse) if isinstance(node.func, ast.IfExp) else (node.func,):
+                if isinstance(one, ast.Attribute) and one.attr in _LEVEL_OF and _LOGGER.search(ast.unparse(one)):
+                    yield node, _LEVEL_OF[one.attr]
 
 
 def texts_of(call: ast.Call) -> list[str]:
@@ -107,13 +69,3 @@ def texts_of(call: ast.Call) -> list[str]:
     first = call.args[0]
     parts = [first.body, first.orelse] if isinstance(first, ast.IfExp) else [first]
     return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-
-
-def _level(call: ast.Call) -> str:
-    assert isinstance(call.func, ast.Attribute)
-    return "error" if call.func.attr == "exception" else call.func.attr
-
-
-def _fields(call: ast.Call) -> set[str]:
-    """Fields by name, and `**` where more are passed on. The traceback has a separate column."""
-    return {keyword.arg or "**" for keyword in call.keywords} - {"exc_info"}

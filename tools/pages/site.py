@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from broker.observe.message_catalogue import MessageChannel
 from tools.pages import admin, api, commands, errors, figures, files, observe, tables
 from tools.pages.example import Example
 from tools.pages.markers import renew
@@ -20,6 +21,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "admin.md": {"operations": admin.operations},
     "cli.md": {"commands": commands.reference},
     "configuration.md": {"settings": tables.settings},
+    "contributors/promises.md": {"promises": tables.promises},
     "contributors/results.md": figures.RESULTS,
     "dispositions.md": {"dispositions": errors.dispositions},
     "errors/index.md": {
@@ -34,8 +36,8 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "metrics.md": {"metrics": observe.metrics, "labels": observe.labels},
     "performance.md": figures.PERFORMANCE,
     "pipeline-results.md": {"results": tables.results},
-    "statements.md": {"numbers": errors.statements},
-    "views.md": {"views": observe.views, "numbers": errors.selects},
+    "statements.md": {"numbers": partial(errors.raised, MessageChannel.STATEMENT)},
+    "views.md": {"views": observe.views, "numbers": partial(errors.raised, MessageChannel.SELECT)},
 }
 
 

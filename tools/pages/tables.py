@@ -1,8 +1,11 @@
-"""Tables of settings, of the results of the pipeline, and of the warnings of `broker check`."""
+"""Tables of settings, of results of the pipeline, of warnings of `broker check`, and of promises with their tests."""
 
 from __future__ import annotations
 
+import re
 import tomllib
+from ast import literal_eval
+from collections import defaultdict
 from itertools import groupby
 from pathlib import Path
 
@@ -11,10 +14,14 @@ from broker.config.settings import Settings
 from broker.config.toml import dotted
 from broker.pipeline.results import MEANINGS, RESULTS
 from broker.routing import lint
+from tests.chaos.faults.catalog import FAULTS, TRIED
 from tools.pages.markers import table
 
 _COLUMNS = ("Key", "Default", "Allowed", "Reload", "What it is", "Why")
 _WARNINGS = Path(lint.__file__).with_name("lints.toml")
+_BEYOND = ("Memory is bounded", "Only permitted peers connect, send and read")  # of docs/reliability.md
+_ROOT = Path(__file__).parents[2]
+_MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:async )?def (\w+)", re.MULTILINE)
 
 
 def settings() -> str:
@@ -44,3 +51,36 @@ def warnings(group: str) -> str:
     texts = tomllib.loads(_WARNINGS.read_text(encoding="utf-8"))[group]
     rows = ((f"`{code}`", one["meaning"], one["remedy"]) for code, one in texts.items())
     return table(("Code", "What it means", "What to do"), rows)
+
+
+def promises() -> str:
+    """
+    Return a row for each promise, with the tests whose marks name it and the faults that try it.
+
+    Raises:
+        ValueError: A promise has no test, a mark or a fault names no promise, or a fault is not named once.
+    """
+    tests: defaultdict[str, list[str]] = defaultdict(list)
+    for file in sorted((_ROOT / "tests").rglob("test_*.py")):
+        for keys, test in _MARK.findall(file.read_text(encoding="utf-8")):
+            for key in literal_eval(f"[{keys}]"):
+                tests[str(key)].append(f"`{file.relative_to(_ROOT)}::{test}`")
+    page = (_ROOT / "docs" / "delivery-guarantees.md").read_text(encoding="utf-8")
+    links = {
+        title: f"delivery-guarantees.md#{re.sub('[^a-z0-9]+', '-', title.lower())}"
+        for title in re.findall(r"^### (.+)$", page, re.MULTILINE)
+    } | dict.fromkeys(_BEYOND, "reliability.md#what-is-promised")
+    titles = {title.partition(".")[0] if title[0].isdigit() else title: title for title in links}
+    if wrong := (titles.keys() ^ tests.keys()) | (TRIED.keys() - links.keys()):
+        raise ValueError(f"promises without a test, or marks and faults without a promise: {sorted(wrong)}")
+    if sorted(FAULTS) != sorted(" ".join(TRIED.values()).split()):
+        raise ValueError("each fault has to be in tests.chaos.faults.catalog.TRIED once")
+    rows = (
+        (
+            f"[{title}](../{links[title]})",
+            "<br>".join(tests[key]),
+            ", ".join(map("`{}`".format, TRIED.get(title, "").split())),
+        )
+        for key, title in titles.items()
+    )
+    return table(("Promise", "Tests", "Faults"), rows)

@@ -30,3 +30,17 @@ _KINDS: tuple[type[Fault], ...] = (
     pair.Overtaken,
 )
 FAULTS = {kind.name: kind for kind in _KINDS}
+
+TRIED = {
+    "An application dies": "kill-application",
+    "A daemon of a database dies": "kill freeze restart",
+    "A gateway dies": "rolling-restart memory descriptors",
+    "A disk is full": "full-disk",
+    "The network is cut, or bad": "partition isolate one-way reset delay loss scramble slow-link small-mtu"
+    " mtu-black-hole",
+    "A clock is wrong": "clock-step",
+    "The principal of a mirrored pair is lost": "failover lost-principal failover-frozen failover-overtaken"
+    " failover-isolated",
+    "Routes or settings are changed in operation": "reload routes rotation",
+}
+"""The faults that try a promise of docs/delivery-guarantees.md, each fault once, even if it tries several."""

@@ -92,6 +92,7 @@ def found(shop: Shop) -> tuple[list[str], list[bytes | None], int, int]:
 
 
 @pytest.mark.parametrize("last", range(1, STEPS + 1))
+@pytest.mark.promise(1)
 def test_killed_application_has_done_whole_transactions(shop: Shop, last: int) -> None:
     prepare(shop)
 
@@ -111,6 +112,7 @@ def test_killed_application_has_done_whole_transactions(shop: Shop, last: int) -
 
 
 @pytest.mark.parametrize("last", [3, 8, 10, 12, 14])
+@pytest.mark.promise("An application dies")
 def test_application_that_is_started_again_goes_on_where_it_was(shop: Shop, last: int) -> None:
     prepare(shop)
 
@@ -125,6 +127,7 @@ def test_application_that_is_started_again_goes_on_where_it_was(shop: Shop, last
     assert (len(sent), 0) == (balance.sent, balance.unaccounted)
 
 
+@pytest.mark.promise(10)
 def test_message_of_a_killed_reader_is_there_for_the_next_one(shop: Shop) -> None:
     prepare(shop)
     run(shop, 11)

@@ -65,6 +65,7 @@ def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(shop
 
 
 @pytest.mark.parametrize("mode", ["OFF", "NORMAL"])
+@pytest.mark.promise(1)
 def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop: Shop, mode: str) -> None:
     """A number that was sent and is given again would be a duplicate there: the message behind it would be lost."""
     db = shop.connect(isolation_level=None)

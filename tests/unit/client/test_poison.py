@@ -231,6 +231,7 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
     ).fetchone()
 
 
+@pytest.mark.promise("An application dies")
 def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:
     """The whole of it: `receive`, in transactions that an application rolls back."""
     arrived(shop, b"good")
@@ -276,6 +277,7 @@ def run_one(shop: Shop, top: int) -> list[str]:
     return done.stdout.strip().split(",")
 
 
+@pytest.mark.promise("An application dies")
 def test_message_that_kills_whoever_receives_it_is_put_aside_and_others_go_on(shop: Shop) -> None:
     """What the process knew died with it; the next one knows it all the same."""
     arrived(shop, b"deadly", b"behind")

@@ -142,6 +142,7 @@ def test_a_claim_whose_dialog_the_reader_itself_ended_is_settled(shop: Shop, db:
         assert 0 == db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0]
 
 
+@pytest.mark.promise("An application dies")
 def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
     shop: Shop, db: sqlite3.Connection, slot: int
 ) -> None:

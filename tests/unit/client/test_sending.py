@@ -320,6 +320,7 @@ def test_messages_of_the_broker_are_not_sent_by_applications(shop: Shop, type_na
 # --- the disk -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise(2)
 def test_number_is_not_used_twice_when_the_second_write_of_a_send_fails(shop: Shop) -> None:
     """The application may catch the error and commit its transaction."""
 

@@ -175,6 +175,7 @@ def _with_hole(fragments: int = 10, *, trip: float = 0.1) -> Outbound:
     return outbound
 
 
+@pytest.mark.promise(8)
 def test_what_is_held_there_is_not_in_flight_and_only_the_hole_is_sent_again() -> None:
     outbound = _with_hole()
     _take_all(outbound)
@@ -232,6 +233,7 @@ def test_losses_of_one_window_shrink_it_once() -> None:
     assert windows == [windows[0]] + [windows[0] // 2] * 10
 
 
+@pytest.mark.promise(8)
 def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None:
     outbound = _outbound(4)
     _take_all(outbound)

@@ -122,6 +122,7 @@ def test_window_begins_small_and_grows_by_what_is_acknowledged_up_to_its_bounds(
     ]
 
 
+@pytest.mark.promise(3)
 def test_loss_halves_it_and_from_there_it_grows_by_a_frame_a_round_trip() -> None:
     """And never stops it."""
     window = Window(1024, 8 * MIB)

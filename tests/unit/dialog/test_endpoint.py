@@ -41,6 +41,7 @@ from tests.unit.dialog.running import GATEWAY, OTHER, SOON, Link, Shop, open_sho
 
 
 @virtual_time
+@pytest.mark.promise(5)
 async def test_what_was_committed_before_the_start_is_sent(path: Path) -> None:
     async with open_shop(path) as shop:
         shop.begin(b"a")
@@ -51,6 +52,7 @@ async def test_what_was_committed_before_the_start_is_sent(path: Path) -> None:
 
 
 @virtual_time
+@pytest.mark.promise(1)
 async def test_uncommitted_messages_are_not_sent(path: Path) -> None:
     async with open_shop(path) as shop:
         dialog = shop.begin()
@@ -98,6 +100,7 @@ async def test_commit_of_any_program_is_sent_with_and_without_hints(
 
 
 @virtual_time
+@pytest.mark.promise(6)
 async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path) -> None:
     loop: Any = asyncio.get_running_loop()
     loop.executor_delay = lambda: 1.0
@@ -154,6 +157,7 @@ async def test_arrivals_past_the_bound_of_the_inbox_are_dropped_and_their_sender
 
 
 @virtual_time
+@pytest.mark.promise(12)
 async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path) -> None:
     async with open_shop(path) as shop:
         shop.begin(b"a", lifetime=5)
@@ -173,6 +177,7 @@ async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path)
 
 
 @virtual_time
+@pytest.mark.promise("A disk is full")
 async def test_while_the_store_fails_nothing_is_acknowledged_and_afterwards_all_goes_on(path: Path) -> None:
     async with open_shop(path) as shop:
         await asyncio.sleep(SOON)
@@ -254,6 +259,7 @@ async def test_task_that_somebody_cancels_is_begun_anew(path: Path, name: str) -
 
 
 @virtual_time
+@pytest.mark.promise(6)
 async def test_message_stored_and_not_acknowledged_is_acknowledged_when_it_comes_again(path: Path) -> None:
     loop: Any = asyncio.get_running_loop()
     far = far_initiator("Orders")

@@ -432,6 +432,7 @@ async def two_paths() -> tuple[Stage, Link, Link]:
 
 
 @virtual_time
+@pytest.mark.promise(3)
 async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
     stage = Stage(window=64)
     stage.send(1, *[b"x"] * 3000)
@@ -484,6 +485,7 @@ async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragment
 
 
 @virtual_time
+@pytest.mark.promise(5)
 async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_that_doubles() -> None:
     stage = Stage()
     stage.send(1, b"a", b"b")
@@ -503,6 +505,7 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
 
 
 @virtual_time
+@pytest.mark.promise(5)
 async def test_who_stands_in_a_line_sends_nothing_again() -> None:
     """The far side takes a dialog every half second, so the last of ten is answered five times later than expected."""
     stage = Stage()
@@ -614,6 +617,7 @@ async def test_dialogs_that_are_not_acknowledged_are_counted_with_the_last_reaso
 
 
 @virtual_time
+@pytest.mark.promise(5)
 async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     stage, broken, healthy = await two_paths()
     (address,) = [one for one in (GATEWAY, OTHER) if stage.forwarder.table.outbox(one).outlet is broken]
@@ -629,6 +633,7 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
 
 
 @virtual_time
+@pytest.mark.promise(5)
 async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_stays_there() -> None:
     stage, silent, other = await two_paths()
 
@@ -742,6 +747,7 @@ async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
 
 @pytest.mark.usefixtures("little_memory")
 @virtual_time
+@pytest.mark.promise(3)
 async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
     stage = Stage(fragment_size=300)
     stage.send(1, bytes(30_000))

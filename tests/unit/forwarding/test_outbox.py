@@ -152,6 +152,7 @@ def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: 
     ("consumed", "waited", "expected"),
     [(0, 0.0, 0), (0, 0.0009, 0), (10, 0.25, 260), (10, 1.9999, 2009)],
 )
+@pytest.mark.promise(4)
 def test_frame_leaves_with_the_time_it_waited(
     consumed: int, waited: float, expected: int, make_frame: MakeFrame
 ) -> None:
@@ -180,6 +181,7 @@ def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     assert (station.held, station.pool.used_bytes) == ([], 0)
 
 
+@pytest.mark.promise(4)
 def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
     station = Station()
     station.send(make_frame(time_to_live=1000))

@@ -96,6 +96,7 @@ def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> 
     again.close()
 
 
+@pytest.mark.promise(1)
 def test_what_was_committed_is_on_the_disk(db: sqlite3.Connection) -> None:
     """Write-ahead log, and a synchronisation with every commit (FULL is 2)."""
     mode = db.execute("PRAGMA journal_mode").fetchone()[0]
@@ -201,6 +202,7 @@ def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypa
     assert len(errors) == 1
 
 
+@pytest.mark.promise(13)
 def test_only_one_daemon_may_have_a_database(path: Path) -> None:
     """By whatever name."""
     link = path.with_name("link.db")

@@ -184,6 +184,7 @@ def test_first_message_makes_the_endpoint_and_is_delivered(desk: Desk, far: FarS
         (60, 59_999, 0.001),
     ],
 )
+@pytest.mark.promise(12)
 def test_time_on_the_way_is_part_of_the_lifetime(
     desk: Desk, far: FarSide, lifetime: int | None, time_consumed: int, seconds: float
 ) -> None:
@@ -195,6 +196,7 @@ def test_time_on_the_way_is_part_of_the_lifetime(
 
 
 @pytest.mark.parametrize("time_consumed", [60_000, 2**32 - 1])
+@pytest.mark.promise(12)
 def test_dialog_that_was_over_before_its_first_message_came_does_not_begin(
     desk: Desk, far: FarSide, time_consumed: int
 ) -> None:
@@ -283,6 +285,7 @@ def test_naming_this_database_proves_that_an_answer_has_arrived_unless_it_was_na
 # --- dialogs of which only a tombstone or nothing is here ---------------------------------------------------------
 
 
+@pytest.mark.promise(11)
 def test_replay_is_acknowledged_and_not_taken_twice(desk: Desk, closed: FarSide) -> None:
     other = far_initiator().message(0, b"of another dialog")
 
@@ -332,6 +335,7 @@ def test_unknown_dialog_that_names_this_database_is_reported(desk: Desk, far: Fa
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
+@pytest.mark.promise(7)
 def test_messages_are_delivered_in_order_however_they_arrive(desk: Desk, far: FarSide, order: tuple[int, ...]) -> None:
     desk.take(far.message(0, b"0"))
 
@@ -344,6 +348,7 @@ def test_messages_are_delivered_in_order_however_they_arrive(desk: Desk, far: Fa
 
 
 @pytest.mark.parametrize("again", [0, 2], ids=["delivered", "early"])
+@pytest.mark.promise(7)
 def test_duplicate_is_acknowledged_again_and_not_delivered_again(desk: Desk, far: FarSide, again: int) -> None:
     desk.take(far.message(0, b"0"), far.message(2, b"2"))
 
@@ -355,6 +360,7 @@ def test_duplicate_is_acknowledged_again_and_not_delivered_again(desk: Desk, far
 
 
 @pytest.mark.parametrize("sequence", [1 + EARLY_WINDOW, 2**63, 2**64 - 1])
+@pytest.mark.promise(7)
 def test_too_early_message_is_neither_kept_nor_acknowledged(desk: Desk, far: FarSide, sequence: int) -> None:
     desk.take(far.message(0))
 
@@ -433,6 +439,7 @@ def test_gaps_and_duplicates_are_acknowledged_at_once_with_what_is_held(
     ],
     ids=["short", "long", "checksum", "sealed"],
 )
+@pytest.mark.promise(7)
 def test_spoilt_frame_changes_nothing_and_others_of_the_batch_are_taken(
     desk: Desk, far: FarSide, spoil: Callable[[bytes], bytes], disposition: Disposition
 ) -> None:
@@ -529,6 +536,7 @@ def test_message_for_a_service_that_was_dropped_fails_the_dialog(desk: Desk, far
     assert (["ER"], Counter()) == (desk.states, result.delivered)
 
 
+@pytest.mark.promise(6)
 def test_failure_of_the_store_stores_nothing_of_the_batch(desk: Desk, far: FarSide) -> None:
     trigger = "CREATE TRIGGER full BEFORE INSERT ON broker_fragment BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
     desk.db.execute(trigger)
@@ -543,6 +551,7 @@ def test_failure_of_the_store_stores_nothing_of_the_batch(desk: Desk, far: FarSi
 
 
 @pytest.mark.parametrize("frame", ["message", "ack"])
+@pytest.mark.promise(9)
 def test_first_answer_binds_an_open_dialog(desk: Desk, target: FarSide, frame: str) -> None:
     result = desk.take(target.message(0) if frame == "message" else target.ack(0, 0))
 
@@ -598,6 +607,7 @@ def acknowledging(far: FarSide, place: tuple[int, int], *runs: tuple[int, int, i
     return encode_dialog(header, encode_stored(Stored(runs)))
 
 
+@pytest.mark.promise(8)
 def test_acknowledged_messages_are_kept_no_longer(desk: Desk, target: FarSide) -> None:
     result = desk.take(target.ack(3, 0))
 
@@ -607,6 +617,7 @@ def test_acknowledged_messages_are_kept_no_longer(desk: Desk, target: FarSide) -
 
 
 @pytest.mark.parametrize("place", [(4, 1), (5, 0), (2**63, 0), (2**64 - 1, 2**32 - 1)])
+@pytest.mark.promise(8)
 def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
     desk: Desk, target: FarSide, place: tuple[int, int]
 ) -> None:
@@ -657,6 +668,7 @@ def test_run_of_what_was_never_sent_is_counted_and_left_out(
 
 @pytest.mark.parametrize("has_body", [True, False])
 @pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.promise(11)
 def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is_early: bool) -> None:
     """And acknowledged at once."""
     end = far.end(2) if has_body else far.fragment((2, 0), b"", flags=LAST | Flag.END_DIALOG)

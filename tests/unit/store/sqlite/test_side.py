@@ -212,6 +212,7 @@ def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Co
     ],
     ids=["initiator", "known to have an answer", "not known", "named from the start", "past its lifetime"],
 )
+@pytest.mark.promise(11)
 def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
     db: sqlite3.Connection, is_initiator: int, is_acknowledged: int, lifetime: float, seconds: float
 ) -> None:

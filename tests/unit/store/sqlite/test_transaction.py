@@ -217,6 +217,7 @@ def test_writing_leaves_nothing_behind_a_failure(
 
 
 @pytest.mark.parametrize("found", [4, 2], ids=["taken over", "an older copy was put back"])
+@pytest.mark.promise(13)
 def test_a_connection_writes_in_its_own_epoch_only(db: DaemonConnection, found: int) -> None:
     with writing(db):
         db.execute("UPDATE broker_database SET epoch = 3")
