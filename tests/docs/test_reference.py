@@ -30,23 +30,35 @@ PAGES = [
     if {"sh", "sql"} & {block.language for block in blocks(page.read_text(encoding="utf-8"))}
 ]
 UNEXECUTED = {
-    r"broker (?:serve|top|run) |--watch|--follow|curl -N|^tail -f": "ends when somebody ends it",
+    r"broker serve -c (?:config/)?gateway": "runs already",
     r"^(?:export|BROKER_ADMIN_\w+=.*) ": "another machine",
     r"^install ": "files of root: tests/shipping/test_systemd.py",
-    r"broker drain -c config/|--timeout 10": "ends an instance that the next line needs",
-    r"broker database create ": "a file has to be lost: tests/unit/cli/test_database.py",
     r"broker partner ": "certificates of both sides: how-to/two-organizations.md",
     r"broker bench |bench\.run|^make ": "minutes of measuring: tests/loopback/test_bench.py",
     r"broker pipeline ": "Spark: tests/spark",
     r"completion zsh": "another shell",
 }
+ENDLESS = re.compile(r"broker (?:serve|top|run) |--watch|--follow|curl -N")
+AGAIN = """\
+broker serve --set admin.listen=127.0.0.1:9422 --set admin.loopback_role=viewer -c gateway.toml &
+broker health ready -c gateway.toml --wait 30"""
+LOSE = {"orders": "rm -f orders.db*", "msdb": "broker drain -c gateway.toml\nrm -f gateway/msdb.db*"}
 PLACES = re.compile(r"/(?:var/lib/broker|run/broker|etc/broker|run/secrets|etc/bash_completion\.d)/")
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a block that are executed, with files in the working directory."""
+    """The lines of a block that are executed, with files in the working directory; what has no end, for two seconds."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [PLACES.sub("", line) for line in lines if not any(re.search(one, line) for one in UNEXECUTED)]
+    return [executed(PLACES.sub("", line)) for line in lines if not any(re.search(one, line) for one in UNEXECUTED)]
+
+
+def executed(line: str) -> str:
+    """A line, with what it needs to be carried out here."""
+    if ENDLESS.search(line):
+        return f"timeout -s INT 2 env {line.partition(' # ')[0].rstrip()}; test $? -eq 124"
+    if line.startswith("broker drain ") and "--dry-run" not in line:
+        return f"{line}\n{AGAIN}"
+    return re.sub("^tail -f", "timeout 1 tail -f", line)
 
 
 def session(page: Path) -> Iterator[str]:
@@ -55,13 +67,18 @@ def session(page: Path) -> Iterator[str]:
         if PATH.match(block.text):
             yield f"```{block.language}\n{block.text}```"
     yield SETUP.read_text(encoding="utf-8")
+    last = []
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.language == "sql":
             yield f"```sql\n-- line-{block.line}.sql\n{block.text}```"
             yield f"```sh\nbroker sql -c orders.toml -d shop < line-{block.line}.sql\n```"
         elif block.language == "sh" and (lines := commands(block)):
+            made = [line for line in lines if line.startswith("broker database create ")]
+            last += [text for line in made for text in (LOSE[line.split()[3]], line)]
+            lines = [line for line in lines if line not in made]
             prepared = ["python prepare.py"] if re.search(r"\b(?:quarantine|dialogs|receive|why)\b", block.text) else []
             yield "\n".join(["```sh", *prepared, *lines, "```"])
+    yield "\n".join(["```sh", *last, "```"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
