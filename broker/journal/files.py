@@ -21,7 +21,6 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -225,62 +224,38 @@ class JournalFile:
 # change, which is when it was closed.
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A finished file: `closed_at` in UTC seconds since 1970, `size` in bytes."""
-
-    path: Path
-    closed_at: float
-    size: int
-
-
-def too_old_or_too_many(
-    files: Iterable[StoredFile], *, now: float, most_bytes: int, most_seconds: float
-) -> list[StoredFile]:
+def retain(directory: Path, instance: str, *, now: float, most_bytes: int, most_seconds: float) -> int:
     """
-    Return the files to remove, the oldest first; a bound of 0 is none.
+    Remove the oldest files of an instance until both bounds hold, and directories that become empty.
 
     Args:
-        files: All files.
+        directory: The directory of the journal.
+        instance: The name of the instance.
         now: UTC seconds since 1970.
-        most_bytes: The bound of their size.
-        most_seconds: The bound of their age.
-    """
-    oldest_first = sorted(files, key=lambda file: (file.closed_at, file.path.name))
-    total = sum(file.size for file in oldest_first)
-    removed = []
-    for file in oldest_first:
-        is_too_old = bool(most_seconds) and file.closed_at < now - most_seconds
-        if not is_too_old and not (most_bytes and total > most_bytes):
-            break
-        total -= file.size
-        removed.append(file)
-    return removed
+        most_bytes: The bound of their size; 0 for none.
+        most_seconds: The bound of their age; 0 for none.
 
-
-def read_files(directory: Path, instance: str) -> list[StoredFile]:
-    """Return the finished files of an instance; a file that is removed at the same time is left out."""
-    files = []
-    for path in files_of(directory, instance):
-        with suppress(OSError):
-            found = path.stat()
-            files.append(StoredFile(path, found.st_mtime, found.st_size))
-    return files
-
-
-def remove(directory: Path, files: Iterable[StoredFile]) -> int:
-    """
-    Remove files, and directories that become empty; return the number of files.
+    Returns:
+        The number of removed files.
 
     Raises:
         OSError: a file cannot be removed; those before it are.
     """
-    count = 0
-    for file in files:
+    found = []
+    for path in files_of(directory, instance):
+        with suppress(OSError):  # it is removed at the same time
+            status = path.stat()
+            found.append((status.st_mtime, path.name, status.st_size, path))
+    total, count = sum(size for _, _, size, _ in found), 0
+    for closed_at, _, size, path in sorted(found):
+        is_too_old = bool(most_seconds) and closed_at < now - most_seconds
+        if not is_too_old and not (most_bytes and total > most_bytes):
+            break
+        total -= size
         with suppress(FileNotFoundError):  # another program removed it
-            file.path.unlink()
+            path.unlink()
             count += 1
-        for above in file.path.parents:
+        for above in path.parents:
             if above == directory:
                 break
             with suppress(OSError):

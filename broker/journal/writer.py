@@ -36,7 +36,7 @@ import structlog
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.kernels import make_decoder
 from broker.forwarding.ring import Ring
-from broker.journal.files import JournalFile, read_files, remove, remove_leftovers, too_old_or_too_many
+from broker.journal.files import JournalFile, remove_leftovers, retain
 from broker.journal.rows import NO_FOLLOWER, Follower, RingBatch, RowBuffer, count_records
 from broker.routing.decide import NOBODY, Principals
 
@@ -351,16 +351,14 @@ class Writer:
         self._tended_at = time.monotonic()
         if not (self._plan.keep_size or self._plan.keep_age):
             return
-        directory, instance = self._plan.directory, self._plan.instance
-        files = read_files(directory, instance)
-        old = too_old_or_too_many(
-            files, now=time.time(), most_bytes=self._plan.keep_size, most_seconds=self._plan.keep_age
-        )
+        plan = self._plan
         try:
-            self.removed += remove(directory, old)
+            self.removed += retain(
+                plan.directory, plan.instance, now=time.time(), most_bytes=plan.keep_size, most_seconds=plan.keep_age
+            )
         except OSError as error:  # writing goes on
             self.errors += 1
-            log.warning("journal files cannot be removed", directory=str(directory), reason=error.strerror)
+            log.warning("journal files cannot be removed", directory=str(plan.directory), reason=error.strerror)
 
     def _clean(self) -> bool:
         """Remove the unfinished files of a crash."""

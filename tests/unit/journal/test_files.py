@@ -11,18 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.forwarding.kernels import make_decoder
-from broker.journal.files import (
-    JournalFile,
-    StoredFile,
-    file_name,
-    files_of,
-    instance_part,
-    lock,
-    read_files,
-    remove,
-    remove_leftovers,
-    too_old_or_too_many,
-)
+from broker.journal.files import JournalFile, file_name, files_of, instance_part, lock, remove_leftovers, retain
 from broker.journal.rows import RowBuffer
 from broker.journal.schema import FILE_KEY, INSTANCE_KEY, JOURNAL, SAMPLE_KEY, SCHEMA_KEY, SHED_KEY
 from tests.support.records import Tape, frame, way
@@ -158,45 +147,36 @@ def test_leftovers_are_removed_unless_somebody_writes_them(tmp_path: Path) -> No
 
 
 NOW = 10_000.0
-FILES = [StoredFile(Path(f"/flows/{name}"), at, 100) for name, at in (("c", 9000.0), ("a", 7000.0), ("b", 8000.0))]
 
 
 @pytest.mark.parametrize(
-    ("most_bytes", "most_seconds", "expected"),
+    ("most_bytes", "most_seconds", "removed"),
     [
-        (0, 0.0, ""),
-        (300, 0.0, ""),
-        (299, 0.0, "a"),
-        (100, 0.0, "ab"),
-        (1, 0.0, "abc"),
-        (0, 2500.0, "a"),
-        (0, 500.0, "abc"),
-        (200, 500.0, "abc"),
-        (100, 2500.0, "ab"),
+        (0, 0.0, 0),
+        (300, 0.0, 0),
+        (299, 0.0, 1),
+        (100, 0.0, 2),
+        (1, 0.0, 3),
+        (0, 2500.0, 1),
+        (0, 500.0, 3),
+        (200, 500.0, 3),
+        (100, 2500.0, 2),
     ],
 )
-def test_oldest_go_until_both_bounds_hold(most_bytes: int, most_seconds: float, expected: str) -> None:
-    removed = too_old_or_too_many(FILES, now=NOW, most_bytes=most_bytes, most_seconds=most_seconds)
-
-    assert expected == "".join(file.path.name for file in removed)
-
-
-def test_files_are_removed_with_the_directories_they_leave_empty(tmp_path: Path) -> None:
+def test_the_oldest_are_removed_until_both_bounds_hold_with_the_directories_they_leave_empty(
+    tmp_path: Path, most_bytes: int, most_seconds: float, removed: int
+) -> None:
     paths = [
         tmp_path / f"date=2026-01-01/hour={hour}/gw-{number:06d}-01234567.parquet"
-        for hour, number in (("08", 1), ("09", 2), ("09", 3))
+        for hour, number in (("08", 3), ("09", 2), ("09", 1))
     ]
     foreign = paths[1].with_name("notes.txt")
-    for age, path in enumerate([*paths, foreign]):
+    for place, path in enumerate([*paths, foreign]):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"12345")
-        os.utime(path, (1000 + age, 1000 + age))
+        path.write_bytes(bytes(100))
+        os.utime(path, (7000 + 1000 * place, 7000 + 1000 * place))
 
-    files = read_files(tmp_path, "gw")
-    assert [(1000.0, 5), (1001.0, 5), (1002.0, 5)] == sorted((file.closed_at, file.size) for file in files)
-    paths[1].unlink()  # by another program
+    assert removed == retain(tmp_path, "gw", now=NOW, most_bytes=most_bytes, most_seconds=most_seconds)
 
-    assert 2 == remove(tmp_path, files)
-    assert [foreign] == [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not paths[0].parent.exists()
-    assert tmp_path.exists()
+    assert {*paths[removed:], foreign} == {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert (removed == 0) == paths[0].parent.exists()

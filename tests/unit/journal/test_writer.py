@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -338,10 +339,7 @@ def test_old_files_are_removed_when_one_appears(plan: JournalPlan, bounds: dict[
 
 
 def test_file_that_cannot_be_removed_disturbs_nothing(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(module, "remove", refuse)
+    monkeypatch.setattr(module, "retain", Mock(side_effect=PermissionError(13, "Permission denied")))
     writer = running(plan, keep_size=1)
     writer.offer(batch(4))
     ended(writer)
