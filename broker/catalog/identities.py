@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from broker.errors import BrokerError, SettingError
+from broker.errors import BrokerError, CertificateUnusableError, SettingError
 from broker.net.certificates import trusted_files
+from broker.security.certificate_files import read_file
 from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
 from broker.security.session import DialogCredentials
 
 if TYPE_CHECKING:
     from broker.config.settings import DatabaseSettings, Settings
 
-FILE_MAX_BYTES = 4 * 1024 * 1024
 POLL_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
@@ -202,13 +202,9 @@ def _known(settings: Settings, name: str, database: DatabaseSettings) -> Iterato
 
 def _read(settings: Settings, path: tuple[str, ...], file: Path) -> bytes:
     try:
-        with file.open("rb") as stream:
-            data = stream.read(FILE_MAX_BYTES + 1)
-    except OSError as error:
-        raise settings.error(path, f"{file}: {error.strerror or error}", "name a file that can be read") from error
-    if len(data) > FILE_MAX_BYTES:
-        raise settings.error(path, f"{file}: above {FILE_MAX_BYTES} bytes", "name a file with certificates")
-    return data
+        return read_file(file)
+    except CertificateUnusableError as error:
+        raise settings.error(path, f"{file}: {error.problem}", error.hint) from error
 
 
 def _mark(database: DatabaseSettings) -> _Mark:

@@ -31,12 +31,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.errors import CertificateTooEarlyError, CertificateUnusableError
 from broker.forwarding.pool import READ_BYTES
-from broker.security.identity import alternative_names, load_der, load_pem, may_issue, who_of
+from broker.security.certificate_files import read_certificates, read_file
+from broker.security.identity import alternative_names, load_der, may_issue, who_of
 from broker.security.principal import NOBODY, Who
 
 ALPN = "sbrk/1"
 TICKETS = 0  # a resumed session would save a millisecond on connections that live for days
-FILE_MAX_BYTES = 4 * 1024 * 1024  # the bundle of every public CA is a tenth of it
 PRINCIPAL_MAX = 256  # characters of a subject that are shown; what a peer's CA allows
 LABEL_DIGITS = 16
 HOSTS_SHOWN = 5
@@ -328,7 +328,7 @@ def _named(setting: str, patterns: Sequence[str]) -> dict[Path, list[x509.Certif
         if not paths:
             hint = "name the CA of the peers, or their certificates" if setting == "trust" else "name files that exist"
             raise CertificateUnusableError(setting, pattern, "no such file", hint)
-        found |= {path: _certificates(setting, path) for path in paths}
+        found |= {path: read_certificates(path, setting) for path in paths}
     return found
 
 
@@ -349,7 +349,7 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
     known = {path for paths in security.files.values() for path in paths if os.path.exists(path)}  # noqa: PTH110 - of any error
     for path in known.union(*map(_matching, patterns)):
         try:
-            now[path] = frozenset(_identify(one).fingerprint for one in _certificates("trust", path))
+            now[path] = frozenset(_identify(one).fingerprint for one in read_certificates(path, "trust"))
         except CertificateUnusableError:
             unreadable.add(path)
     present = frozenset().union(*now.values())
@@ -394,7 +394,7 @@ def _places(found: Mapping[Path, Sequence[x509.Certificate]]) -> dict[str, froze
 
 
 def _own(path: Path) -> list[Identity]:
-    found = [_identify(one) for one in _certificates("certificate", path)]
+    found = [_identify(one) for one in read_certificates(path)]
     own = found[0]
     now = datetime.now(UTC)
     if own.not_after <= now:
@@ -415,42 +415,8 @@ def _identify(certificate: x509.Certificate) -> Identity:
     return identify(certificate.public_bytes(Encoding.DER))
 
 
-def _certificates(setting: str, path: Path) -> list[x509.Certificate]:
-    data = _read(setting, path)
-    try:
-        found = load_pem(data)
-        for one in found:
-            _identify(one)
-    except ValueError:
-        raise CertificateUnusableError(setting, str(path), *_pem_problem(data)) from None
-    return found
-
-
-def _pem_problem(data: bytes) -> tuple[str, str]:
-    """Problem and hint of data that is not a certificate."""
-    hint = "name a file with -----BEGIN CERTIFICATE----- in it"
-    if b"-----BEGIN CERTIFICATE-----" in data:
-        return "holds no certificate in PEM form that can be read: it is cut off or damaged", "copy all of it again"
-    if b"PRIVATE KEY-----" in data:
-        return "holds a private key and no certificate", hint
-    return "holds no certificate in PEM form", hint
-
-
-def _read(setting: str, path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_MAX_BYTES + 1)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        hint = "name a file that exists and that the instance's user may read"
-        raise CertificateUnusableError(setting, str(path), problem, hint) from None
-    if len(data) > FILE_MAX_BYTES:
-        raise CertificateUnusableError(setting, str(path), "is above 4 MiB", "name a file with certificates only")
-    return data
-
-
 def _check_key(path: Path) -> None:
-    if b"ENCRYPTED" in _read("private_key", path):
+    if b"ENCRYPTED" in read_file(path, "private_key"):
         hint = "store it without one, readable by the instance's user only"
         raise CertificateUnusableError("private_key", str(path), "is protected by a password", hint)
 

@@ -41,7 +41,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from broker.errors import CertificateUnusableError
 from broker.files import keep_names
 from broker.security.identity import (
-    PRIVATE_KEY,
     SigningKey,
     Use,
     describe,
@@ -49,6 +48,7 @@ from broker.security.identity import (
     is_signed_by,
     load_keys,
     load_pem,
+    who_of,
 )
 from broker.security.issue import (
     Authority,
@@ -104,22 +104,26 @@ class Pair:
 # --- files ---
 
 
-def read_certificates(path: Path) -> list[x509.Certificate]:
+def read_certificates(path: Path, setting: str = "certificate") -> list[x509.Certificate]:
     """
     The certificates of a file, at least one, in their order.
 
     Raises:
         CertificateUnusableError: it cannot be read, or holds none.
     """
-    data = _read(path)
+    data = read_file(path, setting)
     try:
-        return load_pem(data)
-    except ValueError as error:
-        problem = f"holds no certificate in PEM form that can be read ({error})"
-        if PRIVATE_KEY.search(data):
+        found = load_pem(data)
+        for one in found:
+            who_of(one)
+    except ValueError:
+        problem, hint = "holds no certificate in PEM form", "name a file with -----BEGIN CERTIFICATE----- in it"
+        if b"-----BEGIN CERTIFICATE-----" in data:
+            problem, hint = f"{problem} that can be read: it is cut off or damaged", "copy all of it again"
+        elif b"PRIVATE KEY-----" in data:
             problem = "holds a private key and no certificate"
-        hint = "name a file with -----BEGIN CERTIFICATE----- in it"
-        raise CertificateUnusableError("certificate", str(path), problem, hint) from None
+        raise CertificateUnusableError(setting, str(path), problem, hint) from None
+    return found
 
 
 def read_keys(path: Path) -> list[PrivateKey]:
@@ -130,7 +134,7 @@ def read_keys(path: Path) -> list[PrivateKey]:
         CertificateUnusableError: it cannot be read, or holds none, or one of a kind that is not made here.
     """
     try:
-        keys = load_keys(_read(path))
+        keys = load_keys(read_file(path))
     except ValueError as error:
         raise _unusable_key(path, f"holds a private key that cannot be read ({error})") from None
     for key in keys:
@@ -213,17 +217,22 @@ def _unusable_key(path: Path, problem: str) -> CertificateUnusableError:
     return CertificateUnusableError("private_key", str(path), problem, hint)
 
 
-def _read(path: Path) -> bytes:
-    hint = "name a file that exists and that you may read"
+def read_file(path: Path, setting: str = "certificate") -> bytes:
+    """
+    The content of a file of certificates or keys.
+
+    Raises:
+        CertificateUnusableError: it cannot be read, or is above 4 MiB.
+    """
+    hint = "name a file that exists and that the instance's user may read"
     try:
         with path.open("rb") as file:
             data = file.read(FILE_MAX_BYTES + 1)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise CertificateUnusableError("certificate", str(path), problem, hint) from None
+        raise CertificateUnusableError(setting, str(path), problem, hint) from None
     if len(data) > FILE_MAX_BYTES:
-        problem = "is above 4 MiB"
-        raise CertificateUnusableError("certificate", str(path), problem, "name a file with certificates only")
+        raise CertificateUnusableError(setting, str(path), "is above 4 MiB", "name a file with certificates only")
     return data
 
 

@@ -14,6 +14,7 @@ import pytest
 from broker.errors import CertificateUnusableError
 from broker.net import tls
 from broker.net.tls import Encryption, identify, load_security, narrowed
+from broker.security.certificate_files import FILE_MAX_BYTES
 from broker.security.principal import Who
 from tests.support.certificates import DAY, Pair, authority, make, security
 from tests.support.exhaustion import no_descriptors
@@ -164,7 +165,7 @@ ENDED = timedelta(seconds=-1)
         (written("a.pem", BROKEN), "certificate", "it is cut off or damaged; copy all of it again"),
         (written("a.pem", make("a").pem[:300]), "certificate", "it is cut off or damaged; copy all of it again"),
         (written("a.pem", make("a").key_pem()), "certificate", "holds a private key and no certificate; name a file"),
-        (written("a.pem", bytes(tls.FILE_MAX_BYTES + 1)), "certificate", "is above 4 MiB"),
+        (written("a.pem", bytes(FILE_MAX_BYTES + 1)), "certificate", "is above 4 MiB"),
         (stored("a", ends=ENDED), "certificate", f"UTC; renew it, or {CLOCK}"),
         (stored("a", begins=DAY / 2), "certificate", f"UTC; {CLOCK}"),
         (lambda at: {"trust": [str(at / "peers/*.pem")]}, "trust", "no such file; name the CA"),
