@@ -138,6 +138,36 @@ def keep_names(directory: Path) -> None:
         os.close(descriptor)
 
 
+def write_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """
+    Make or replace a file as a whole; it is on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be written; the one before stays.
+    """
+    new_file = _write_new(path, data, mode)
+    try:
+        new_file.replace(path)
+    except OSError:
+        new_file.unlink(missing_ok=True)
+        raise
+    keep_names(path.parent)
+
+
+def _write_new(path: Path, data: bytes, mode: int = 0o666) -> Path:
+    """Write data to a new file in the same directory, synced."""
+    new_file = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
+    with os.fdopen(os.open(new_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as stream:
+        try:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        except BaseException:
+            new_file.unlink(missing_ok=True)
+            raise
+    return new_file
+
+
 # --- records ---
 # Two kinds are kept next to databases: the files that an instance has seen (`store.sqlite.file_identity`) and the
 # principal of a file (`store.sqlite.role_file`). To change part of a record, read and write it inside `changing`.
@@ -187,13 +217,7 @@ def write_record(file: Path, values: Mapping[str, Any]) -> None:
         StoreUnavailableError: it cannot be written.
     """
     with reported(file):
-        new_file = _write_new(file, values)
-        try:
-            new_file.replace(file)
-        except OSError:
-            new_file.unlink(missing_ok=True)
-            raise
-        keep_names(file.parent)
+        write_file(file, json.dumps(values, indent=2, sort_keys=True).encode())
 
 
 def check_record(file: Path) -> None:
@@ -206,7 +230,7 @@ def check_record(file: Path) -> None:
     with reported(file):
         if file.is_dir():
             raise IsADirectoryError(None, "Is a directory")
-        _write_new(file, {}).unlink()
+        _write_new(file, b"{}").unlink()
 
 
 @contextmanager
@@ -226,17 +250,3 @@ def changing(file: Path) -> Iterator[None]:
             yield
         finally:
             os.close(descriptor)
-
-
-def _write_new(file: Path, values: Mapping[str, Any]) -> Path:
-    """Write the values to a new file in the same directory, synced."""
-    new_file = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
-    with new_file.open("x", encoding="utf-8") as stream:
-        try:
-            json.dump(values, stream, indent=2, sort_keys=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        except BaseException:
-            new_file.unlink(missing_ok=True)
-            raise
-    return new_file

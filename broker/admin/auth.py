@@ -24,12 +24,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from broker.admin.guard import FORWARDED
 from broker.admin.problems import ForbiddenError, UnauthorizedError
@@ -242,7 +243,7 @@ class Authenticator:
         if not (self._security.is_authenticating and self._security.accepts(verified)):
             raise UnauthorizedError(self._security.refusal(verified))
         who = verified[0].who
-        roles = [role for holder, role in self._holders.certificates if holder.shows(who)]
+        roles = [role for principal, role in self._holders.certificates if principal.covers(who)]
         way = f'[admin.roles] "certificate:{who.name}" = "{{role}}" in the configuration of the instance gives it'
         return Caller(f"certificate:{who.name}", origin, max(roles, default=AdminRole.NONE), way)
 
@@ -271,7 +272,7 @@ class TokenStore:
         token = find_token(tokens, secret)
         if token is None or not token.is_valid_at(now):
             return None
-        return replace(token, role=self._roles.get(token.name, token.role))
+        return replace(token, given=self._roles.get(token.name, token.role).word)
 
     def _refresh(self) -> None:
         """Read the file if it has changed; one that cannot be used counts as empty, and is logged once."""

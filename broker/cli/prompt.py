@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from broker.cli.names import Names, completions
 from broker.cli.options import FORMATS
 from broker.cli.output import show_answer
 from broker.errors import BrokerError
+from broker.files import write_file
 
 try:
     import readline
@@ -291,7 +291,8 @@ class History:
                 lines = [line for line in file.read().split("\n") if line.strip()]
             self.statements = [line.replace(_LINE_FEED, "\n") for line in lines[-KEPT:]]
             if len(lines) > 2 * KEPT:
-                _replace(path, lines[-KEPT:])
+                kept = "".join(f"{line}\n" for line in lines[-KEPT:])
+                write_file(path, kept.encode("utf-8", "surrogateescape"), mode=0o600)
         except OSError as error:
             self.problem = f"{path}: {error.strerror or error}"
 
@@ -307,14 +308,6 @@ class History:
 def _open_own(path: Path, flags: int) -> int:
     """Open the file, or make it; never through a symbolic link. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-
-
-def _replace(path: Path, lines: Iterable[str]) -> None:
-    """Replace the lines in one step, so that no session reads a half-written file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    Path(name).replace(path)
 
 
 # --- statements ---

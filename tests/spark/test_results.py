@@ -76,23 +76,6 @@ def test_one_process_writes_results_to_a_directory(tmp_path: Path) -> None:
         assert 0 == other.returncode
 
 
-def test_a_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "deep" / "a.html"
-    results.write_whole(target, "first")
-    seen: list[str] = []
-    real = Path.rename
-
-    def rename(path: Path, to: Path) -> Path:
-        seen.append(target.read_text(encoding="utf-8"))
-        return real(path, to)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    results.write_whole(target, "second")
-
-    assert (["first"], "second") == (seen, target.read_text(encoding="utf-8"))
-    assert [target] == list(target.parent.iterdir())
-
-
 def test_the_one_before_stays_when_a_job_fails(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "paths"
     results.write(spark.range(5), target, dict)

@@ -14,12 +14,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PipelineError
+from broker.files import write_file
 from broker.pipeline import inventory
 from broker.pipeline import jobs as entry
 from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.report.page import page
 from broker.pipeline.report.tables import NEEDED, gather
-from broker.pipeline.results import REPORT, RESULTS, write_whole
+from broker.pipeline.results import REPORT, RESULTS
 
 FILE = "report.html"
 
@@ -87,7 +88,7 @@ def render(spark: SparkSession, out: Path, files: Mapping[str, Any] | None = Non
     results = {name: load(spark, out, name) for name in NEEDED}
     first = facts(out / NEEDED[0], files)
     known = replace(first, troubles=(*differences(out, NEEDED), *first.troubles))
-    write_whole(out / FILE, page(gather(results, known)))
+    write_file(out / FILE, page(gather(results, known)).encode())
     return out / FILE
 
 

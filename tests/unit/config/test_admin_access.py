@@ -7,11 +7,11 @@ import os
 import pwd
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.config.admin_access import (
     TOKENS_MAX,
@@ -57,7 +57,7 @@ def test_users_and_groups_are_known_by_number_and_the_highest_role_counts() -> N
     assert {0: AdminRole.OPERATOR} == holders.users
     assert {0: AdminRole.VIEWER} == holders.groups
     assert {"ci": AdminRole.ADMIN} == holders.tokens
-    assert [("CN=ops", AdminRole.OPERATOR)] == [(holder.name, role) for holder, role in holders.certificates]
+    assert [("CN=ops", AdminRole.OPERATOR)] == [(principal.text, role) for principal, role in holders.certificates]
 
 
 @pytest.mark.parametrize("holder", ["user:no-such-one", "group:no-such-one"])

@@ -34,11 +34,10 @@ def written(tmp_path: Path, data: str | bytes) -> Path:
 
 
 def test_good_file_is_read_with_its_places(tmp_path: Path) -> None:
-    found = read_config(written(tmp_path, codecs.BOM_UTF8 + b"[a]\nb = 1\n"))
+    data, places = read_config(written(tmp_path, codecs.BOM_UTF8 + b"[a]\nb = 1\n"))
 
-    span = found.places.span(("a", "b"))
-    assert {"a": {"b": 1}} == found.data
-    assert "b = 1\n    ^" == found.places.excerpt(span)
+    assert {"a": {"b": 1}} == data
+    assert "b = 1\n    ^" == places.excerpt(places.span(("a", "b")))
 
 
 def test_only_a_plain_file_of_a_sane_size_is_read(tmp_path: Path) -> None:
