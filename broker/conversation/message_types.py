@@ -14,18 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from enum import Enum, StrEnum, auto
+from enum import StrEnum
 from html import escape, unescape
 from typing import NamedTuple
 
 DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
 LIFETIME_MAX = 2**31 - 1  # seconds; what the original's type holds
 ERROR_PRIORITY, TIMER_PRIORITY = 11, 12  # in the queue: an error is read before all but a timer
-
-NOT_FOUND, NOT_IN_CONTRACT, NOT_IN_LOCAL_CONTRACT = 8428, 8431, 8498
-TARGET_ONLY, INITIATOR_ONLY = 8432, 8434  # the type is marked SENT BY TARGET, INITIATOR, and the other side sends it
-TARGET_ONLY_ARRIVED, INITIATOR_ONLY_ARRIVED = 8457, 8437
-BODY_INVALID, XML_INVALID = 8430, 9616
 
 _SCHEMAS = "http://schemas.microsoft.com/SQL/ServiceBroker"
 _NOTICE = f"{_SCHEMAS}/BrokerConfigurationNotice"
@@ -93,42 +88,6 @@ class Refusal(NamedTuple):
     problem: str
 
 
-class _Breach(Enum):
-    """How a message type can be the wrong one for its sender."""
-
-    UNKNOWN = auto()
-    NOT_IN_CONTRACT = auto()
-    TARGET_ONLY = auto()
-    INITIATOR_ONLY = auto()
-
-
-_IS_UNKNOWN = (NOT_FOUND, "the message type {name!r} is not found")
-_TO_SEND = {
-    _Breach.UNKNOWN: _IS_UNKNOWN,
-    _Breach.NOT_IN_CONTRACT: (NOT_IN_CONTRACT, "the message type {name!r} is not part of the service contract"),
-    _Breach.TARGET_ONLY: (
-        TARGET_ONLY,
-        "the message type {name!r} is marked SENT BY TARGET in the contract; this side is the initiator",
-    ),
-    _Breach.INITIATOR_ONLY: (
-        INITIATOR_ONLY,
-        "the message type {name!r} is marked SENT BY INITIATOR in the contract; this side is the target",
-    ),
-}
-_OF_ARRIVAL = {
-    _Breach.UNKNOWN: _IS_UNKNOWN,
-    _Breach.NOT_IN_CONTRACT: (NOT_IN_LOCAL_CONTRACT, "the message type {name!r} is not part of the contract there"),
-    _Breach.TARGET_ONLY: (
-        TARGET_ONLY_ARRIVED,
-        "the initiator has sent the message type {name!r}, which the contract marks SENT BY TARGET",
-    ),
-    _Breach.INITIATOR_ONLY: (
-        INITIATOR_ONLY_ARRIVED,
-        "the target has sent the message type {name!r}, which the contract marks SENT BY INITIATOR",
-    ),
-}
-
-
 class Rule(NamedTuple):
     """The rule of a declared contract for one message type."""
 
@@ -139,31 +98,34 @@ class Rule(NamedTuple):
 
     def refusal_to_send(self, *, is_initiator: bool) -> Refusal | None:
         """Why this side must not send it, body aside."""
-        return self._refusal(_TO_SEND, is_initiator=is_initiator)
+        what = f"the message type {self.message_type!r} is"
+        if not self.is_declared:
+            return Refusal(8428, f"{what} not found")
+        if self.sent_by is None:
+            return Refusal(8431, f"{what} not part of the service contract")
+        if is_initiator and self.sent_by is SentBy.TARGET:
+            return Refusal(8432, f"{what} marked SENT BY TARGET in the contract; this side is the initiator")
+        if not is_initiator and self.sent_by is SentBy.INITIATOR:
+            return Refusal(8434, f"{what} marked SENT BY INITIATOR in the contract; this side is the target")
+        return None
 
     def refusal_of_arrival(self, *, is_from_initiator: bool) -> Refusal | None:
         """Why what the far side sent must not be accepted, body aside."""
-        return self._refusal(_OF_ARRIVAL, is_initiator=is_from_initiator)
+        what = f"the message type {self.message_type!r}"
+        if not self.is_declared:
+            return Refusal(8428, f"{what} is not found")
+        if self.sent_by is None:
+            return Refusal(8498, f"{what} is not part of the contract there")
+        if is_from_initiator and self.sent_by is SentBy.TARGET:
+            return Refusal(8457, f"the initiator has sent {what}, which the contract marks SENT BY TARGET")
+        if not is_from_initiator and self.sent_by is SentBy.INITIATOR:
+            return Refusal(8437, f"the target has sent {what}, which the contract marks SENT BY INITIATOR")
+        return None
 
     def invalid(self, problem: str) -> Refusal:
         """The refusal for a violation that a `Validator` has found."""
-        number = XML_INVALID if self.validation is Validation.WELL_FORMED_XML else BODY_INVALID
+        number = 9616 if self.validation is Validation.WELL_FORMED_XML else 8430
         return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
-
-    def _refusal(self, texts: Mapping[_Breach, tuple[int, str]], *, is_initiator: bool) -> Refusal | None:
-        """Return the refusal for the rule that a sender breaks, in words for the side that checks; None if none."""
-        if not self.is_declared:
-            breach = _Breach.UNKNOWN
-        elif self.sent_by is None:
-            breach = _Breach.NOT_IN_CONTRACT
-        elif is_initiator and self.sent_by is SentBy.TARGET:
-            breach = _Breach.TARGET_ONLY
-        elif not is_initiator and self.sent_by is SentBy.INITIATOR:
-            breach = _Breach.INITIATOR_ONLY
-        else:
-            return None
-        number, problem = texts[breach]
-        return Refusal(number, problem.format(name=self.message_type))
 
 
 # --- error messages ---
