@@ -10,9 +10,10 @@ import sqlite3
 import time
 import uuid
 
+from broker import conversation
 from broker.client.arguments import check_count, check_text, unknown_handle
 from broker.client.transaction import whole
-from broker.conversation.message_types import END_DIALOG, ERROR, error_body
+from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag
@@ -58,7 +59,7 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
         )
     flags, type_name, body = int(Flag.END_DIALOG), END_DIALOG, b""
     if error is not None:
-        flags, type_name, body = int(Flag.ERROR), ERROR, error_body(error, description)
+        flags, type_name, body = int(Flag.ERROR), ERROR, conversation.body_check.error_body(error, description)
     endpoint, now = (endpoint_id,), time.time()
     with whole(db), plain(db):
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", endpoint).fetchone()

@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from broker import conversation as conversation_rules
 from broker.client.arguments import check_connection, check_count, check_seconds, check_text, guid_of, unknown_handle
 from broker.client.body import LargeBody, context_of, headers_of
 from broker.client.dialog import Dialog, Related
@@ -35,7 +36,7 @@ from broker.client.poison import next_admitted
 from broker.client.queue import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
 from broker.client.transaction import check_schema, check_version, is_always_open, is_autocommit, look, transaction
 from broker.client.waiting import Doorbell
-from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, error_parts
+from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR
 from broker.errors import ConversationError
 from broker.store.sqlite.failure import ATTEMPTS, note_success
 from broker.store.sqlite.hints import endpoint_slot, queue_slot
@@ -156,7 +157,7 @@ class Received:
 
     def _error(self) -> tuple[int | None, str]:
         """Of a small body; the documented errors are small."""
-        return error_parts(self._row[4] or b"") if self.is_error else (None, "")
+        return conversation_rules.body_check.error_parts(self._row[4] or b"") if self.is_error else (None, "")
 
 
 class Message(Received):

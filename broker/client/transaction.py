@@ -11,8 +11,6 @@ A call that waits longer than two seconds says so with `logging`, at level WARNI
 
 from __future__ import annotations
 
-import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from broker.errors import StoreBusyError, StoreUnavailableError
+from broker.store import sqlite
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.transaction import (
     BUSY_SECONDS,
@@ -33,9 +32,7 @@ from broker.store.sqlite.transaction import (
     sentence,
     take_write_lock,
 )
-from broker.store.sqlite.write_lock import LockHolder, LockWait, WriteLockWaits, holder_of
 
-logger = logging.getLogger(__name__)  # of the application, which may not use structlog
 _TOO_OLD = (
     "this transaction has read before another connection wrote, so it can no longer write: roll it back and begin it"
     " again, with BEGIN IMMEDIATE, or with the broker's call first"
@@ -213,7 +210,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
     began = time.monotonic()
-    waits: WriteLockWaits | None = None
+    waits: sqlite.write_lock.WriteLockWaits | None = None
     while True:
         try:
             return call()
@@ -227,12 +224,8 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
             time.sleep(LOCK_PAUSE)
 
 
-def _waits_of(db: sqlite3.Connection) -> WriteLockWaits:
-    def warn(wait: LockWait) -> None:
-        if not wait.is_over:
-            logger.warning("%s: waiting for %.0f s to write: %s", path_of(db), wait.seconds, _who(wait.holder))
-
-    return WriteLockWaits(partial(path_of, db), warn)
+def _waits_of(db: sqlite3.Connection) -> sqlite.write_lock.WriteLockWaits:
+    return sqlite.write_lock.warned_waits(partial(path_of, db))
 
 
 # --- errors about the file ---
@@ -245,15 +238,7 @@ def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavai
         return StoreUnavailableError(path, _TOO_OLD)
     if code & 0xFF != sqlite3.SQLITE_BUSY:
         return StoreUnavailableError(path, sentence(error))
-    holder = holder_of(path)
+    holder = sqlite.write_lock.holder_of(path)
     others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
     advice = "end that, keep transactions short, wait for nothing inside them, and call again"
-    return StoreBusyError(path, f"{others}; {_who(holder)}: {advice}", waited_s, holder and holder.pid)
-
-
-def _who(holder: LockHolder | None) -> str:
-    if holder is None:
-        return "which process has a write transaction open cannot be seen here"
-    if holder.pid == os.getpid():
-        return "another connection of this process has a write transaction open"
-    return f"{holder} has a write transaction open"
+    return StoreBusyError(path, f"{others}; {sqlite.write_lock.who_writes(holder)}: {advice}", waited_s, holder and holder.pid)

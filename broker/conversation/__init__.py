@@ -2,7 +2,8 @@
 The rules of a conversation: states, places, windows, names. Pure.
 
 `body_check` is an attribute that is imported when it is first asked for: an application whose contracts declare no
-message types checks no body, and the parsers take longer to import than all else that it needs.
+message types checks no body, few read an Error message, and the parsers take longer to import than all else that it
+needs.
 """
 
 from __future__ import annotations

@@ -1,23 +1,24 @@
 """
-Validation of bodies as their message types ask for it. Pure.
+Validation of bodies as their message types ask for it, and the bodies of Error messages. Pure.
 
 XML is parsed by expat in pieces. A document type is refused, as the original's xml does, so no entity is ever expanded.
 One mark and the nesting are bounded, and so are memory and time. JSON (RFC 8259) is parsed as a whole, without building
 anything, and therefore only up to a length.
 
-Source: Service Broker documentation, "CREATE MESSAGE TYPE".
+Sources: Service Broker documentation, "CREATE MESSAGE TYPE", "Broker System Messages".
 """
 
 from __future__ import annotations
 
 import re
+from html import escape, unescape
 from itertools import accumulate
 from typing import Protocol
 from xml.parsers import expat
 
 import msgspec
 
-from broker.conversation.message_types import Refusal, Rule, Validation
+from broker.conversation.message_types import ERROR, Refusal, Rule, Validation
 
 JSON_MAX_BYTES = 1024 * 1024  # of a body; a larger one is kept in pieces and never joined
 DEPTH_MAX = 128  # levels of elements, of arrays and objects; the original's bound for both
@@ -185,3 +186,30 @@ _VALIDATORS: dict[Validation, type[Validator]] = {
     Validation.WELL_FORMED_XML: _Xml,
     Validation.JSON: _Json,
 }
+
+
+# --- error messages ---
+
+_CODE = re.compile(r"<Code>\s*(-?[0-9]{1,10})\s*</Code>")
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});")
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in any spelling, by XML 1.0
+
+
+def error_body(code: int, description: str) -> bytes:
+    """The documented XML of an Error message; a character that XML does not have becomes U+FFFD."""
+    description = NOT_XML.sub("\ufffd", description)
+    text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
+    return f'<?xml version="1.0"?><Error xmlns="{ERROR}">{text}</Error>'.encode()
+
+
+def error_parts(body: bytes) -> tuple[int | None, str]:
+    """
+    Code and description of an Error message from any application; None and "" for what is missing.
+
+    Cost: O(bytes), whatever they are: the far application may have sent anything.
+    """
+    text = body.decode("utf-8", "replace")
+    code = _CODE.search(text)
+    description, end, _ = text.partition("<Description>")[2].partition("</Description>")
+    text = _REFERENCE.sub(lambda found: unescape(found[0]), description) if end else ""
+    return None if code is None else int(code[1]), text

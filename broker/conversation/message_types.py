@@ -11,11 +11,9 @@ Broker Dynamic Routing"; the numbers are those of the engine's message catalogue
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from html import escape, unescape
 from typing import NamedTuple
 
 DEFAULT_LIFETIME = timedelta(days=7)  # the original's 68 years make leaks invisible
@@ -126,31 +124,3 @@ class Rule(NamedTuple):
         """The refusal for a violation that a `Validator` has found."""
         number = 9616 if self.validation is Validation.WELL_FORMED_XML else 8430
         return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")
-
-
-# --- error messages ---
-
-# Compiled when they are needed: few applications do.
-_CODE = r"<Code>\s*(-?[0-9]{1,10})\s*</Code>"
-_REFERENCE = r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});"
-_NOT_XML = r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-
-
-def error_body(code: int, description: str) -> bytes:
-    """The documented XML of an Error message; a character that XML does not have becomes U+FFFD."""
-    description = re.sub(_NOT_XML, "\ufffd", description)
-    text = f"<Code>{code}</Code><Description>{escape(description, quote=False)}</Description>"
-    return f'<?xml version="1.0"?><Error xmlns="{ERROR}">{text}</Error>'.encode()
-
-
-def error_parts(body: bytes) -> tuple[int | None, str]:
-    """
-    Code and description of an Error message from any application; None and "" for what is missing.
-
-    Cost: O(bytes), whatever they are: the far application may have sent anything.
-    """
-    text = body.decode("utf-8", "replace")
-    code = re.search(_CODE, text)
-    description, end, _ = text.partition("<Description>")[2].partition("</Description>")
-    text = re.sub(_REFERENCE, lambda found: unescape(found[0]), description) if end else ""
-    return None if code is None else int(code[1]), text

@@ -40,6 +40,7 @@ import structlog
 
 from broker.client.dialog import Dialog, begin_dialog, get_dialog
 from broker.client.receiving import Message, receive
+from broker.conversation.body_check import NOT_XML
 from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
@@ -63,7 +64,6 @@ FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 BODY_MAX_BYTES = 64 * 1024  # a hundred times what the longest names need
 
 _GROUPS = uuid.UUID("bef0c593-c142-44e5-a649-034cbdfa2741")  # any, and never another
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # by XML 1.0, in any spelling
 _RECEIVE_MAX = 1000  # messages taken from the queue at a time
 _T = TypeVar("_T")
 
@@ -416,7 +416,7 @@ class FlatXml:
 
 def can_hold(text: str) -> bool:
     """Whether XML can hold this text: it has no way to write some control characters."""
-    return _FORBIDDEN.search(text) is None
+    return NOT_XML.search(text) is None
 
 
 def render_flat_xml(document: FlatXml) -> bytes:

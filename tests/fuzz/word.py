@@ -14,7 +14,7 @@ from broker.catalog.partner import export, read_partner
 from broker.config.admin_access import TokenFileError, find_token, parse_holder, read_tokens
 from broker.config.units import parse_duration, parse_size, render_duration, render_size
 from broker.config.values import parse_listen
-from broker.conversation.message_types import error_body, error_parts
+from broker.conversation.body_check import error_body, error_parts
 from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
 from broker.errors import BrokerError, PartnerFileError
 from broker.net.tls import identify

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 import broker
-from broker.conversation.message_types import error_body
+from broker.conversation.body_check import error_body
 from broker.routing.decide import pick_instance
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import PATIENCE, route, service

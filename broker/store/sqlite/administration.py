@@ -15,7 +15,8 @@ import sqlite3
 import uuid
 from dataclasses import dataclass
 
-from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_body
+from broker.conversation.body_check import error_body
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY
 from broker.protocol.layout import Flag
 from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
 from broker.store.sqlite.lookup import conversations_by_state

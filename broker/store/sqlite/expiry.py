@@ -22,7 +22,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY, error_body
+from broker.conversation.body_check import error_body
+from broker.conversation.message_types import DIALOG_TIMER, TIMER_PRIORITY
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.protocol.frame import Fault
 from broker.store.sqlite.ledger import FailureReason, close, fail, purge_tombstones

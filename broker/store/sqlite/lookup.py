@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from broker.conversation.body_check import error_parts
 from broker.conversation.frames import Contact
-from broker.conversation.message_types import ERROR, ERROR_PRIORITY, error_parts
+from broker.conversation.message_types import ERROR, ERROR_PRIORITY
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED

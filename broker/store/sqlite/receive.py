@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from broker.conversation.body_check import error_body
 from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, after, classify
-from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX, error_body
+from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
 
 from broker.errors import DemotedError
-from broker.store.sqlite.write_lock import WriteLockWaits
+from broker.store import sqlite
 
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
 LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock, at most
@@ -42,7 +42,7 @@ class DaemonConnection(sqlite3.Connection):
 
     epoch: int | None = None  # in which it may write; None = in any
     is_confirmed: Callable[[], bool] | None = None  # whether it may write now; None = always
-    lock_waits: WriteLockWaits | None = None  # what its waits for the write lock are noted in
+    lock_waits: sqlite.write_lock.WriteLockWaits | None = None  # what its waits for the write lock are noted in
     arrivals: set[tuple[int, int]] | None = None  # (queue_id, endpoint_id) of what was put into queues, for a `Bell`
     free_orders = range(0)  # the rest of the numbers reserved for messages (`QueueWriter`)
 
@@ -143,7 +143,7 @@ def epoch(db: sqlite3.Connection) -> int:
 
 
 def take_write_lock(
-    db: sqlite3.Connection, *, least: float = 0.0, waits: Callable[[], WriteLockWaits] | None = None
+    db: sqlite3.Connection, *, least: float = 0.0, waits: Callable[[], sqlite.write_lock.WriteLockWaits] | None = None
 ) -> None:
     """
     BEGIN IMMEDIATE, with many short attempts.
@@ -165,7 +165,7 @@ def take_write_lock(
     patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
     deadline = time.monotonic() + max(least, patience / 1000)
     pause = LOCK_PAUSE_FIRST
-    noted: WriteLockWaits | None = None
+    noted: sqlite.write_lock.WriteLockWaits | None = None
     db.execute("PRAGMA busy_timeout = 0")
     try:
         while True:

@@ -9,6 +9,7 @@ Sources: SQLite documentation, "WAL-mode File Format", section 2.3, "WAL Locks";
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -20,6 +21,7 @@ RECENT_SECONDS = 600.0  # waits that ended within are counted as recurring
 _LOCKS = "/proc/locks"
 _PROCESSES = "/proc"
 _WRITE_LOCK_AT = 120  # byte of the shared-memory file; WAL_WRITE_LOCK
+logger = logging.getLogger("broker.client.transaction")  # of applications, which may not use structlog
 _FIELDS = 8  # number, kind, mode, access, process, file, first byte, last byte
 
 
@@ -119,6 +121,25 @@ class WriteLockWaits:
     def _still_recent(self) -> tuple[LockWait, ...]:
         limit = time.time() - RECENT_SECONDS
         return tuple(wait for wait in tuple(self._recent) if wait.began + wait.seconds > limit)
+
+
+def warned_waits(path: Callable[[], str]) -> WriteLockWaits:
+    """The waits of an application's connection, which logs a long one at level WARNING."""
+
+    def warn(wait: LockWait) -> None:
+        if not wait.is_over:
+            logger.warning("%s: waiting for %.0f s to write: %s", path(), wait.seconds, who_writes(wait.holder))
+
+    return WriteLockWaits(path, warn)
+
+
+def who_writes(holder: LockHolder | None) -> str:
+    """Say which process has a write transaction open."""
+    if holder is None:
+        return "which process has a write transaction open cannot be seen here"
+    if holder.pid == os.getpid():
+        return "another connection of this process has a write transaction open"
+    return f"{holder} has a write transaction open"
 
 
 def holder_of(path: str) -> LockHolder | None:

@@ -11,7 +11,7 @@ import pytest
 from broker.client import crowd
 from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.client.dialog import Dialog
-from broker.conversation.message_types import error_body
+from broker.conversation.body_check import error_body
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
 from broker.store.sqlite.inspect import read_balance

@@ -17,7 +17,8 @@ from broker.client import receiving as module
 from broker.client.dialog import Dialog, get_dialog
 from broker.client.receiving import get_conversation_group, receive
 from broker.client.waiting import POLL_SECONDS
-from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR, error_body
+from broker.conversation.body_check import error_body
+from broker.conversation.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop

@@ -12,11 +12,13 @@ from broker.conversation.body_check import (
     DEPTH_MAX,
     JSON_MAX_BYTES,
     MARK_MAX_BYTES,
+    error_body,
+    error_parts,
     refusal_of_body,
     validator,
     violation,
 )
-from broker.conversation.message_types import Rule, SentBy, Validation, error_body, error_parts
+from broker.conversation.message_types import Rule, SentBy, Validation
 
 BOMB = b'<!DOCTYPE a [<!ENTITY x "xx"><!ENTITY y "&x;&x;">]><a>&y;</a>'
 SPACE = b" " * (3 * MARK_MAX_BYTES)

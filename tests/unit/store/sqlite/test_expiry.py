@@ -12,7 +12,8 @@ import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
-from broker.conversation.message_types import DIALOG_TIMER, ERROR, error_body
+from broker.conversation.body_check import error_body
+from broker.conversation.message_types import DIALOG_TIMER, ERROR
 from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from broker.conversation.body_check import error_body
 from broker.conversation.frames import Contact
-from broker.conversation.message_types import END_DIALOG, ERROR, error_body
+from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
 from broker.store.sqlite import lookup as module

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
+from broker.conversation.body_check import error_body
 from broker.conversation.frames import Contact
-from broker.conversation.message_types import END_DIALOG, ERROR, error_body
+from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import NO_GUID, Flag
