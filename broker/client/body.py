@@ -262,8 +262,7 @@ class LargeBody:
 
     def open(self) -> io.BufferedReader:
         """The body from its beginning. Raises, also while it is read: ValueError, the transaction is over."""
-        raw = _Fragments(self) if self.copy is None else _CopyReader(self.copy)
-        return io.BufferedReader(raw, BUFFER_BYTES)
+        return io.BufferedReader(_Pieces(self.pieces()), BUFFER_BYTES)
 
     def length(self) -> int:
         """Bytes of the body; no fragment but the first is read. Raises: ValueError, the transaction is over."""
@@ -300,17 +299,22 @@ class LargeBody:
         return LargeBody(self.db, self.endpoint_id, self.sequence, self.count, copy)
 
     def pieces(self) -> Iterator[bytes]:
-        """The body by its fragments."""
-        yield split_envelope(self.fragment(0))[1]
-        for number in range(1, self.count):
-            yield self.fragment(number)
+        """The body by its fragments; a copy, which others read too, each at its own position, by its bytes."""
+        if self.copy is None:
+            yield split_envelope(self.fragment(0))[1]
+            yield from map(self.fragment, range(1, self.count))
+            return
+        at = 0
+        while piece := os.pread(self.copy.descriptor, BUFFER_BYTES, at):
+            yield piece
+            at += len(piece)
 
 
-class _Fragments(io.RawIOBase):
-    """Reads the rows; has one fragment at a time."""
+class _Pieces(io.RawIOBase):
+    """Has one piece of a body at a time."""
 
-    def __init__(self, body: LargeBody) -> None:
-        self._pieces = body.pieces()
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
@@ -326,23 +330,6 @@ class _Fragments(io.RawIOBase):
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
-
-
-class _CopyReader(io.RawIOBase):
-    """Reads a file that others read too, each at its own position."""
-
-    def __init__(self, copy: Copy) -> None:
-        self._copy = copy
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        piece = os.pread(self._copy.descriptor, len(buffer), self._at)
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
 
 
 # --- files without a name: `tempfile` takes longer to import than all of sending and receiving ---
