@@ -40,7 +40,7 @@ REMEMBERED_MAX = 4096  # receives whose first message is remembered: far more th
 QUEUES_MAX = 4096  # queues of one database that have a record
 RECORD_BYTES = 128  # some are spare
 
-_RECORD = struct.Struct("<qqqdIIdI")  # as in `LastReceive`, the identity spread
+_RECORD = struct.Struct("<qqqdIIdI")  # as `LastReceive`, the identity spread
 _SUM = struct.Struct("<I")
 _IDENTITY = (
     "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?"
@@ -55,18 +55,19 @@ class RedeliveryVerdict(Enum):
     NONE = "the queue was turned off: hand out nothing"
 
 
-class _HandedOut:
-    __slots__ = ("failures", "identity", "since", "size")
+class LastReceive(NamedTuple):
+    """A batch that was handed out of a queue."""
 
-    def __init__(self, identity: tuple[Any, ...], size: int, failures: int = 0, since: float = 0.0) -> None:
-        self.identity = identity  # endpoint_id, message_sequence_number and message_enqueue_time: no other has them
-        self.size = size  # messages of the batch that it was the first of
-        self.failures = failures  # alone
-        self.since = since  # the first of them
+    queuing_order: int  # of the first message
+    identity: tuple[int, int, float]  # its endpoint_id, message_sequence_number, message_enqueue_time: no other has them
+    size: int  # messages
+    failures: int  # of the first message, alone so far
+    since: float  # the first of them, UTC seconds
+    rollbacks: int  # of the queue in a row, when it was recorded
 
 
 _lock = threading.Lock()
-_handed_out: OrderedDict[tuple[str, int], _HandedOut] = OrderedDict()  # by file and queuing_order
+_handed_out: OrderedDict[tuple[str, int], LastReceive] = OrderedDict()  # by file and queuing_order
 _rollbacks: dict[tuple[str, int], int] = {}  # in a row, by file and queue_id
 _adopted: set[tuple[str, int]] = set()  # whose record was read, by file and queue_id
 
@@ -135,11 +136,12 @@ def admit(
     order, endpoint_id, sequence, _, _, enqueued, *_ = rows[0]
     now = time.time()
     key, queue = (path, order), (path, queue_id)
-    message = _HandedOut((endpoint_id, sequence, enqueued), len(rows), since=now)
+    identity = (int(endpoint_id), int(sequence), float(enqueued))
+    message = LastReceive(order, identity, len(rows), 0, now, 0)
     known = _known_again(key, queue, message)
     is_off = known is not None and _rollbacks.get(queue, 0) >= ROLLBACKS_MAX and _turn_off(db, queue_id)
     if not is_off and (known is None or known.failures < poison):
-        _record(key, queue, known or message)
+        write_last(*queue, (known or message)._replace(rollbacks=_rollbacks.get(queue, 0)))
         return RedeliveryVerdict.YES
     verdict = RedeliveryVerdict.NONE
     if not is_off:
@@ -190,19 +192,11 @@ def _adopt(db: sqlite3.Connection, path: str, queue_id: int) -> None:
     if last is None or ask(db, _IDENTITY, (last.queuing_order,)).fetchone() != last.identity:
         return  # nothing is known, or it was committed
     with _lock:
-        _remember((path, last.queuing_order), _HandedOut(last.identity, last.size, last.failures, last.since))
+        _remember((path, last.queuing_order), last)
         _rollbacks[queue] = last.rollbacks
 
 
-def _record(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> None:
-    """Write down what is handed out now, for the next process."""
-    endpoint_id, sequence, enqueued = message.identity
-    identity = (int(endpoint_id), int(sequence), float(enqueued))
-    rollbacks = _rollbacks.get(queue, 0)
-    write_last(*queue, LastReceive(key[1], identity, message.size, message.failures, message.since, rollbacks))
-
-
-def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedOut) -> _HandedOut | None:
+def _known_again(key: tuple[str, int], queue: tuple[str, int], message: LastReceive) -> LastReceive | None:
     """Remember what is handed out; if it was before, it was rolled back, and what is known of it is returned."""
     with _lock:
         known = _handed_out.pop(key, None)
@@ -215,14 +209,14 @@ def _known_again(key: tuple[str, int], queue: tuple[str, int], message: _HandedO
         if not is_disk_full(key[0]):
             _rollbacks[queue] = _rollbacks.get(queue, 0) + 1
             if known.size == 1:
-                known.failures += 1
-                known.since = known.since if known.failures > 1 else message.since
-        known.size = message.size
+                since = known.since if known.failures else message.since
+                known = known._replace(failures=known.failures + 1, since=since)
+        known = known._replace(size=message.size)
         _remember(key, known)
         return known
 
 
-def _remember(key: tuple[str, int], message: _HandedOut) -> None:
+def _remember(key: tuple[str, int], message: LastReceive) -> None:
     _handed_out[key] = message
     if len(_handed_out) > REMEMBERED_MAX:
         _handed_out.popitem(last=False)
@@ -238,17 +232,6 @@ def _turn_off(db: sqlite3.Connection, queue_id: int) -> bool:
 
 
 # --- the record for the next process ---
-
-
-class LastReceive(NamedTuple):
-    """The last batch handed out of a queue."""
-
-    queuing_order: int  # of the first message
-    identity: tuple[int, int, float]  # likewise: endpoint_id, message_sequence_number, message_enqueue_time
-    size: int  # messages
-    failures: int  # alone so far
-    since: float  # the first of them, UTC seconds
-    rollbacks: int  # of the queue in a row
 
 
 def read_last(path: str, queue_id: int) -> LastReceive | None:
