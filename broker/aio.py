@@ -260,17 +260,7 @@ async def receive(
     """
     check_awaited(db)
     handle = _handle(conversation)
-    taken = await db.run_steps(
-        lambda plain: receiving(
-            plain,
-            queue=queue,
-            top=top,
-            wait=wait,
-            conversation=handle,
-            conversation_group=conversation_group,
-            poison=poison,
-        )
-    )
+    taken = await db.run_steps(lambda plain: receiving(plain, queue, top, wait, handle, conversation_group, poison))
     dialogs = {id(dialog): Dialog(db, dialog) for _, _, dialog in taken}
     return [Message(db, row, large, dialogs[id(dialog)]) for row, large, dialog in taken]
 

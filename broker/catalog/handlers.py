@@ -27,7 +27,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from broker.catalog.catalog import MSDB, ScriptMessages, stored_route
-from broker.client.dialog import end_with_cleanup, get_dialog, move_conversation
+from broker.client.dialog import get_dialog, move_conversation
 from broker.config.settings import Settings
 from broker.conversation.message_types import CONTRACT_NAMES, MESSAGE_TYPE_NAMES, SentBy, Validation
 from broker.ddl import statements as ddl
@@ -482,10 +482,7 @@ def _put_binding(name: str, service: str, user: str, session: Session, *, is_ano
 def _end_conversation(statement: ddl.EndConversation, session: Session) -> None:
     with _refusing():
         dialog = get_dialog(session.db, statement.conversation_handle)
-        if statement.cleanup:
-            end_with_cleanup(session.db, dialog)
-        else:
-            dialog.end(error=statement.error_code, description=statement.description or "")
+        dialog.end(error=statement.error_code, description=statement.description or "", cleanup=statement.cleanup)
     session.messages.add("conversation", statement.conversation_handle, "ended")
 
 

@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.client.queue import QueueSelection, Scope, first_group, next_messages
 from broker.store.sqlite.failure import (
@@ -51,21 +51,11 @@ class Claim:
     queuing_orders: tuple[int, ...]  # the messages, in the order in which they are received; never empty
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRule:
+class RetryRule(NamedTuple):
     """How often a message is tried, and how long the first pause between two attempts is."""
 
     attempts: int = ATTEMPTS  # until quarantine
     rest_first: float = REST_FIRST  # seconds, see `note_failure`
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """A message whose reader died while it had it, and what follows."""
-
-    endpoint_id: int
-    message_sequence_number: int
-    verdict: Verdict
 
 
 class ClaimLostError(Exception):
@@ -154,9 +144,11 @@ def release_claim(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
 
 def record_crashes(
     db: sqlite3.Connection, *, own: int | None, rules: Mapping[int, RetryRule], now: float
-) -> list[Crash]:
+) -> list[tuple[Blame, Verdict]]:
     """
     Count the death of readers as a failure of the messages they had, so that one that kills its reader ends somewhere.
+
+    Returns each of those messages, and what follows.
 
     Args:
         db: A connection inside a write transaction.
@@ -178,7 +170,6 @@ def record_crashes(
         if message is not None:
             endpoint_id, sequence, queue_id = message
             what = Blame(endpoint_id, sequence, "the process of its reader died while it had it")
-            rule = rules.get(queue_id, RetryRule())
-            verdict = note_failure(db, what, now=now, attempts=rule.attempts, rest_first=rule.rest_first)
-            crashes.append(Crash(endpoint_id, sequence, verdict))
+            attempts, rest_first = rules.get(queue_id, RetryRule())
+            crashes.append((what, note_failure(db, what, now=now, attempts=attempts, rest_first=rest_first)))
     return crashes

@@ -157,8 +157,7 @@ class Dialog:
                 object), or the disk of temporary files is full.
         """
         self._check_durable()
-        handle = self.conversation_handle
-        return sending.send_one(self._db, self.endpoint_id, handle, body, type, headers=headers)
+        return sending.send_one(self._db, (self.endpoint_id, self.conversation_handle), body, type, headers)
 
     def send_many(self, bodies: Iterable[Item], *, type: str = DEFAULT, headers: Headers | None = None) -> range:  # noqa: A002
         """
@@ -177,8 +176,7 @@ class Dialog:
             BrokerError: as `send`.
         """
         self._check_durable()
-        handle = self.conversation_handle
-        return sending.send_many(self._db, self.endpoint_id, handle, bodies, type, headers=headers)
+        return sending.send_many(self._db, (self.endpoint_id, self.conversation_handle), bodies, type, headers)
 
     def end(self, *, error: int | None = None, description: str = "", cleanup: bool = False) -> None:
         """
@@ -237,7 +235,7 @@ class Dialog:
             if row is None:
                 raise unknown_handle(self.conversation_handle)
             if row[0] in _TIMED:
-                raise sending.refusal(self._db, self.endpoint_id, self.conversation_handle, "a timer")
+                raise sending.refusal(self._db, (self.endpoint_id, self.conversation_handle), "a timer")
             if due is not None and due > row[1]:
                 problem = f"the timer is due {due - row[1]:g} seconds after the lifetime of {self.conversation_handle}"
                 raise ConversationError(8410, problem)
@@ -395,7 +393,7 @@ def send(
     if len(set(endpoints)) < len(endpoints):
         raise ConversationError(8418, "a conversation handle is given more than once")
     check_durable(db)
-    return sending.send_to_all(db, endpoints, body, type, headers=headers)
+    return sending.send_to_all(db, endpoints, body, type, headers)
 
 
 def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
@@ -424,11 +422,6 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
         _check_queue(db, group, service, 8439)
         change = "UPDATE broker_conversation SET conversation_group_id = ? WHERE endpoint_id = ?"
         ask(db, change, (group.bytes, endpoint_id))
-
-
-def end_with_cleanup(db: sqlite3.Connection, dialog: Dialog) -> None:
-    """END CONVERSATION WITH CLEANUP on this connection. Raises: see `Dialog.end`."""
-    ending.end_with_cleanup(db, dialog.endpoint_id, dialog.conversation_handle)
 
 
 def _group(db: sqlite3.Connection, conversation: Related | None, group: uuid.UUID | str | None) -> uuid.UUID:

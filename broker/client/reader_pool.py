@@ -18,7 +18,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -342,24 +342,19 @@ def _serve_in_thread(worker: ReaderWorker) -> None:
 
 async def _in_own_thread(call: Callable[[], None], *, name: str) -> None:
     """Run something in a thread that does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
+    done: Future[None] = Future()
+    done.set_running_or_notify_cancel()
 
     def run() -> None:
-        error: BaseException | None = None
         try:
             call()
-        except BaseException as caught:  # noqa: BLE001 - it is raised where it is waited for
-            error = caught
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, error)
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            done.set_exception(error)
+        else:
+            done.set_result(None)
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    await done
+    await asyncio.wrap_future(done)
 
 
 async def _all_done(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> set[asyncio.Task[Any]]:

@@ -36,7 +36,6 @@ import structlog
 from broker.client.claims import (
     Claim,
     ClaimLostError,
-    Crash,
     RetryRule,
     are_there,
     claim_group,
@@ -49,7 +48,7 @@ from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
 from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
-from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Verdict, blame, note_failure, rest
+from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Blame, Verdict, blame, note_failure, rest
 from broker.store.sqlite.hints import ANY, queue_slot
 from broker.store.sqlite.metadata import queues
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot, disown
@@ -122,7 +121,7 @@ class ReaderWorker:
         database, reader = self.database, self.reader
         database.count_waiting(reader.queue, 1)
         try:
-            with database.lookout(reader):
+            with database.lookouts[id(reader)]:
                 while not database.stopping.is_set():
                     generation = database.generation
                     try:
@@ -311,7 +310,7 @@ class ReaderDatabase:
         self.generation = 0  # grows whenever there may be something to do
         self._changed = threading.Condition()
         self._claiming = threading.Lock()
-        self._lookouts = {id(reader): threading.Lock() for reader in readers}
+        self.lookouts = {id(reader): threading.Lock() for reader in readers}  # of the one worker that looks for work
         self._rules = _retry_rules(name, path, readers)
         now = time.time()
         self._records = {
@@ -355,15 +354,11 @@ class ReaderDatabase:
                 if db.in_transaction:
                     db.rollback()
                 db.execute("PRAGMA synchronous = FULL")
-        for crash in crashes:
-            self._log_crash(crash, now)
+        for what, verdict in crashes:
+            self._log_crash(what, verdict, now)
         if claim is None:
             self._records[reader.queue].last_empty_time = now
         return claim, rest_end
-
-    def lookout(self, reader: Activation) -> threading.Lock:
-        """The lock held by the one worker of a reader that looks for work."""
-        return self._lookouts[id(reader)]
 
     def wait(self, generation: int, until: float | None) -> None:
         """Wait until there may be something new since `generation`, at most until an instant (UTC seconds)."""
@@ -396,14 +391,10 @@ class ReaderDatabase:
 
     def _disown(self) -> None:
         """The process that had this slot before is dead: what it had is for the next claim to release."""
+        address = f"{self.path.absolute().as_uri()}?mode=rw"
         try:
-            db = open_connection(self.path, is_async=False)
-            try:
-                db.begin()
+            with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
                 disown(db, self.slot)
-                db.commit_all()
-            finally:
-                db.close_all()
         except sqlite3.Error as error:
             self._slot.close()
             raise unavailable(str(self.path), error, BUSY_SECONDS) from error
@@ -416,15 +407,15 @@ class ReaderDatabase:
         )
         return db.execute(query, (queue,)).fetchone() is not None
 
-    def _log_crash(self, crash: Crash, now: float) -> None:
+    def _log_crash(self, what: Blame, verdict: Verdict, now: float) -> None:
         log.error(
-            "dialog quarantined" if crash.verdict.is_quarantined else "reader died",
+            "dialog quarantined" if verdict.is_quarantined else "reader died",
             database=self.name,
-            endpoint_id=crash.endpoint_id,
-            message_sequence_number=crash.message_sequence_number,
-            failures=crash.verdict.failures,
-            retry_s=round(crash.verdict.rest_s, 3),
-            retry_at=crash.verdict.retry_at(now),
+            endpoint_id=what.endpoint_id,
+            message_sequence_number=what.message_sequence_number,
+            failures=verdict.failures,
+            retry_s=round(verdict.rest_s, 3),
+            retry_at=verdict.retry_at(now),
             reason="the process of its reader died while it had the message",
         )
 

@@ -229,15 +229,7 @@ def receive(
             conversation and a group are given.
         StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
-    steps = receiving(
-        db,
-        queue=queue,
-        top=top,
-        wait=wait,
-        conversation=conversation,
-        conversation_group=conversation_group,
-        poison=poison,
-    )
+    steps = receiving(db, queue, top, wait, conversation, conversation_group, poison)
     return [Message(row, large, dialog) for row, large, dialog in wait_here(steps)]
 
 
@@ -265,13 +257,12 @@ def get_conversation_group(db: sqlite3.Connection, *, queue: str, wait: float = 
 
 def receiving(
     db: sqlite3.Connection,
-    *,
     queue: str,
     top: int,
     wait: float,
     conversation: Related | None,
     conversation_group: uuid.UUID | str | None,
-    poison: int = ATTEMPTS,
+    poison: int,
 ) -> Waiting[list[tuple[Row, LargeBody | None, Dialog]]]:
     """RECEIVE as steps between which nothing is held; see `receive`."""
     check_connection(db)

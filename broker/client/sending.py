@@ -20,10 +20,9 @@ import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
-from types import TracebackType
-from typing import IO, Any, Self, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from broker import conversation
 from broker.client.arguments import check_name, unknown_handle
@@ -55,6 +54,8 @@ _LENGTH = "UPDATE broker_transmission SET body_length = ? WHERE transmission_id 
 _SENT = "UPDATE broker_conversation SET send_sequence = ? WHERE endpoint_id = ?"
 _FIRST_SENT = "UPDATE broker_conversation SET send_sequence = ?, state = 'CO' WHERE endpoint_id = ?"
 
+Endpoint: TypeAlias = tuple[int, uuid.UUID]
+"""A side of a dialog: its endpoint_id and its conversation handle."""
 Item: TypeAlias = Body | tuple[str, Body]
 """A body, or its message type and the body."""
 _Record: TypeAlias = tuple[str, bytes, bool]  # type, body or part of one, whether the message is complete with it
@@ -100,27 +101,19 @@ class _SendingSide:
         ask(self.db, statement, (next_sequence, self.endpoint_id))
 
 
-def send_one(
-    db: sqlite3.Connection,
-    endpoint_id: int,
-    handle: uuid.UUID,
-    body: Body,
-    type_name: str,
-    *,
-    headers: Headers | None = None,
-) -> int:
+def send_one(db: sqlite3.Connection, endpoint: Endpoint, body: Body, type_name: str, headers: Headers | None) -> int:
     """Queue one message; returns its sequence number. Raises: see `Dialog.send`."""
     more = carried(headers)
     data = read_body(body)
     if not isinstance(data, bytes):
         with settled(body, data) as parts:
-            return _send(db, [(endpoint_id, handle)], parts, type_name, more)[0]
+            return _send(db, [endpoint], parts, type_name, more)[0]
     with transaction(db):
-        side = _open(db, endpoint_id, handle, more)
+        side = _open(db, endpoint, more)
         rule = side.rule(type_name)
         if rule is not None:
             _refuse(conversation.body_check.refusal_of_body(rule, data))
-        row = ask(db, _TRANSMIT, (endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
+        row = ask(db, _TRANSMIT, (side.endpoint_id, side.sequence, type_name, side.now, data, *more)).lastrowid
         try:
             side.sent(side.sequence + 1)
         except BaseException:
@@ -132,26 +125,20 @@ def send_one(
 
 
 def send_many(
-    db: sqlite3.Connection,
-    endpoint_id: int,
-    handle: uuid.UUID,
-    items: Iterable[Item],
-    type_name: str,
-    *,
-    headers: Headers | None = None,
+    db: sqlite3.Connection, endpoint: Endpoint, items: Iterable[Item], type_name: str, headers: Headers | None
 ) -> range:
     """Queue many messages in one pass; returns their sequence numbers. Raises: see `Dialog.send_many`."""
     if isinstance(items, str | Bytes | Mapping):  # iterables too, but of characters, numbers or keys
         what = "send_many takes an iterable of bodies, or of pairs of a type and a body"
         raise TypeError(f"{what}, not {type(items).__name__}; for one body call send")
     more = carried(headers)
-    with Spool() as spool:
+    with closing(Spool()) as spool:
         for item in items:
             name, body = item if isinstance(item, tuple) else (type_name, item)
             _check_type(name)
             spool.put(name, read_body(body))
         with whole(db):
-            side = _open(db, endpoint_id, handle, more)
+            side = _open(db, endpoint, more)
             first = side.sequence
             db.executemany(_TRANSMIT, _rows(side, spool))
             if side.sequence > first:
@@ -160,24 +147,17 @@ def send_many(
 
 
 def send_to_all(
-    db: sqlite3.Connection,
-    endpoints: Sequence[tuple[int, uuid.UUID]],
-    body: Body,
-    type_name: str,
-    *,
-    headers: Headers | None = None,
+    db: sqlite3.Connection, endpoints: Sequence[Endpoint], body: Body, type_name: str, headers: Headers | None
 ) -> list[int]:
     """Queue one message on each of several dialogs; returns its sequence numbers. Raises: see `broker.send`."""
     more = carried(headers)
-    data = read_body(body)
-    if isinstance(data, bytes):
+    with settled(body, read_body(body)) as data:
         return _send(db, endpoints, data, type_name, more)
-    with settled(body, data) as parts:
-        return _send(db, endpoints, parts, type_name, more)
 
 
-def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: str) -> ConversationError:
+def refusal(db: sqlite3.Connection, endpoint: Endpoint, what: str) -> ConversationError:
     """Why a conversation cannot do what needs a state in which it may send."""
+    endpoint_id, handle = endpoint
     with plain(db):
         row = ask(db, "SELECT state FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
     if row is None:
@@ -189,14 +169,14 @@ def refusal(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, what: s
     return ConversationError(8429, problem)
 
 
-def _open(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, more: Carried) -> _SendingSide:
+def _open(db: sqlite3.Connection, endpoint: Endpoint, more: Carried) -> _SendingSide:
     """The side of a dialog that may send now."""
     now = time.time()
     with plain(db):
-        row = ask(db, _SIDE, (endpoint_id,)).fetchone()
+        row = ask(db, _SIDE, endpoint[:1]).fetchone()
     if row is None or row[0] not in CAN_SEND or row[1] <= now:
-        raise refusal(db, endpoint_id, handle, "SEND")
-    return _SendingSide(db, endpoint_id, row, now, more)
+        raise refusal(db, endpoint, "SEND")
+    return _SendingSide(db, endpoint[0], row, now, more)
 
 
 def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
@@ -216,14 +196,14 @@ def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
 
 def _send(
     db: sqlite3.Connection,
-    endpoints: Sequence[tuple[int, uuid.UUID]],
+    endpoints: Sequence[Endpoint],
     data: bytes | Iterator[bytes],
     type_name: str,
     more: Carried,
 ) -> list[int]:
     """Queue one message, its body or the parts of a large one, on each of these dialogs."""
     with whole(db):
-        sides = [_open(db, *endpoint, more) for endpoint in endpoints]
+        sides = [_open(db, endpoint, more) for endpoint in endpoints]
         if isinstance(data, bytes):
             for rule in _distinct_rules(sides, type_name):
                 _refuse(conversation.body_check.refusal_of_body(rule, data))
@@ -281,19 +261,15 @@ def _refuse_violation(rule: Rule, problem: str | None) -> None:
 
 
 class Spool:
-    """Messages in order, read before the database is touched. A context, at whose end the file is gone."""
+    """Messages in order, read before the database is touched."""
 
     def __init__(self) -> None:
         self._batch: list[_Record] = []
         self._batch_bytes = 0
         self._file: IO[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove the file."""
         if self._file is not None:
             self._file.close()
 
@@ -344,20 +320,18 @@ class Spool:
 
 
 @contextmanager
-def settled(body: object, parts: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+def settled(body: object, data: bytes | Iterator[bytes]) -> Iterator[bytes | Iterator[bytes]]:
     """
-    The parts of a large body so that reading them runs none of the application's code.
+    A body, or the parts of a large one so that reading them runs none of the application's code.
 
     Bytes, text and files on a disk are read in place, all else is read before.
     """
-    if isinstance(body, bytes | bytearray | memoryview | str) or _is_real_file(body):
-        yield parts
+    if isinstance(data, bytes) or isinstance(body, Bytes | str) or _is_real_file(body):
+        yield data
         return
-    with Spool() as spool:
-        spool.put("", parts)
-        _, read = next(spool.messages())
-        assert not isinstance(read, bytes)
-        yield read
+    with closing(Spool()) as spool:
+        spool.put("", data)
+        yield next(spool.messages())[1]
 
 
 def _is_real_file(body: object) -> bool:

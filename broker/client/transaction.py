@@ -240,5 +240,6 @@ def unavailable(path: str, error: sqlite3.Error, waited_s: float) -> StoreUnavai
         return StoreUnavailableError(path, sentence(error))
     holder = sqlite.write_lock.holder_of(path)
     others = f"others were writing for all of the {waited_s:.1f} s that this call waited, so nothing was done"
+    who = sqlite.write_lock.who_writes(holder)
     advice = "end that, keep transactions short, wait for nothing inside them, and call again"
-    return StoreBusyError(path, f"{others}; {sqlite.write_lock.who_writes(holder)}: {advice}", waited_s, holder and holder.pid)
+    return StoreBusyError(path, f"{others}; {who}: {advice}", waited_s, holder and holder.pid)

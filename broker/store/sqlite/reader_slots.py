@@ -134,7 +134,7 @@ def disown(db: sqlite3.Connection, slot: int) -> None:
     """
     Give what the last owner of a slot left a number that never lives.
 
-    The new owner calls it before its first claim, inside a write transaction.
+    The new owner calls it before its first claim.
     """
     ask(db, "UPDATE broker_group_lock SET reader = ~reader WHERE reader = ?", (slot,))
 

@@ -107,9 +107,9 @@ def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_co
     take(db, slot + 1)
 
     assert take(db, slot) is None
-    (crash,) = record_crashes(db, own=slot, rules={}, now=NOW)
+    ((_, verdict),) = record_crashes(db, own=slot, rules={}, now=NOW)
     assert take(db, slot) is None
-    assert take(db, slot, now=NOW + crash.verdict.rest_s) is not None
+    assert take(db, slot, now=NOW + verdict.rest_s) is not None
 
 
 def test_a_claim_whose_message_somebody_else_removed_is_not_settled(
@@ -156,10 +156,10 @@ def test_the_death_of_a_reader_is_a_failure_of_the_message_it_had(
 
     (failure,) = failures(db)
     assert [(1, 0, 1, False)] == [
-        (one.endpoint_id, one.message_sequence_number, one.verdict.failures, one.verdict.is_quarantined)
-        for one in crashes
+        (what.endpoint_id, what.message_sequence_number, verdict.failures, verdict.is_quarantined)
+        for what, verdict in crashes
     ]
-    assert [True] == [one.verdict.is_quarantined for one in more]
+    assert [True] == [verdict.is_quarantined for _, verdict in more]
     assert "the process of its reader died" in failure.error
 
 
