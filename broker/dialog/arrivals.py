@@ -176,10 +176,8 @@ class RefusedDialogs:
     def add(self, contact: Contact, place: Place) -> None:
         """What this side expects next was not stored."""
         places = self._places.setdefault(contact.service_name, {})
-        if contact not in places and self._count < REFUSED_MAX:
-            self._count += 1
-            places[contact] = place
-        elif contact in places:
+        if contact in places or self._count < REFUSED_MAX:
+            self._count += contact not in places
             places[contact] = place
 
     def pop(self, service: str) -> list[tuple[Contact, Place]]:

@@ -302,12 +302,12 @@ class Endpoint:
             inside=waiting.inside,
             find=self._find,
             is_hinted=self._commit_watch.is_hinted and self._is_calm and not waiting.frames,
-            load=transmitter.load_requests(),  # before the next line: it may evict
-            load_max_bytes=transmitter.load_max_bytes,
+            load=transmitter.budget.requests(),  # before the next line: it may evict
+            load_max_bytes=transmitter.budget.max_bytes,
             request_for=transmitter.request_for,
             is_maintenance_due=is_maintenance_due,
             is_probe=bool(self.problem),
-            statuses=transmitter.due_statuses(),
+            statuses=transmitter.statuses.due(now),
             faults=transmitter.faults,
             off=self._refused_dialogs.services if is_maintenance_due else (),
         )
@@ -350,7 +350,7 @@ class Endpoint:
             self.transmitter.on_found(found)
         for loaded in result.loaded:
             self.transmitter.on_loaded(loaded)
-        self.transmitter.requeue_loads(result.postponed)
+        self.transmitter.budget.requeue(result.postponed)
         for endpoint_id in result.finished:
             self.transmitter.finish(endpoint_id)
         self._next_timer = result.next_timer
@@ -396,13 +396,9 @@ class Endpoint:
                 received.faults.append((contact, GONE))
         # These are not sent again by themselves, and the best address may lead to another target: a copy to each.
         for contact, place in received.asked:
-            for decision in path_alternatives(transmitter.decide(contact)):
-                entry = self._forwarder.table.entry_for(decision, FrameKind.ACK)
-                frames.append((entry, builder.ack(contact, entry, place)))
+            frames += [(entry, builder.ack(contact, entry, place)) for entry in self._paths(contact, FrameKind.ACK)]
         for contact, fault in received.faults:
-            for decision in path_alternatives(transmitter.decide(contact)):
-                entry = self._forwarder.table.entry_for(decision, FrameKind.FAULT)
-                frames.append((entry, builder.fault(contact, entry, fault)))
+            frames += [(entry, builder.fault(contact, entry, fault)) for entry in self._paths(contact, FrameKind.FAULT)]
         for endpoint_id in received.finished:
             transmitter.finish(endpoint_id)
         self._submit(frames, now)
@@ -434,6 +430,11 @@ class Endpoint:
             frames.append((entry, self.transmitter.frames.ack(contact, entry, place, note=note)))
         self._submit(frames, self._loop.time())
 
+    def _paths(self, contact: Contact, kind: FrameKind) -> list[ForwardingEntry]:
+        """All paths to the far side of a dialog."""
+        decisions = path_alternatives(self.transmitter.decide(contact))
+        return [self._forwarder.table.entry_for(decision, kind) for decision in decisions]
+
     def _submit(self, frames: list[tuple[ForwardingEntry, Buffer | None]], now: float) -> None:
         """Send those that could be made, unless another instance may be the principal by now."""
         made = [(entry, frame) for entry, frame in frames if frame is not None]
@@ -456,8 +457,8 @@ class Endpoint:
             self._journal.drop(Disposition.STORE_FAILED, self._loop.time())
         self._find = max(self._find, Find.NEW, *(part.find for part in parts))
         for part in parts:
-            self.transmitter.requeue_loads(part.load)
-            self.transmitter.mark_unwritten(part.statuses)
+            self.transmitter.budget.requeue(part.load)
+            self.transmitter.statuses.mark_unwritten(part.statuses)
             self.transmitter.faults |= part.faults
         parts.clear()
         self._wake_up()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -229,12 +229,13 @@ class LoadBudget:
         sender.has_more = not loaded.is_all
         return True
 
-    def requeue(self, request: LoadRequest) -> None:
-        """Request it again: the store failed, or there was no memory."""
-        sender = self._senders.get(request.endpoint_id)
-        if sender is not None:
-            sender.is_loading = False
-            self._needs_loading[request.endpoint_id] = None
+    def requeue(self, requests: Iterable[LoadRequest]) -> None:
+        """Request these again: the store failed, or there was no memory."""
+        for request in requests:
+            sender = self._senders.get(request.endpoint_id)
+            if sender is not None:
+                sender.is_loading = False
+                self._needs_loading[request.endpoint_id] = None
 
     def charge(self, sender: Sender) -> None:
         """Count what is loaded for a sender now."""

@@ -53,29 +53,21 @@ class DialogContext:
     left_cleanly: Callable[[object], bool]  # whether what a link was given arrives, though it is closed
 
 
+@dataclass(slots=True)
 class TransmissionStatus:
     """Renders what the messages of a dialog wait for."""
 
-    def __init__(
-        self,
-        forwarder: Forwarder,
-        budget: LoadBudget,
-        *,
-        clock: Callable[[], float],
-        problem_of: Callable[[Destination], PathProblem],
-        request_status: Callable[[str], str],
-    ) -> None:
-        self._forwarder = forwarder
-        self._budget = budget
-        self._clock = clock  # of the loop
-        self._problem_of = problem_of
-        self._request_status = request_status  # of the request for a route to a service, as the end of a sentence
-        self._wall_offset = 0.0
+    forwarder: Forwarder
+    budget: LoadBudget
+    clock: Callable[[], float]  # of the loop
+    problem_of: Callable[[Destination], PathProblem]
+    request_status: Callable[[str], str]  # of the request for a route to a service, as the end of a sentence
+    _wall_offset: float = 0.0
 
     @property
     def wall_offset(self) -> float:
         """UTC seconds since 1970 less the seconds of the loop; the same until the wall clock jumps."""
-        offset = time.time() - self._clock()
+        offset = time.time() - self.clock()
         if abs(offset - self._wall_offset) > CLOCK_JUMP:
             self._wall_offset = offset
         return self._wall_offset
@@ -94,7 +86,7 @@ class TransmissionStatus:
             status = f"sent to {goal} and not acknowledged yet{under_way}: sent again {self._at(outbound.timer_at)}"
             status += ", window full" if outbound.is_window_full else ""
         elif status is None:
-            status, used = "queued for sending", self._budget.loaded_bytes
+            status, used = "queued for sending", self.budget.loaded_bytes
             if not outbound.loaded and used * 2 > LOADED_MAX_BYTES:
                 is_on_its_way = False
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
@@ -118,10 +110,10 @@ class TransmissionStatus:
         if disposition is Disposition.FORWARDED:
             return self._connection_problem(decision)
         if disposition is Disposition.PRINCIPAL_UNKNOWN and route is not None and route.pair is not None:
-            reason = unknown_principal(self._problem_of(route.pair), self.wall_offset)
+            reason = unknown_principal(self.problem_of(route.pair), self.wall_offset)
             return f"delayed, {disposition} ({number}): {reason}"
         if disposition is Disposition.ASKING_FOR_ROUTE and route is not None:
-            request = self._request_status(sender.contact.far_service)
+            request = self.request_status(sender.contact.far_service)
             return f"delayed, {disposition} ({number}) by {route.name} to {route.address_text}: {request}"
         what = f"delayed, {disposition} ({number})"
         if disposition is Disposition.NO_ROUTE:
@@ -132,10 +124,10 @@ class TransmissionStatus:
     def _connection_problem(self, decision: Decision) -> str | None:
         address = decision.candidates[0].address
         pair = None if decision.route is None else decision.route.pair
-        outboxes, pairs = self._forwarder.table.outboxes, self._forwarder.table.pair_outboxes
+        outboxes, pairs = self.forwarder.table.outboxes, self.forwarder.table.pair_outboxes
         outbox = outboxes.get(address) if pair is None else pairs.get(pair)
         if outbox is None or outbox.outlet is None:
-            problem = self._problem_of(address)
+            problem = self.problem_of(address)
             when = f", next attempt {self._at(problem.retry_at)}" if problem.retry_at != NEVER else ""
             return connecting(address, problem, when)
         return None if outbox.is_ready else f"waiting for room on the connection to {address}"

@@ -150,17 +150,11 @@ class Transmitter:
         self._queue = FairQueue()
         self._waiting: dict[int, None] = {}  # senders with no path, in order
         self._overdue: dict[int, float] = {}  # senders whose messages are late, refused or not stored; since when
-        self._budget = LoadBudget(self.senders, tuning.fragment_size, waiting=self._waiting)
+        self.budget = LoadBudget(self.senders, tuning.fragment_size, waiting=self._waiting)
         self._timers = TimerHeap(self._on_timer)
         self._horizon = AckHorizon()
-        self._status = TransmissionStatus(
-            forwarder,
-            self._budget,
-            clock=self._loop.time,
-            problem_of=context.problem_of,
-            request_status=request_status,
-        )
-        self._status_writer = StatusWriter(self.senders, self.status_of)
+        self._status = TransmissionStatus(forwarder, self.budget, self._loop.time, context.problem_of, request_status)
+        self.statuses = StatusWriter(self.senders, self.status_of)
         self._journal = SenderJournal(forwarder.ring)
         self._decisions: dict[tuple[int, str], Decision] = {}  # by endpoint_id and far service, of this generation
         self._generation = -1
@@ -183,7 +177,7 @@ class Transmitter:
         """Send nothing more."""
         self._timers.close()
         for sender in self.senders.values():
-            self._budget.forget(sender)
+            self.budget.forget(sender)
         self.senders.clear()
 
     # --- what the writer found and loaded ---
@@ -197,18 +191,9 @@ class Transmitter:
             sender = Sender(found.endpoint_id, found.contact, outbound, found.stored, found.priority)
             self.senders[found.endpoint_id] = sender
             self._by_conversation[found.contact.conversation_id, found.contact.is_initiator] = sender
-            self._status_writer.watch(sender, found.status, self._loop.time())
+            self.statuses.watch(sender, found.status, self._loop.time())
         sender.has_more = True
         self._schedule(sender)
-
-    @property
-    def load_max_bytes(self) -> int:
-        """How much more may be loaded, all dialogs together."""
-        return self._budget.max_bytes
-
-    def load_requests(self) -> list[LoadRequest]:
-        """What to load in the next batch; may evict dialogs that cannot send."""
-        return self._budget.requests()
 
     def request_for(self, found: PendingDialog) -> LoadRequest | None:
         """
@@ -220,22 +205,17 @@ class Transmitter:
         sender = self.senders.get(found.endpoint_id)
         if sender is None:
             return LoadRequest(found.endpoint_id, (found.first_sequence, 0), self.tuning.first_frames, FIRST_BYTES)
-        return self._budget.request(sender)
+        return self.budget.request(sender)
 
     def on_loaded(self, loaded: LoadedFragments) -> None:
         """Send what was loaded; a dialog for which nothing was loaded and nothing is in flight is done."""
         sender = self.senders.get(loaded.request.endpoint_id)
         if sender is None:
             return
-        if self._budget.on_loaded(sender, loaded) and not sender.outbound.loaded and not sender.has_more:
+        if self.budget.on_loaded(sender, loaded) and not sender.outbound.loaded and not sender.has_more:
             self._forget(sender)
         else:
             self._schedule(sender)
-
-    def requeue_loads(self, requests: list[LoadRequest]) -> None:
-        """These were not loaded: the store failed, or there was no memory."""
-        for request in requests:
-            self._budget.requeue(request)
 
     # --- what the far side and the next hop answer ---
 
@@ -248,7 +228,7 @@ class Transmitter:
         self._journal.on_acknowledged(endpoint_id, place, now=now, wall=time.time())
         done = sender.on_acknowledged(place, now, held, self.round_trips, self._horizon)
         self.acknowledged[sender.contact.service_name] += done
-        self._budget.charge(sender)
+        self.budget.charge(sender)
         sender.last_rejection = ""
         if sender.outbound.acknowledged > before:
             self._overdue.pop(endpoint_id, None)
@@ -363,7 +343,7 @@ class Transmitter:
         return self._status.render(sender, decision or self.decide(sender.contact))
 
     def _hasten_status(self, sender: Sender) -> None:
-        if self._status_writer.hasten(sender.endpoint_id, self._loop.time()):
+        if self.statuses.hasten(sender.endpoint_id, self._loop.time()):
             self._wake_writer()
 
     def _note_overdue(self, sender: Sender, now: float) -> None:
@@ -400,14 +380,6 @@ class Transmitter:
             found[where] = dialogs + 1, min(since, begun)
             reasons[where] = sender.not_stored or sender.last_rejection or reasons.get(where, "not acknowledged")
         return {f"{where}: {reasons[where]}" if where in reasons else where: one for where, one in found.items()}
-
-    def due_statuses(self) -> dict[int, str | None]:
-        """Transmission statuses to write with the next batch, by endpoint_id; None removes one."""
-        return self._status_writer.due(self._loop.time())
-
-    def mark_unwritten(self, statuses: dict[int, str | None]) -> None:
-        """The store failed: these were not written."""
-        self._status_writer.mark_unwritten(statuses)
 
     # --- paths ---
 
@@ -503,7 +475,7 @@ class Transmitter:
         if self._queue:
             self._is_pump_due = True
             self._loop.call_soon(self._pump)
-        if self._budget:
+        if self.budget:
             self._wake_writer()
 
     def _send_burst(self, sender: Sender, frames: list[tuple[ForwardingEntry, Buffer]], now: float) -> int:
@@ -544,7 +516,7 @@ class Transmitter:
         if outbound.has_unsent:
             self._schedule(sender)
         else:
-            self._budget.check(sender)
+            self.budget.check(sender)
         return size
 
     def _open_path(self, sender: Sender) -> tuple[ForwardingEntry | None, Seal | None]:
@@ -593,7 +565,7 @@ class Transmitter:
         resend_due_at = sender.resend_due_at(self._horizon) if outbound.resend_at <= now else NEVER
         if resend_due_at <= now:
             self._note_overdue(sender, now)
-            self._budget.time_out(sender)
+            self.budget.time_out(sender)
             decision = self._decisions.get(sender.decision_key)
             if decision is not None:
                 self._decisions[sender.decision_key] = next_path(decision, self._forwarder.table.outbox)
@@ -611,14 +583,14 @@ class Transmitter:
             self._arm(sender)
 
     def _forget(self, sender: Sender) -> None:
-        self._budget.forget(sender)
+        self.budget.forget(sender)
         self._journal.forget(sender.endpoint_id)
         self.senders.pop(sender.endpoint_id, None)
         self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
         self._waiting.pop(sender.endpoint_id, None)
         self._overdue.pop(sender.endpoint_id, None)
-        self._status_writer.forget(sender.endpoint_id)
-        if self._budget:  # memory was freed
+        self.statuses.forget(sender.endpoint_id)
+        if self.budget:  # memory was freed
             self._wake_writer()
 
 

@@ -204,8 +204,7 @@ def test_what_was_not_loaded_is_wanted_again() -> None:
     desk.budget.check(desk.senders[1])
     wants = desk.budget.requests()
 
-    for want in (*wants, LoadRequest(99, (0, 0), 1, 1)):
-        desk.budget.requeue(want)
+    desk.budget.requeue([*wants, LoadRequest(99, (0, 0), 1, 1)])
 
     assert desk.budget.requests() == wants
 

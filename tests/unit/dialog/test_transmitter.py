@@ -359,8 +359,8 @@ class Stage:
         """What the writer thread does about wishes to load."""
         self._is_turn_due = False
         room = None
-        for want in self.transmitter.load_requests():
-            room = self.transmitter.load_max_bytes if room is None else room
+        for want in self.transmitter.budget.requests():
+            room = self.transmitter.budget.max_bytes if room is None else room
             room -= self.answer(want, room)
 
     def answer(self, want: LoadRequest, room: int = 1 << 30) -> int:
@@ -382,7 +382,7 @@ class Stage:
 
     def _answered(self, want: LoadRequest, loaded: list[Outgoing] | None) -> None:
         if loaded is None:
-            self.transmitter.requeue_loads([want])
+            self.transmitter.budget.requeue([want])
         else:
             self.transmitter.on_loaded(LoadedFragments(want, loaded, is_all=not loaded))
 
@@ -448,7 +448,7 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 
     assert places == [(n, 0) for n in range(3000)]
     assert stage.transmitter.senders == {}
-    assert stage.transmitter._budget.loaded_bytes == 0
+    assert stage.transmitter.budget.loaded_bytes == 0
     assert all(want.fragments <= 64 for want in stage.wanted)
     assert stage.transmitter.acknowledged == Counter(Orders=3000)
 
@@ -525,13 +525,13 @@ async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
     stage = Stage(answers_by_itself=False)
     stage.send(1, b"a")
     await settle()
-    (want,) = stage.transmitter.load_requests()
+    (want,) = stage.transmitter.budget.requests()
 
     stage.transmitter.finish(1)
     stage.answer(want)
     await settle()
 
-    assert (stage.link.frames, stage.transmitter._budget.loaded_bytes) == ([], 0)
+    assert (stage.link.frames, stage.transmitter.budget.loaded_bytes) == ([], 0)
 
 
 # --- ways -------------------------------------------------------------------------------------------------------
@@ -737,7 +737,7 @@ async def test_loading_stops_at_the_bound_and_goes_on_below_it() -> None:
 
     for endpoint_id in (1, 2, 3):
         await settle()
-        assert stage.transmitter._budget.loaded_bytes == 900
+        assert stage.transmitter.budget.loaded_bytes == 900
         sent += [header.conversation_id for header in stage.link.headers()]
         stage.link.frames.clear()
         stage.acknowledge(endpoint_id, 1)
@@ -755,7 +755,7 @@ async def test_message_of_any_size_takes_no_more_than_the_bound() -> None:
 
     for number in range(1, 101):
         await settle()
-        loaded.append(stage.transmitter._budget.loaded_bytes)
+        loaded.append(stage.transmitter.budget.loaded_bytes)
         stage.acknowledge(1, *((1, 0) if number == 100 else (0, number)))
     await settle()
 
@@ -774,7 +774,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
     stage.link.can_send = False
     stage.turn()
     await settle()
-    assert stage.transmitter._budget.loaded_bytes == 900
+    assert stage.transmitter.budget.loaded_bytes == 900
 
     stage.answers_by_itself = True
     free = stage.connect(OTHER)
@@ -923,7 +923,7 @@ async def test_nothing_is_sent_after_the_end(end: Callable[[Stage], None]) -> No
     await asyncio.sleep(20 * FIRST_WAIT)
 
     assert stage.link.places() == [(0, 0)]
-    assert (stage.transmitter.senders, stage.transmitter._budget.loaded_bytes) == ({}, 0)
+    assert (stage.transmitter.senders, stage.transmitter.budget.loaded_bytes) == ({}, 0)
 
 
 @pytest.fixture
