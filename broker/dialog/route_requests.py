@@ -48,7 +48,7 @@ from broker.protocol.layout import NO_GUID
 from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.sqlite.metadata import put_queue, put_service, queues, services
-from broker.store.sqlite.side import dialogs_between, is_begun_here, put_group, put_lifetime, shorten_lifetime, state_of
+from broker.store.sqlite.side import dialogs_between, is_begun_here, shorten_lifetime, state_of
 from broker.store.sqlite.transaction import DaemonConnection, writing
 
 QUEUE = "ServiceBrokerQueue"  # where answers arrive, in the database that asked
@@ -94,14 +94,6 @@ class RequestEnd:
     handle: uuid.UUID
     code: int = 0
     description: str = ""
-
-
-@dataclass(slots=True)
-class RequestProgress:
-    """The requests begun and the requests ended in one transaction."""
-
-    begun: list[RouteRequest] = field(default_factory=list)
-    ended: list[RequestEnd] = field(default_factory=list)
 
 
 class InWriter(Protocol):
@@ -223,17 +215,17 @@ class RouteRequester:
             return
         has_arrived, self._has_arrived = self._has_arrived, False
         try:
-            progress = await self._run_in_writer(lambda db: ask_in_writer(db, wanted.values(), known))
+            begun, ended = await self._run_in_writer(lambda db: ask_in_writer(db, wanted.values(), known))
         except BaseException:
             self._has_arrived = has_arrived
             raise
-        for request in progress.begun:
+        for request in begun:
             self._wanted.pop(request.group, None)
             self._names[request.group] = wanted[request.group].service_name
             self._add(request)
             self.requests += 1
             log.info("route asked for", database=self._database, service=self._names[request.group])
-        for end in progress.ended:
+        for end in ended:
             self._on_end(end)
 
     def _add(self, request: RouteRequest) -> None:
@@ -271,20 +263,20 @@ def open_requests_in_writer(db: sqlite3.Connection) -> list[RouteRequest]:
     return [RouteRequest(uuid.UUID(bytes=handle), group, created) for handle, group, created in rows]
 
 
-def ask_in_writer(db: sqlite3.Connection, inquiries: Iterable[Inquiry], known: Iterable[uuid.UUID]) -> RequestProgress:
+def ask_in_writer(
+    db: sqlite3.Connection, inquiries: Iterable[Inquiry], known: Iterable[uuid.UUID]
+) -> tuple[list[RouteRequest], list[RequestEnd]]:
     """
-    Begin requests, and see what became of those that are known.
+    Begin requests, and see which of those that are known have ended; returns both.
 
     Raises:
         sqlite3.Error, StoreUnavailableError: nothing of it was done.
     """
-    progress = RequestProgress()
     with writing(db):
-        _receive_answers(db, progress)
-        answered = {end.handle for end in progress.ended}
-        progress.ended += [RequestEnd(handle) for handle in known if handle not in answered and _is_over(db, handle)]
-        progress.begun = [_begin(db, inquiry) for inquiry in inquiries]
-    return progress
+        ended = _receive_answers(db)
+        answered = {end.handle for end in ended}
+        ended += [RequestEnd(handle) for handle in known if handle not in answered and _is_over(db, handle)]
+        return [_begin(db, inquiry) for inquiry in inquiries], ended
 
 
 def answer(db: sqlite3.Connection, dialog: Dialog, *, code: int = 0, description: str = "") -> None:
@@ -308,25 +300,26 @@ def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> RouteRequest:
         if QUEUE not in queues(db):
             put_queue(db, QUEUE, is_receive_enabled=True)
         put_service(db, SERVICE_BROKER, queues(db)[QUEUE].queue_id, frozenset({CONTRACT}))
+    group = group_of(inquiry.service_name)
     dialog = begin_dialog(
         db,
         from_service=SERVICE_BROKER,
         to_service=BROKER_CONFIGURATION,
         contract=CONTRACT,
         lifetime=LIFETIME_MAX,
+        related_conversation_group=uuid.UUID(bytes=group),
         encryption=False,  # the requested name is not secret, and is mostly answered within this instance
     )
-    group = group_of(inquiry.service_name)
-    put_group(db, dialog.conversation_handle.bytes, group)
     dialog.send(render_inquiry(inquiry), type=MISSING_ROUTE)
     return RouteRequest(dialog.conversation_handle, group, time.time())
 
 
-def _receive_answers(db: sqlite3.Connection, progress: RequestProgress) -> None:
-    """Read the queue empty, and end what the other side has ended."""
+def _receive_answers(db: sqlite3.Connection) -> list[RequestEnd]:
+    """Read the queue empty, and end what the other side has ended, which is returned."""
+    ended: list[RequestEnd] = []
     queue = queues(db).get(QUEUE)
     if queue is None or not queue.is_receive_enabled:
-        return
+        return ended
     over: set[uuid.UUID] = set()
     while messages := receive(db, queue=QUEUE, top=_RECEIVE_MAX):
         for message in messages:
@@ -336,10 +329,11 @@ def _receive_answers(db: sqlite3.Connection, progress: RequestProgress) -> None:
             if message.is_end or message.is_error:
                 over.add(handle)
                 message.dialog.end()
-                progress.ended.append(_end_of(message))
+                ended.append(_end_of(message))
             elif not is_begun_here(db, handle.bytes):
                 over.add(handle)
                 message.dialog.end(error=FAILED, description=f"the service {SERVICE_BROKER} only asks")
+    return ended
 
 
 def _end_of(message: Message) -> RequestEnd:
@@ -359,7 +353,7 @@ def _is_over(db: sqlite3.Connection, handle: uuid.UUID) -> bool:
     if state in (ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR):
         get_dialog(db, handle).end()
     elif state not in TAKES_MESSAGES:
-        put_lifetime(db, handle.bytes, time.time() + ANSWER_SECONDS)
+        shorten_lifetime(db, handle.bytes, time.time() + ANSWER_SECONDS)
     return state not in TAKES_MESSAGES
 
 

@@ -227,19 +227,6 @@ def dialogs_between(db: sqlite3.Connection, service_name: str, far_service: str)
     return db.execute(_OPEN_BETWEEN, (service_name, far_service)).fetchall()
 
 
-def put_group(db: sqlite3.Connection, conversation_handle: bytes, conversation_group_id: bytes) -> None:
-    """Move a conversation to this group; no reader may have locked the one that it had."""
-    statement = "UPDATE broker_conversation SET conversation_group_id = ? WHERE conversation_handle = ?"
-    db.execute(statement, (conversation_group_id, conversation_handle))
-
-
-def put_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
-    """Let a conversation end at this UTC time."""
-    db.execute(
-        "UPDATE broker_conversation SET lifetime = ? WHERE conversation_handle = ?", (lifetime, conversation_handle)
-    )
-
-
 def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetime: float) -> None:
     """Let a conversation end at this UTC time, unless it ends earlier."""
     statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"

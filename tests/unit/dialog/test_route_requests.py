@@ -33,7 +33,6 @@ from broker.dialog.route_requests import (
     FlatXml,
     Inquiry,
     RequestEnd,
-    RequestProgress,
     RouteRequest,
     RouteRequester,
     answer,
@@ -67,7 +66,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def begin(db: sqlite3.Connection, *names: str) -> list[RouteRequest]:
-    return ask_in_writer(db, [Inquiry(name) for name in names], []).begun
+    return ask_in_writer(db, [Inquiry(name) for name in names], [])[0]
 
 
 def handler_of(db: sqlite3.Connection, request: RouteRequest) -> FarSide:
@@ -98,7 +97,7 @@ def test_a_request_is_a_dialog_with_the_largest_lifetime(db: sqlite3.Connection)
 
 def test_service_and_queue_are_made_once_and_not_before_something_is_asked_for(db: sqlite3.Connection) -> None:
     assert [] == open_requests_in_writer(db)
-    assert [] == ask_in_writer(db, [], []).ended
+    assert ([], []) == ask_in_writer(db, [], [])
     assert {"Orders"} == set(services(db))
     begin(db, NAME)
     begin(db, "//another")
@@ -127,13 +126,13 @@ def test_an_end_or_an_error_closes_the_request_and_another_message_does_not(
     (request,) = begin(db, NAME)
     handler = handler_of(db, request)
     arrive(db, handler.message(0, b"hello", stored=(1, 0)))
-    assert ([], ["CO"]) == (ask_in_writer(db, [], [request.handle]).ended, states(db))
+    assert (([], []), ["CO"]) == (ask_in_writer(db, [], [request.handle]), states(db))
 
     arrive(db, handler.fault(-8408, "refused & gone") if is_error else handler.end(1, stored=(1, 0)))
-    progress = ask_in_writer(db, [], [request.handle])
+    _, ended = ask_in_writer(db, [], [request.handle])
 
     told = (-8408, "refused & gone") if is_error else ()
-    assert [RequestEnd(request.handle, *told)] == progress.ended
+    assert [RequestEnd(request.handle, *told)] == ended
     assert [] == states(db)
 
 
@@ -145,7 +144,7 @@ def test_a_request_that_somebody_else_ended_is_over(db: sqlite3.Connection, stat
     (request,) = begin(db, NAME)
     db.execute("UPDATE broker_conversation SET state = ?", (str(state),))
 
-    assert [RequestEnd(request.handle)] == ask_in_writer(db, [], [request.handle]).ended
+    assert ([], [RequestEnd(request.handle)]) == ask_in_writer(db, [], [request.handle])
     assert [] == open_requests_in_writer(db)
     assert [] == rows(db, "SELECT 1 FROM broker_conversation WHERE lifetime > ?", time.time() + 2 * ANSWER_SECONDS)
 
@@ -156,9 +155,7 @@ def test_who_begins_a_dialog_with_the_service_that_asks_is_refused(db: sqlite3.C
     stranger.envelope = msgspec.structs.replace(stranger.envelope, contract=CONTRACT)
     arrive(db, stranger.message(0, b"one"), stranger.message(1, b"two"))
 
-    progress = ask_in_writer(db, [], [request.handle])
-
-    assert [] == progress.ended
+    assert ([], []) == ask_in_writer(db, [], [request.handle])
     assert ["CO", "DO"] == states(db)
 
 
@@ -240,15 +237,15 @@ class Store:
             raise self.error
         return work(self)
 
-    def ask(self, inquiries: Any, _known: Any) -> RequestProgress:
+    def ask(self, inquiries: Any, _known: Any) -> tuple[list[RouteRequest], list[RequestEnd]]:
         self.looks += 1
-        progress = RequestProgress(ended=self.ended)
-        self.ended = []
+        ended, self.ended = self.ended, []
+        begun = []
         for inquiry in inquiries:
             self.begun.append(inquiry)
             handle = self.handles[inquiry.service_name] = uuid.uuid4()
-            progress.begun.append(RouteRequest(handle, group_of(inquiry.service_name), WALL_CLOCK))
-        return progress
+            begun.append(RouteRequest(handle, group_of(inquiry.service_name), WALL_CLOCK))
+        return begun, ended
 
     def end(self, name: str, code: int = 0, description: str = "") -> None:
         self.ended.append(RequestEnd(self.handles[name], code, description))

@@ -24,8 +24,6 @@ from broker.store.sqlite.side import (
     SideRow,
     SideTable,
     dialogs_between,
-    put_group,
-    put_lifetime,
     shorten_lifetime,
     side_of,
 )
@@ -246,7 +244,7 @@ def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     dialog = shop.begin(db)
     handle = dialog.conversation_handle.bytes
-    put_group(db, handle, b"g" * 16)
+    shop.change(dialog, "conversation_group_id", b"g" * 16)
     shop.change(dialog, "create_date", 1.5)
     for column, value in [("state", "DO"), ("state", "CD"), ("is_initiator", 0)]:
         shop.change(shop.begin(db), column, value)
@@ -255,12 +253,13 @@ def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:
     assert [] == dialogs_between(db, "Orders", "//far/Other") + dialogs_between(db, "Billing", "//far/Billing")
 
 
-def test_lifetime_is_put_and_only_ever_shortened(shop: Shop) -> None:
+def test_lifetime_is_only_ever_shortened(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
-    handle = shop.begin(db).conversation_handle.bytes
+    dialog = shop.begin(db)
+    shop.change(dialog, "lifetime", 50.0)
     told = []
-    for change, lifetime in [(put_lifetime, 50.0), (shorten_lifetime, 60.0), (shorten_lifetime, 40.0)]:
-        change(db, handle, lifetime)
+    for lifetime in (60.0, 40.0):
+        shorten_lifetime(db, dialog.conversation_handle.bytes, lifetime)
         told += shop.look("SELECT lifetime FROM broker_conversation")
 
-    assert [50.0, 50.0, 40.0] == told
+    assert [50.0, 40.0] == told
