@@ -198,8 +198,7 @@ def copy_of_catalog(path: str | Path, *, is_with_conversations: bool = True) -> 
 
 def broker_instance(db: sqlite3.Connection) -> bytes:
     """The identity of this database."""
-    instance: bytes = db.execute("SELECT broker_instance FROM broker_database").fetchone()[0]
-    return instance
+    return bytes(db.execute("SELECT broker_instance FROM broker_database").fetchone()[0])
 
 
 def origin(db: sqlite3.Connection) -> tuple[bytes, float]:
@@ -224,8 +223,7 @@ def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
             " WHERE coalesce(body_length, length(message_body)) > min(fragment_size, ?1))",
             (configured,),
         )
-        size: int = db.execute("SELECT fragment_size FROM broker_database").fetchone()[0]
-        return size
+        return int(db.execute("SELECT fragment_size FROM broker_database").fetchone()[0])
 
 
 def _make_file(path: str) -> None:

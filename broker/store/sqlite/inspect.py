@@ -17,14 +17,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from broker.conversation.message_types import ERROR_PRIORITY
 from broker.store.sqlite.failure import IN_QUARANTINE, READY
 from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
 
 HELD, FAILED, UNACCOUNTED = "held", "failed", "unaccounted"
-_NONE: Mapping[str, int] = MappingProxyType({})
 _READ = f"""
     WITH live AS MATERIALIZED (
      SELECT coalesce(sum(send_sequence), 0) AS sent, coalesce(sum(acknowledged_sequence), 0) AS acknowledged
@@ -44,7 +42,7 @@ class LedgerBalance:
     sent: int = 0
     acknowledged: int = 0
     held: int = 0
-    failed: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    failed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unaccounted(self) -> int:
@@ -63,8 +61,7 @@ class LedgerBalance:
 def unconfirmed(db: sqlite3.Connection) -> int:
     """How many messages of the conversations that live here are not acknowledged. Cost: a walk through them."""
     query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
-    messages: int = db.execute(query).fetchone()[0]
-    return messages
+    return int(db.execute(query).fetchone()[0])
 
 
 def read_balance(db: sqlite3.Connection) -> LedgerBalance:
@@ -253,8 +250,7 @@ def _estimated_tables(db: sqlite3.Connection, used_bytes: int) -> list[TableSize
 
 
 def _rows(db: sqlite3.Connection, table: str) -> int:
-    rows: int = db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - a name of the schema
-    return rows
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - a name of the schema
 
 
 # --- messages to be sent ----------------------------------------------------------------------------------------
@@ -348,8 +344,7 @@ _ERRORS = f"""
 
 def queue_count(db: sqlite3.Connection) -> int:
     """How many queues there are."""
-    count: int = db.execute("SELECT count(*) FROM broker_queue").fetchone()[0]
-    return count
+    return int(db.execute("SELECT count(*) FROM broker_queue").fetchone()[0])
 
 
 def fullest_queues(db: sqlite3.Connection, now: float) -> list[QueueStock]:
@@ -362,8 +357,7 @@ def fullest_queues(db: sqlite3.Connection, now: float) -> list[QueueStock]:
 
 def failed_dialogs(db: sqlite3.Connection) -> int:
     """How many dialogs have failed with an error that no application has received. Cost: a walk through those."""
-    count: int = db.execute(_ERRORS).fetchone()[0]
-    return count
+    return int(db.execute(_ERRORS).fetchone()[0])
 
 
 def oldest_ready_s(db: sqlite3.Connection, queue_id: int, now: float) -> float:

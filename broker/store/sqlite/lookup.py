@@ -23,7 +23,7 @@ from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.sqlite.reader_slots import records as reader_records
 from broker.store.sqlite.session_keys import sentence_sql
-from broker.store.sqlite.transaction import ask, path_of
+from broker.store.sqlite.transaction import path_of
 
 _FIND = """
     SELECT conversation_id, is_initiator, service_name, far_service, far_broker_instance
@@ -240,12 +240,12 @@ _CLOSED = """
     FROM broker_tombstone WHERE conversation_id = ?
 """
 _CLOSED_HANDLE = "SELECT conversation_id FROM broker_tombstone WHERE conversation_handle = ?"
-_HELD = "SELECT count(*), min(message_sequence_number) FROM broker_transmission WHERE endpoint_id = ?"
-_HELD_SINCE = "SELECT enqueue_time FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number = ?"
+# The time is that of the first: SQLite takes a column besides a minimum from the row that has it.
+_HELD = "SELECT count(*), min(message_sequence_number), enqueue_time FROM broker_transmission WHERE endpoint_id = ?"
 _QUEUE = """
     SELECT q.name, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id) WHERE s.name = ?
 """
-_STATUS = "SELECT count(*) FROM broker_message WHERE endpoint_id = ? AND status = ?"
+_STATUSES = "SELECT status, count(*) FROM broker_message WHERE endpoint_id = ? GROUP BY status"
 _NEXT = """
     SELECT message_enqueue_time, message_type_name FROM broker_message WHERE endpoint_id = ? AND status = 1
     ORDER BY priority DESC, queuing_order LIMIT 1
@@ -263,7 +263,9 @@ _SENT_ERROR = """
     SELECT substr(message_body, 1, ?) FROM broker_transmission
     WHERE endpoint_id = ? AND message_sequence_number = ? AND message_type_name = ?
 """
-_GROUP = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
+_TAKEN = f"""
+    SELECT 1 FROM broker_conversation WHERE endpoint_id = ? AND conversation_group_id IN ({LOCKED_GROUPS_SQL})
+"""  # noqa: S608
 _ERROR = """
     SELECT substr(message_body, 1, ?) FROM broker_message
     WHERE endpoint_id = ? AND status IN (1, 4) AND priority = ? AND message_type_name = ? LIMIT 1
@@ -276,18 +278,16 @@ def _closed(db: sqlite3.Connection, conversation_id: bytes) -> list[Closed]:
 
 def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> ConversationSide:
     endpoint_id, service = row[0], row[5]
-    held, first = db.execute(_HELD, (endpoint_id,)).fetchone()
-    since = None if first is None else db.execute(_HELD_SINCE, (endpoint_id, first)).fetchone()[0]
+    held = db.execute(_HELD, (endpoint_id,)).fetchone()
     inbound = _inbound(db, endpoint_id, service, now)
     ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[16], ERROR)).fetchone()
-    values = (*row[:3], bool(row[3]), *row[4:-1], held, first, since, inbound, row[-1], *_error(ending))
+    values = (*row[:3], bool(row[3]), *row[4:-1], *held, inbound, row[-1], *_error(ending))
     return ConversationSide(*values)
 
 
 def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
     name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
-    statuses = (READY, IN_QUARANTINE, UNCONFIRMED)
-    ready, quarantined, unconfirmed = (db.execute(_STATUS, (endpoint_id, one)).fetchone()[0] for one in statuses)
+    messages = dict(db.execute(_STATUSES, (endpoint_id,)).fetchall())
     since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
@@ -295,11 +295,11 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
     return Inbound(
         queue_name=name,
         is_receive_enabled=bool(is_enabled),
-        ready=ready,
+        ready=messages.get(READY, 0),
         ready_since=since,
         next_type=next_type,
-        quarantined=quarantined,
-        unconfirmed=unconfirmed,
+        quarantined=messages.get(IN_QUARANTINE, 0),
+        unconfirmed=messages.get(UNCONFIRMED, 0),
         early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
         is_taken=_is_taken(db, endpoint_id, now),
         readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
@@ -317,7 +317,4 @@ def _error(row: tuple[object] | None) -> tuple[int | None, str]:
 def _is_taken(db: sqlite3.Connection, endpoint_id: object, now: float) -> bool:
     """Whether a reader that lives has its group, or the group rests after a failure."""
     locks = locked_groups(db, now)
-    if locks is None:
-        return False
-    group = db.execute(_GROUP, (endpoint_id,)).fetchone()[0]
-    return any(row[0] == group for row in ask(db, LOCKED_GROUPS_SQL, locks))
+    return locks is not None and db.execute(_TAKEN, (endpoint_id, *locks)).fetchone() is not None

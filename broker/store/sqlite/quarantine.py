@@ -77,8 +77,7 @@ def failures(db: sqlite3.Connection, endpoint_id: int | None = None) -> Iterator
 
 def quarantined_dialogs(db: sqlite3.Connection) -> int:
     """How many dialogs are in quarantine."""
-    count: int = db.execute("SELECT count(*) FROM broker_failure WHERE quarantine_time IS NOT NULL").fetchone()[0]
-    return count
+    return int(db.execute("SELECT count(*) FROM broker_failure WHERE quarantine_time IS NOT NULL").fetchone()[0])
 
 
 def quarantined_by_service(db: sqlite3.Connection) -> list[tuple[str, int]]:

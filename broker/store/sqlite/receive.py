@@ -59,7 +59,6 @@ def store_frames(
     instance: bytes,
     frames: Iterable[bytes],
     now: float,
-    *,
     verifier: FrameVerifier,
     origins: Sequence[object] = (),
     inside: Mapping[int, Secured] = MappingProxyType({}),

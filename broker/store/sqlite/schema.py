@@ -23,8 +23,7 @@ NEXT_TRANSMISSION = (
 
 def schema_version(db: sqlite3.Connection) -> int:
     """The version of the schema in this file."""
-    version: int = db.execute("SELECT schema_version FROM broker_database").fetchone()[0]
-    return version
+    return int(db.execute("SELECT schema_version FROM broker_database").fetchone()[0])
 
 
 def has_schema(db: sqlite3.Connection) -> bool:

@@ -138,8 +138,7 @@ def check_confirmed(db: sqlite3.Connection) -> None:
 
 def epoch(db: sqlite3.Connection) -> int:
     """How often this database has been taken over."""
-    found: int = db.execute("SELECT epoch FROM broker_database").fetchone()[0]
-    return found
+    return int(db.execute("SELECT epoch FROM broker_database").fetchone()[0])
 
 
 def take_write_lock(
@@ -299,8 +298,7 @@ def plain(db: sqlite3.Connection) -> AbstractContextManager[None]:
 def path_of(db: sqlite3.Connection) -> str:
     """Return the file of a connection; empty for a database in memory."""
     with plain(db):
-        path: str = ask(db, "PRAGMA database_list").fetchone()[2]
-    return path
+        return str(ask(db, "PRAGMA database_list").fetchone()[2])
 
 
 _PLAIN_ALREADY = nullcontext()

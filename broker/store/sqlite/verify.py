@@ -20,7 +20,7 @@ from broker.security.grants import Grants, PermissionRuling
 from broker.security.principal import NOBODY
 from broker.security.seal import SealRefusedError
 from broker.security.secured import Secured
-from broker.security.session import DialogCredentials, KeySource, Opener
+from broker.security.session import DialogCredentials, KeySource, Opened, Opener
 from broker.store.port import KeyEvidence, ReceiveResult
 from broker.store.sqlite.metadata import permissions
 from broker.store.sqlite.session_keys import load_secured, note_certificate, put_secured
@@ -65,9 +65,7 @@ class VerifiedBatch:
         self._is_identified = verifier.credentials.own is not None
         self._result = result
         self._now = now
-        self._sources: dict[int, KeySource] = {}
-        self._keys: dict[int, KeyEvidence] = {}
-        self._has_new_key: set[int] = set()
+        self._opened: dict[int, Opened] = {}
         self._inside: dict[int, Secured] = {}
         self._known_grants: Grants | None = None
 
@@ -80,7 +78,7 @@ class VerifiedBatch:
         conversation, is_initiator = header.conversation_id, header.is_from_target
         failures = self._verifier.failures
         try:
-            opened = self._verifier.opener.open(
+            opened = self._opened[id(header)] = self._verifier.opener.open(
                 header,
                 frame,
                 body,
@@ -92,10 +90,6 @@ class VerifiedBatch:
             failures[origin] += error.disposition is Disposition.SEAL_BROKEN
             self._result.refuse(error.disposition, error.why, header)
             return None
-        self._sources[id(header)] = opened.source
-        if opened.is_new:
-            self._has_new_key.add(id(header))
-        self._keys[id(header)] = KeyEvidence(opened.echo, opened.key_id)
         return opened.body
 
     def accepted(self, group: FrameGroup, known: SideRow | Tombstone | None) -> tuple[FrameGroup, Secured | None]:
@@ -107,7 +101,7 @@ class VerifiedBatch:
             known: The side for which they are, or what is left of it; None when nothing is known of it here.
         """
         secured = None if known is None else known.contact.secured
-        if secured is None and not self._sources:
+        if secured is None and not self._opened:
             return group, None
         if known is None:
             secured = self._first_secured(group)
@@ -115,18 +109,18 @@ class VerifiedBatch:
             secured = self._upgrade(group, known, secured)
         kept = [pair for pair in group if self._is_authentic(pair[0], secured)]
         for header, _ in kept:
-            number, source = id(header), self._sources.get(id(header))
-            if source is None:
+            opened = self._opened.get(id(header))
+            if opened is None:
                 continue
             side = header.conversation_id, header.is_from_target
-            self._result.keys[side] = self._keys[number]
-            if isinstance(known, SideRow) and source.who.fingerprint and number in self._has_new_key:
-                note_certificate(self._db, side[0], source.who.fingerprint, is_initiator=side[1])
+            self._result.keys[side] = KeyEvidence(opened.echo, opened.key_id)
+            if isinstance(known, SideRow) and opened.source.who.fingerprint and opened.is_new:
+                note_certificate(self._db, side[0], opened.source.who.fingerprint, is_initiator=side[1])
         return kept, secured
 
     def on_begun(self, side: SideRow, header: Header) -> None:
         """A side was made by this frame: it stays as it is secured."""
-        source = self._sources.get(id(header))
+        source = self._source(header)
         if source is not None:
             self._put(header, source)
         elif self._is_identified and id(header) in self._inside:
@@ -136,7 +130,7 @@ class VerifiedBatch:
 
     def why_stale(self, header: Header) -> str:
         """Why the key packet of a frame may not begin a dialog, regardless of its sender; empty when it may."""
-        source = self._sources.get(id(header))
+        source = self._source(header)
         if source is None or source.is_fresh(self._now):
             return ""
         return "its key packet is too old, or of the future, to begin a dialog: compare the clocks of both sides"
@@ -145,7 +139,7 @@ class VerifiedBatch:
         """Whether its sender may send to the service, by the permissions of this database; None = not checked."""
         if id(header) in self._inside:
             return None
-        source = self._sources.get(id(header))
+        source = self._source(header)
         return self._grants().send(NOBODY if source is None else source.who, header.to_service)
 
     def _first_secured(self, group: FrameGroup) -> Secured | None:
@@ -153,12 +147,12 @@ class VerifiedBatch:
         inside = next((self._inside[id(one)] for one, _ in group if id(one) in self._inside), None)
         if inside is not None and self._is_identified:
             return inside
-        return next((self._sources[id(one)].secured for one, _ in group if id(one) in self._sources), None)
+        return next((source.secured for one, _ in group if (source := self._source(one)) is not None), None)
 
     def _upgrade(self, group: FrameGroup, known: SideRow | Tombstone, secured: Secured) -> Secured:
         """A dialog that began inside: from the first frame on that its own initiator has sealed, it is sealed."""
         for header, _ in group:
-            source = self._sources.get(id(header))
+            source = self._source(header)
             if source is None or source.secured != secured.outside() or known.contact.why_refused(header) is not None:
                 continue
             self._put(header, source)
@@ -169,7 +163,7 @@ class VerifiedBatch:
         return secured
 
     def _is_authentic(self, header: Header, secured: Secured | None) -> bool:
-        source = self._sources.get(id(header))
+        source = self._source(header)
         if source is None:
             if secured is None or id(header) in self._inside:
                 return True
@@ -185,6 +179,11 @@ class VerifiedBatch:
             return True
         self._result.refuse(disposition, why, header)
         return False
+
+    def _source(self, header: Header) -> KeySource | None:
+        """Where the key of a frame is from; None when it is not sealed."""
+        opened = self._opened.get(id(header))
+        return None if opened is None else opened.source
 
     def _put(self, header: Header, source: KeySource) -> None:
         certificate = source.who.fingerprint

@@ -201,15 +201,8 @@ class SqliteStore(Store):
                     result.finished, result.has_more_maintenance = self._maintenance.run(db, batch.now)
                 fail_dialogs(db, batch.faults, batch.now)
                 if batch.frames:
-                    verified = self._verifier
                     result.received = store_frames(
-                        db,
-                        self.broker_instance,
-                        batch.frames,
-                        batch.now,
-                        verifier=verified,
-                        origins=batch.origins,
-                        inside=batch.inside,
+                        db, self.broker_instance, batch.frames, batch.now, self._verifier, batch.origins, batch.inside
                     )
                 result.received.finished.update(batch.faults)
                 result.next_timer = next_timer(db)
