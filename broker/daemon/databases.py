@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -325,7 +326,8 @@ class Databases:
             await self._catalog.add(database)
             for _, path in own_scripts(self._settings, name):
                 await run_declared(self._catalog, path, name, self.audit(path, name))
-            reign = PrincipalRecord(store.broker_instance, store.epoch, self._settings.instance.name, time.time())
+            instance = uuid.UUID(bytes=store.broker_instance)
+            reign = PrincipalRecord(instance, store.epoch, self._settings.instance.name, time.time())
             await asyncio.to_thread(write_principal, store.path, reign)
             self._serve(one)
         except BaseException:

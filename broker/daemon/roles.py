@@ -554,7 +554,7 @@ class RoleKeeper:
             reply = reply if again is None or again.answer.role is MirrorRole.UNKNOWN else again
         self._own.on_taken(reign.epoch, reply.asked_at)
         self._since, self._taken_epoch = reign.since, reign.epoch
-        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        self._broker_instance, self._principal = reign.broker_instance.bytes, reign.principal
         log.info("database taken over", database=self.name, epoch=reign.epoch)
         if await self._apply(reply) is Act.STAY:
             self._announce()
@@ -583,8 +583,8 @@ class RoleKeeper:
         if reign is None:
             self._own.problem = sight.problem or self._own.problem
             return
-        if self._configured is not None and reign.broker_instance != self._configured:
-            found, ours = uuid.UUID(bytes=reign.broker_instance), uuid.UUID(bytes=self._configured)
+        if self._configured is not None and reign.broker_instance.bytes != self._configured:
+            found, ours = reign.broker_instance, uuid.UUID(bytes=self._configured)
             differs = f"it names the broker instance {found}, and the configuration {ours}: set the right one"
             hint = "remove the file if it is of another database; the next principal writes it again"
             self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"
@@ -592,8 +592,8 @@ class RoleKeeper:
         if self._own.problem == self._stepped_down_because and reign.epoch > self._own.epoch:
             self._own.problem = ""  # the partner has taken it over
         self._own.on_told(reign.epoch)
-        is_new = reign.broker_instance != self._broker_instance
-        self._broker_instance, self._principal = reign.broker_instance, reign.principal
+        is_new = reign.broker_instance.bytes != self._broker_instance
+        self._broker_instance, self._principal = reign.broker_instance.bytes, reign.principal
         if is_new:
             self._hosting.refuse(self.name, self._broker_instance)
             self._announce()

@@ -277,7 +277,7 @@ class Instance:
         assert self.keeper is not None
         assert self.part.path is not None
         store = await asyncio.to_thread(self._take, self.part.path, least_epoch, self.keeper.standing.epoch)
-        reign = PrincipalRecord(self.broker_instance, store.epoch, self.part.name, 0.0)
+        reign = PrincipalRecord(uuid.UUID(bytes=self.broker_instance), store.epoch, self.part.name, 0.0)
         await asyncio.to_thread(write_principal, store.path, reign)
         self._host(store, self._supervision)
         assert self.endpoint is not None

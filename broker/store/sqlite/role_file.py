@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -32,25 +32,15 @@ _DAMAGED = "it does not hold what the principal wrote into it: remove it; the ne
 _SINCE_MAX = 253_402_300_799.0  # the end of the year 9999
 
 
-class PrincipalRecord(NamedTuple):
+class PrincipalRecord(msgspec.Struct, frozen=True):
     """
-    The present or former principal of a database.
+    The present or former principal of a database: the content of the file.
 
     Attributes:
-        broker_instance: 16 bytes.
         epoch: The epoch of its takeover.
         principal: The name of the instance.
         since: UTC seconds since 1970.
     """
-
-    broker_instance: bytes
-    epoch: int
-    principal: str
-    since: float
-
-
-class _Content(msgspec.Struct):
-    """The content of the file."""
 
     broker_instance: uuid.UUID
     epoch: Annotated[int, Meta(ge=0, le=_EPOCH_MAX)]
@@ -70,13 +60,7 @@ def write_principal(path: Path, record: PrincipalRecord) -> None:
     Raises:
         StoreUnavailableError: it cannot be written.
     """
-    values = {
-        "broker_instance": str(uuid.UUID(bytes=record.broker_instance)),
-        "epoch": record.epoch,
-        "principal": record.principal,
-        "since": record.since,
-    }
-    write_record(role_path(path), values)
+    write_record(role_path(path), msgspec.to_builtins(record))
 
 
 def check_writable(path: Path) -> None:
@@ -112,10 +96,7 @@ def read_principal(path: Path) -> PrincipalRecord | None:
     Raises:
         StoreUnavailableError: it cannot be read.
     """
-    found = read_record(role_path(path), _Content, _DAMAGED, most=_MAX_BYTES)
-    if found is None:
-        return None
-    return PrincipalRecord(found.broker_instance.bytes, found.epoch, found.principal, found.since)
+    return read_record(role_path(path), PrincipalRecord, _DAMAGED, most=_MAX_BYTES)
 
 
 # --- whether a database may be made ------------------------------------------------------------------------------

@@ -334,7 +334,7 @@ def test_a_database_with_a_lower_epoch_than_is_told_is_refused_with_the_way_out(
     settings = mirrored(load)
     path = used(settings)
     if is_beside:
-        write_principal(path, PrincipalRecord(b"i" * 16, 9, "second", 1.0))
+        write_principal(path, PrincipalRecord(uuid.UUID(bytes=b"i" * 16), 9, "second", 1.0))
 
     with pytest.raises(SettingError, match="its epoch is 0, and it was taken over in epoch 9") as caught:
         take(settings, "orders", stack, least_epoch=0, reported_epoch=0 if is_beside else 9)

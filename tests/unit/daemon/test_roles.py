@@ -55,7 +55,7 @@ class Hosts:
             raise StoreUnavailableError(name, HELD)
         storage.opens()
         storage.holder, storage.epoch = self.name, max(storage.epoch + 1, least_epoch)
-        reign = PrincipalRecord(INSTANCE, storage.epoch, self.name, 1_800_000_000.0)
+        reign = PrincipalRecord(uuid.UUID(bytes=INSTANCE), storage.epoch, self.name, 1_800_000_000.0)
         write_principal(storage.path, reign)
         self._note("opens")
         return reign
@@ -336,7 +336,7 @@ async def test_a_record_with_impossible_values_is_a_problem_and_not_believed(sto
 async def test_the_configured_broker_instance_wins_and_the_difference_is_told(storage: Storage) -> None:
     async with keeping("a", storage):
         foreign = uuid.UUID(int=7)
-        write_principal(storage.path, PrincipalRecord(foreign.bytes, 900, "stranger", 0.0))
+        write_principal(storage.path, PrincipalRecord(foreign, 900, "stranger", 0.0))
         mirror = RoleKeeper("orders", storage.path, LockSource(), Hosts("b", storage), broker_instance=INSTANCE)
         await mirror.start()
         told = mirror.standing
@@ -496,7 +496,7 @@ async def is_gone(pid: int) -> bool:
 # --- what a mirror sees ---
 
 
-REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
+REIGN = PrincipalRecord(uuid.UUID(bytes=b"i" * 16), 7, "first", 1_800_000_000.5)
 
 
 @pytest.fixture

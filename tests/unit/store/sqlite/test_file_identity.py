@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -291,7 +292,7 @@ def test_a_takeover_raises_the_epoch_and_a_start_leaves_it(path: Path, tmp_path:
 
 
 def tell(path: Path, epoch: int) -> None:
-    write_principal(path, PrincipalRecord(b"i" * 16, epoch, "second", 1.0))
+    write_principal(path, PrincipalRecord(uuid.UUID(bytes=b"i" * 16), epoch, "second", 1.0))
 
 
 def test_a_file_with_a_lower_epoch_than_is_told_does_not_pass(path: Path, tmp_path: Path) -> None:

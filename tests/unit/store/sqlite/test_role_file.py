@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_a_file_may_be_made_where_nothing_is_left_of_another(
     for suffix in left:
         path.with_name(f"orders.db{suffix}").touch()
     if is_taken_over:
-        write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
+        write_principal(path, PrincipalRecord(uuid.UUID(bytes=b"i" * 16), 4, "first", 1.0))
 
     with nullcontext() if problem is None else pytest.raises(StoreUnavailableError, match=problem):
         check_remains(path, reported_epoch=reported_epoch)
@@ -52,7 +53,7 @@ def test_a_file_may_be_made_where_nothing_is_left_of_another(
 def test_a_file_that_is_there_is_for_whoever_opens_it(path: Path) -> None:
     path.write_text("something", encoding="utf-8")
     path.with_name("orders.db-wal").touch()
-    write_principal(path, PrincipalRecord(b"i" * 16, 4, "first", 1.0))
+    write_principal(path, PrincipalRecord(uuid.UUID(bytes=b"i" * 16), 4, "first", 1.0))
 
     check_remains(path, reported_epoch=4)
 
@@ -66,14 +67,14 @@ def test_the_log_is_beside_the_file_to_which_a_name_leads(tmp_path: Path, path: 
         check_remains(path)
 
 
-REIGN = PrincipalRecord(b"i" * 16, 7, "first", 1_800_000_000.5)
+REIGN = PrincipalRecord(uuid.UUID(bytes=b"i" * 16), 7, "first", 1_800_000_000.5)
 
 
 def test_what_is_told_is_read_and_the_last_one_counts(tmp_path: Path, path: Path) -> None:
     """By whichever name, up to the highest epoch that a peer or a role command may have."""
     path.touch()
     (tmp_path / "link.db").symlink_to(path)
-    for record in (PrincipalRecord(b"i" * 16, EPOCH_TOLD_MAX + 1, "second", 1.0), REIGN):
+    for record in (PrincipalRecord(uuid.UUID(bytes=b"i" * 16), EPOCH_TOLD_MAX + 1, "second", 1.0), REIGN):
         write_principal(tmp_path / "link.db", record)
         assert record == read_principal(path)
 
