@@ -163,7 +163,7 @@ def _alter_route(statement: ddl.AlterRoute, session: Session) -> None:
 def _drop_route(statement: ddl.DropRoute, session: Session) -> None:
     row = metadata.find_route(session.db, statement.name)
     if _may_drop("route", statement.name, session, exists=row is not None):
-        metadata.drop_route(session.db, statement.name)
+        metadata.drop(session.db, "route", statement.name)
         session.changes.add(stored_route(row), None)
     session.messages.add("route", statement.name, "dropped")
 
@@ -242,7 +242,7 @@ def _drop_service(statement: ddl.DropService, session: Session) -> None:
     name, db = statement.name, session.db
     if _may_drop("service", name, session, exists=metadata.find_service(db, name) is not None):
         _refuse_bound("service", name, PRIORITY, metadata.find_priority_for(db, name))
-        metadata.drop_service(db, name)
+        metadata.drop(db, "service", name)
         metadata.drop_permissions_on(db, name)
     session.messages.add("service", name, "dropped")
 
@@ -282,7 +282,7 @@ def _drop_message_type(statement: ddl.DropMessageType, session: Session) -> None
     _refuse_built_in("message type", name, "drop")
     if _may_drop("message type", name, session, exists=metadata.find_message_type(db, name) is not None):
         _refuse_bound("message type", name, "contract", metadata.find_contract_of(db, name))
-        metadata.drop_message_type(db, name)
+        metadata.drop(db, "message_type", name)
     session.messages.add("message type", name, "dropped")
 
 
@@ -343,7 +343,7 @@ def _alter_priority(statement: ddl.AlterPriority, session: Session) -> None:
 def _drop_priority(statement: ddl.DropPriority, session: Session) -> None:
     exists = metadata.find_priority(session.db, statement.name) is not None
     if _may_drop(PRIORITY, statement.name, session, exists=exists):
-        metadata.drop_priority(session.db, statement.name)
+        metadata.drop(session.db, "priority", statement.name)
     session.messages.add("priority", statement.name, "dropped")
 
 
@@ -365,7 +365,7 @@ def _put_priority(old: Priority, properties: ddl.PriorityProperties, session: Se
     if service is not None and metadata.find_service(session.db, service) is None:
         problem = f"the service {service!r} does not exist in this database; CREATE SERVICE [{service}] first"
         raise PropertyError(15151, problem, properties=("LOCAL_SERVICE_NAME",))
-    same = metadata.find_priority_about(session.db, *new.criteria)
+    same = metadata.find_priority_about(session.db, new)
     if same is not None and same != name:
         problem = f"the priority {same!r} is about the same conversations as {name!r}; alter that one"
         raise DuplicateNameError(33303, problem)
@@ -442,7 +442,7 @@ def _alter_binding(statement: ddl.AlterRemoteServiceBinding, session: Session) -
 def _drop_binding(statement: ddl.DropRemoteServiceBinding, session: Session) -> None:
     exists = metadata.find_binding(session.db, statement.name) is not None
     if _may_drop(BINDING, statement.name, session, exists=exists):
-        metadata.drop_binding(session.db, statement.name)
+        metadata.drop(session.db, "remote_service_binding", statement.name)
     session.messages.add(BINDING, statement.name, "dropped")
 
 

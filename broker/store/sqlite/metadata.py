@@ -52,11 +52,6 @@ class Priority(NamedTuple):
     remote_service_name: str | None = None
     priority_level: int = PRIORITY_DEFAULT
 
-    @property
-    def criteria(self) -> tuple[str | None, str | None, str | None]:
-        """The contract, local service and remote service that it applies to."""
-        return (self.contract_name, self.local_service_name, self.remote_service_name)
-
 
 # --- queues and services ---
 
@@ -144,22 +139,15 @@ def drop_queue(db: sqlite3.Connection, name: str) -> None:
     db.execute(
         "DELETE FROM broker_message WHERE queue_id = (SELECT queue_id FROM broker_queue WHERE name = ?)", (name,)
     )
-    db.execute("DELETE FROM broker_queue WHERE name = ?", (name,))
-
-
-def drop_service(db: sqlite3.Connection, name: str) -> None:
-    """Remove a service."""
-    db.execute("DELETE FROM broker_service WHERE name = ?", (name,))
+    drop(db, "queue", name)
 
 
 def _queue(row: tuple[int, str, int, int]) -> QueueRow:
-    queue_id, name, is_receive_enabled, is_poison_message_handling_enabled = row
-    return QueueRow(queue_id, name, bool(is_receive_enabled), bool(is_poison_message_handling_enabled))
+    return QueueRow(*row[:2], bool(row[2]), bool(row[3]))
 
 
 def _service(row: tuple[int, str, int, str, int]) -> Service:
-    service_id, name, queue_id, contracts, is_exclusive_target = row
-    return Service(service_id, name, queue_id, frozenset(json.loads(contracts)), bool(is_exclusive_target))
+    return Service(*row[:3], frozenset(json.loads(row[3])), bool(row[4]))
 
 
 # --- message types and contracts ---
@@ -193,11 +181,6 @@ def put_message_type(db: sqlite3.Connection, name: str, validation: Validation) 
         " ON CONFLICT (name) DO UPDATE SET validation = excluded.validation",
         (FIRST_ID, name, str(validation)),
     )
-
-
-def drop_message_type(db: sqlite3.Connection, name: str) -> None:
-    """Remove a message type that no contract names."""
-    db.execute("DELETE FROM broker_message_type WHERE name = ?", (name,))
 
 
 def find_contract_of(db: sqlite3.Connection, message_type: str) -> str | None:
@@ -247,7 +230,7 @@ def put_contract(db: sqlite3.Connection, name: str, message_types: Mapping[str, 
 def drop_contract(db: sqlite3.Connection, name: str) -> None:
     """Remove a contract."""
     _drop_usages(db, name)
-    db.execute("DELETE FROM broker_contract WHERE name = ?", (name,))
+    drop(db, "contract", name)
 
 
 def _drop_usages(db: sqlite3.Connection, contract: str) -> None:
@@ -279,18 +262,10 @@ def find_priority(db: sqlite3.Connection, name: str) -> Priority | None:
     return None if row is None else Priority(*row)
 
 
-def find_priority_about(
-    db: sqlite3.Connection, contract: str | None, local_service: str | None, remote_service: str | None
-) -> str | None:
-    """The name of the priority with just these criteria, None = any."""
-    return _name(
-        db,
-        "SELECT name FROM broker_priority WHERE contract_name IS ? AND local_service_name IS ?"
-        " AND remote_service_name IS ?",
-        contract,
-        local_service,
-        remote_service,
-    )
+def find_priority_about(db: sqlite3.Connection, priority: Priority) -> str | None:
+    """The name of the priority with just the criteria of this one."""
+    where = "(contract_name, local_service_name, remote_service_name) IS (?, ?, ?)"
+    return _name(db, f"SELECT name FROM broker_priority WHERE {where}", *priority[1:4])  # noqa: S608 - the columns above
 
 
 def find_priority_under(db: sqlite3.Connection, contract: str) -> str | None:
@@ -305,12 +280,7 @@ def find_priority_for(db: sqlite3.Connection, local_service: str) -> str | None:
 
 def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
     """Make a priority, or change the one of this name; conversations that exist keep theirs."""
-    db.execute(_put("priority", _PRIORITY_COLUMNS), (priority.name, *priority.criteria, priority.priority_level))
-
-
-def drop_priority(db: sqlite3.Connection, name: str) -> None:
-    """Remove a priority; conversations that exist keep theirs."""
-    db.execute("DELETE FROM broker_priority WHERE name = ?", (name,))
+    db.execute(_put("priority", _PRIORITY_COLUMNS), priority)
 
 
 # --- routes ---
@@ -333,11 +303,6 @@ def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
 def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
     """Make routes, or change those of the same names."""
     db.executemany(_put("route", _ROUTE_COLUMNS), rows)
-
-
-def drop_route(db: sqlite3.Connection, name: str) -> None:
-    """Remove a route."""
-    db.execute("DELETE FROM broker_route WHERE name = ?", (name,))
 
 
 # --- permissions: a GRANT that cannot be read grants nothing; a DENY that cannot be read denies every principal ---
@@ -417,14 +382,16 @@ def put_binding(db: sqlite3.Connection, binding: RemoteServiceBinding) -> None:
     db.execute(_put("remote_service_binding", _BINDING_COLUMNS), values)
 
 
-def drop_binding(db: sqlite3.Connection, name: str) -> None:
-    """Remove a binding."""
-    db.execute("DELETE FROM broker_remote_service_binding WHERE name = ?", (name,))
-
-
 def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
-    name, service, principal, is_anonymous_on = row
-    return RemoteServiceBinding(name, service, principal, bool(is_anonymous_on))
+    return RemoteServiceBinding(*row[:3], bool(row[3]))
+
+
+# --- all of them ---
+
+
+def drop(db: sqlite3.Connection, table: str, name: str) -> None:
+    """Remove an object of this name that has no other rows; conversations keep a priority that they have."""
+    db.execute(f"DELETE FROM broker_{table} WHERE name = ?", (name,))  # noqa: S608 - names of the callers' own
 
 
 def _put(table: str, columns: str, *, key: str = "name") -> str:

@@ -18,7 +18,7 @@ from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, row_of
 from broker.store.sqlite import database
 from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store, origin
-from broker.store.sqlite.metadata import drop_route, put_queue, queues, routes
+from broker.store.sqlite.metadata import drop, put_queue, queues, routes
 from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
 from broker.store.sqlite.transaction import DaemonConnection, open_watch
 
@@ -87,7 +87,7 @@ def test_a_file_that_is_made_is_for_its_owner_alone_from_the_start(path: Path, m
 def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> None:
     first = open_store(path, broker_instance=INSTANCE)
     put_queue(first, "Orders", is_receive_enabled=True)
-    drop_route(first, "AutoCreatedLocal")
+    drop(first, "route", "AutoCreatedLocal")
     first.close()
 
     again = open_store(path, broker_instance=configured)

@@ -18,7 +18,7 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
-from broker.store.sqlite.metadata import drop_service
+from broker.store.sqlite.metadata import drop
 from tests.support.dialog import QUEUE, open_database, queued, rows, states
 
 TOO_LATE = error_body(-8489, "the dialog has exceeded its LIFETIME")
@@ -107,7 +107,7 @@ def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(
     begin(db, b"a", lifetime=60)
     db.execute("UPDATE broker_conversation SET state = ?", (state,))
     if service is None:
-        drop_service(db, "Orders")
+        drop(db, "service", "Orders")
 
     assert [] == run(db, lifetime_of(db) - 0.001)
     assert [1] == run(db, lifetime_of(db))

@@ -34,7 +34,7 @@ from broker.store.port import AckState, ReceiveResult
 from broker.store.sqlite import reassembly
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
-from broker.store.sqlite.metadata import drop_service, put_contract, put_message_type, put_queue, put_service
+from broker.store.sqlite.metadata import drop, put_contract, put_message_type, put_queue, put_service
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import unconfirmed_sides
 from broker.store.sqlite.transaction import writing
@@ -528,7 +528,7 @@ def test_message_that_breaks_the_contract_fails_the_dialog_at_both_sides(
 
 def test_message_for_a_service_that_was_dropped_fails_the_dialog(desk: Desk, far: FarSide) -> None:
     desk.take(far.message(0, b"0"))
-    drop_service(desk.db, "Billing")
+    drop(desk.db, "service", "Billing")
 
     result = desk.take(far.message(1, b"1"))
 
