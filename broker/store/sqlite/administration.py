@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from broker.conversation.body_check import error_body
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY
 from broker.protocol.layout import Flag
-from broker.store.sqlite.ledger import ACKNOWLEDGED, SENT
+from broker.store.sqlite.ledger import ACKNOWLEDGED, ADD, SENT
 from broker.store.sqlite.lookup import conversations_by_state
 
 BROKER_ERRORED = -9719  # the code that both ends read
@@ -35,10 +35,6 @@ _HELD_BY = (
     "failure",
     "tombstone",
     "session_key",
-)
-_ADD = (
-    "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} FROM {table} HAVING {what} > 0"
-    " ON CONFLICT (entry) DO UPDATE SET messages = messages + excluded.messages"
 )
 _IS_OPEN = "state IN ('SO', 'SI', 'CO', 'DI') AND (?1 IS NULL OR contract = ?1)"
 _PUT_HERE = (
@@ -111,11 +107,11 @@ def new_broker(db: sqlite3.Connection, instance: uuid.UUID) -> int:
         The number of conversations that there were.
     """
     for entry, what, table in (
-        (NEW_BROKER, "count(*)", "broker_transmission"),
-        (SENT, "sum(send_sequence)", "broker_conversation"),
-        (ACKNOWLEDGED, "sum(acknowledged_sequence)", "broker_conversation"),
+        (NEW_BROKER, "count(*)", "transmission"),
+        (SENT, "sum(send_sequence)", "conversation"),
+        (ACKNOWLEDGED, "sum(acknowledged_sequence)", "conversation"),
     ):
-        db.execute(_ADD.format(what=what, table=table), (entry,))
+        db.execute(ADD.format(what=what, rows=f"{table} HAVING more > 0"), (entry,))
     for table in _HELD_BY:
         db.execute(f"DELETE FROM broker_{table}")  # noqa: S608 - names listed above
     removed = db.execute("DELETE FROM broker_conversation").rowcount

@@ -56,32 +56,10 @@ _OF_MESSAGE = (
     "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 AND fragment_number IN"
     " (SELECT fragment_number FROM broker_fragment WHERE endpoint_id = ?1 AND message_sequence_number = ?2 LIMIT ?3)"
 )
-_HAS_ENDPOINT = "SELECT 1 FROM broker_conversation WHERE endpoint_id = ?"
-_ORPHANS = (  # pieces whose owner is gone: the next owner, whether it exists, and some pieces of one that does not
-    (
-        "SELECT min(endpoint_id) FROM broker_fragment WHERE endpoint_id > ?",
-        _HAS_ENDPOINT,
-        (
-            "DELETE FROM broker_fragment WHERE endpoint_id = ?1 AND (message_sequence_number, fragment_number) IN"
-            " (SELECT message_sequence_number, fragment_number FROM broker_fragment WHERE endpoint_id = ?1 LIMIT ?2)"
-        ),
-    ),
-    (
-        "SELECT min(endpoint_id) FROM broker_failure WHERE endpoint_id > ?",
-        _HAS_ENDPOINT,
-        (
-            "DELETE FROM broker_failure WHERE endpoint_id IN"
-            " (SELECT endpoint_id FROM broker_failure WHERE endpoint_id = ?1 LIMIT ?2)"
-        ),
-    ),
-    (
-        "SELECT min(transmission_id) FROM broker_transmission_part WHERE transmission_id > ?",
-        "SELECT 1 FROM broker_transmission WHERE transmission_id = ?",
-        (
-            "DELETE FROM broker_transmission_part WHERE transmission_id = ?1 AND part_number IN"
-            " (SELECT part_number FROM broker_transmission_part WHERE transmission_id = ?1 LIMIT ?2)"
-        ),
-    ),
+_ORPHANS = (  # pieces whose owner may be gone: their table, its owner's column and table, and the rest of the key
+    ("broker_fragment", "endpoint_id", "broker_conversation", "message_sequence_number, fragment_number"),
+    ("broker_failure", "endpoint_id", "broker_conversation", "endpoint_id"),
+    ("broker_transmission_part", "transmission_id", "broker_transmission", "part_number"),
 )
 
 
@@ -92,16 +70,21 @@ def next_timer(db: sqlite3.Connection) -> float | None:
 
 
 class Maintenance:
-    """Timers, lifetimes and purging of one database; its walks continue from batch to batch."""
+    """
+    Timers, lifetimes and purging of one database; its walks continue from batch to batch.
+
+    A conversation is visited once when its lifetime is over; those that linger afterwards are visited again, a slice at
+    a time.
+    """
 
     def __init__(self) -> None:
-        self._expiry = ExpiryWalk()
-        self._orphans = [OrphanWalk(*statements) for statements in _ORPHANS]
+        self._fresh = self._lingering = _BEGINNING
+        self._orphans = [OrphanWalk(*names) for names in _ORPHANS]
 
     def has_work(self, db: sqlite3.Connection, now: float) -> bool:
         """Whether a transaction is worth while; reads only."""
         timer = next_timer(db)
-        if (timer is not None and timer <= now) or self._expiry.has_work(db, now):
+        if (timer is not None and timer <= now) or db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone():
             return True
         if db.execute(_TOMBSTONE_DUE, (now,)).fetchone() or db.execute(_RECEIVED).fetchone():
             return True
@@ -120,38 +103,18 @@ class Maintenance:
         """
         queue = QueueWriter(db, now)
         has_more = _fire_timers(db, queue, now)
-        finished, has_expired = self._expiry.run(db, queue, now)
+        finished, has_expired = self._visit_expired(db, queue, now)
         has_more |= has_expired | purge_tombstones(db, now, SLICE) | _purge_received(db)
         for walk in self._orphans:
             has_more |= walk.run(db)
         return finished, has_more
 
     def forget(self) -> None:
-        """Forget the progress of the last run, because its transaction was rolled back."""
-        self._expiry.forget()
+        """Begin again: what the last run did was rolled back."""
+        self._fresh = self._lingering = _BEGINNING
 
-
-class ExpiryWalk:
-    """
-    The walk through the conversations whose lifetime is over, each visited once when that becomes true; those that
-    linger afterwards are visited again, a slice at a time.
-    """
-
-    def __init__(self) -> None:
-        self._fresh = _BEGINNING
-        self._lingering = _BEGINNING
-
-    def has_work(self, db: sqlite3.Connection, now: float) -> bool:
-        """Whether any conversation is past its lifetime."""
-        return db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone() is not None
-
-    def run(self, db: sqlite3.Connection, queue: QueueWriter, now: float) -> tuple[list[int], bool]:
-        """
-        Visit one slice of the conversations whose lifetime has just ended, and one of those that linger.
-
-        Returns:
-            The endpoints that have nothing left to send, and whether a slice was not enough.
-        """
+    def _visit_expired(self, db: sqlite3.Connection, queue: QueueWriter, now: float) -> tuple[list[int], bool]:
+        """Visit a slice of the conversations whose lifetime has just ended, and one of those that linger; as `run`."""
         self._fresh = min(self._fresh, (now, 0))  # when the clock went back, it may come this way again
         fresh = db.execute(_OVER, (now, *self._fresh, SLICE)).fetchall()
         old = db.execute(_OVER, (min(now, self._fresh[0]), *self._lingering, SLICE)).fetchall()
@@ -162,18 +125,15 @@ class ExpiryWalk:
         self._lingering = old[-1] if len(old) == SLICE else _BEGINNING
         return finished, len(fresh) == SLICE
 
-    def forget(self) -> None:
-        """Begin again: what was done was rolled back."""
-        self._fresh = self._lingering = _BEGINNING
-
 
 class OrphanWalk:
     """Searches the owners of pieces, SCAN_MAX at a time, for one that is gone."""
 
-    def __init__(self, next_owner: str, has_owner: str, remove: str) -> None:
-        self._next_owner = next_owner
-        self._has_owner = has_owner
-        self._remove = remove
+    def __init__(self, table: str, owner: str, owners: str, key: str) -> None:
+        pieces = f"FROM {table} WHERE {owner} = ?1"
+        self._next_owner = f"SELECT min({owner}) FROM {table} WHERE {owner} > ?"  # noqa: S608 - names listed above
+        self._has_owner = f"SELECT 1 FROM {owners} WHERE {owner} = ?"  # noqa: S608 - likewise
+        self._remove = f"DELETE {pieces} AND ({key}) IN (SELECT {key} {pieces} LIMIT ?2)"  # noqa: S608 - likewise
         self._after = -1
 
     def find(self, db: sqlite3.Connection) -> int | None:

@@ -37,15 +37,13 @@ class FailureReason(StrEnum):
     CLEANUP = "ended with cleanup"
 
 
-_ADD = (
-    "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} FROM {table} WHERE endpoint_id = ?{more}"
+ADD = (
+    "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} AS more FROM broker_{rows}"
     " ON CONFLICT (entry) DO UPDATE SET messages = messages + excluded.messages"
 )
-_ADD_HELD = _ADD.format(what="count(*)", table="broker_transmission", more=" HAVING count(*) > 0")
-_ADD_SENT = _ADD.format(what="send_sequence", table="broker_conversation", more=" AND send_sequence > 0")
-_ADD_ACKNOWLEDGED = _ADD.format(
-    what="acknowledged_sequence", table="broker_conversation", more=" AND acknowledged_sequence > 0"
-)
+_ADD_HELD = ADD.format(what="count(*)", rows="transmission WHERE endpoint_id = ? HAVING more > 0")
+_ADD_SENT = ADD.format(what="send_sequence", rows="conversation WHERE endpoint_id = ? AND more > 0")
+_ADD_ACKNOWLEDGED = ADD.format(what="acknowledged_sequence", rows="conversation WHERE endpoint_id = ? AND more > 0")
 # A side that has neither sent nor received anything has no peer that could send again.
 _BURY = (
     "INSERT OR REPLACE INTO broker_tombstone SELECT conversation_id, is_initiator, receive_sequence,"
