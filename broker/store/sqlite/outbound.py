@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from broker.conversation.frames import Contact
 from broker.conversation.outbound import Outgoing
@@ -126,33 +126,33 @@ def load_fragments(
         " ORDER BY message_sequence_number LIMIT ?",
         (request.endpoint_id, sequence, request.fragments),
     )
-    loaded, left = list[Outgoing](), min(request.max_bytes, free_bytes)
+    loaded, space = list[Outgoing](), min(request.max_bytes, free_bytes)
     for transmission_id, row_sequence, flags, type_name, enqueued, body, length, headers in rows:
         first = number if row_sequence == sequence else 0
-        envelope, lifetime = b"", 0.0
+        envelope, contract, lifetime = b"", "", 0.0
         carried = None if headers is None else json.loads(headers)
         parent = carried.get(TRACE_PARENT, "") if carried and flags & _TRACE else ""
         if first == 0:
             since = max(now, enqueued)
-            opening, lifetime = _opening(db, request.endpoint_id, since) if row_sequence == 0 else _NOT_OPENING
+            if row_sequence == 0:
+                contract, lifetime = _opening(db, request.endpoint_id)
             if 0.0 < lifetime <= since:  # no daemon ran to end it: do not begin the dialog now
                 break
-            sent_us = int(enqueued * 1_000_000)
-            envelope = encode_envelope(Envelope(type=type_name, sent_us=sent_us, headers=carried, **opening))
+            remaining = left(lifetime, since) if contract else None
+            envelope = encode_envelope(Envelope(type_name, contract, int(enqueued * 1_000_000), remaining, carried))
         if first == 0 and body is not None and len(body) <= fragment_size:
-            one = Outgoing((row_sequence, 0), flags | _LAST, envelope + body, enqueued_at=enqueued, trace_parent=parent)
-            one.lifetime = lifetime
-            fragments: Iterable[Outgoing] = (one,)
+            fragments: Iterable[tuple[int, int, bytes]] = ((0, flags | _LAST, body),)
         else:
-            opens = _Opens(envelope, lifetime)
-            message = _Message(transmission_id, row_sequence, flags, enqueued, opens, body, length, parent)
-            fragments = _cut(db, message, first, fragment_size)
-        for fragment in fragments:
-            size = len(fragment.body)
-            if size > left and (loaded or size > free_bytes):
+            fragments = _cut(db, transmission_id, flags, length if body is None else body, first, fragment_size)
+        for fragment, its_flags, piece in fragments:
+            content = piece if fragment else envelope + piece
+            size = len(content)
+            if size > space and (loaded or size > free_bytes):
                 return LoadedFragments(request, loaded, is_all=False) if loaded else None
-            loaded.append(fragment)
-            left -= size
+            one = Outgoing((row_sequence, fragment), its_flags, content, enqueued_at=enqueued, trace_parent=parent)
+            one.lifetime = 0.0 if fragment else lifetime
+            loaded.append(one)
+            space -= size
             if len(loaded) == request.fragments:
                 return LoadedFragments(request, loaded, is_all=False)
     return LoadedFragments(request, loaded, is_all=True)
@@ -166,46 +166,14 @@ def save_statuses(db: sqlite3.Connection, statuses: Mapping[int, str | None], no
     )
 
 
-class _Opens(NamedTuple):
-    """The envelope at the beginning of fragment 0; `lifetime` is that of `Outgoing`."""
-
-    envelope: bytes
-    lifetime: float
-
-
-class _Message(NamedTuple):
-    """A row of the transmission queue; `body` is None when it is in parts, of `length` bytes together."""
-
-    transmission_id: int
-    sequence: int
-    flags: int
-    enqueued_at: float
-    opens: _Opens
-    body: bytes | None
-    length: int | None
-    trace_parent: str
-
-
-class _Opening(TypedDict, total=False):
-    contract: str
-    lifetime: int
-
-
-_NOT_OPENING = _Opening(), 0.0
-
-
-def _opening(db: sqlite3.Connection, endpoint_id: int, now: float) -> tuple[_Opening, float]:
+def _opening(db: sqlite3.Connection, endpoint_id: int) -> tuple[str, float]:
     """
-    Return the extra fields of an initiator's first message, and the instant at which its dialog is over.
+    Return the contract of an initiator's first message, and the instant at which its dialog is over.
 
-    For a target return no fields and 0.
+    For a target return no contract and 0.
     """
-    contract, lifetime, is_initiator = db.execute(
-        "SELECT contract, lifetime, is_initiator FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
-    ).fetchone()
-    if not is_initiator:
-        return _NOT_OPENING
-    return {"contract": contract, "lifetime": left(lifetime, now)}, lifetime
+    query = "SELECT contract, lifetime FROM broker_conversation WHERE endpoint_id = ? AND is_initiator"
+    return db.execute(query, (endpoint_id,)).fetchone() or ("", 0.0)
 
 
 def left(lifetime: float, now: float) -> int:
@@ -217,26 +185,33 @@ def left(lifetime: float, now: float) -> int:
     return max(1, int(lifetime - now))
 
 
-def _cut(db: sqlite3.Connection, message: _Message, first: int, fragment_size: int) -> Iterator[Outgoing]:
-    """The fragments of a message from number `first` on, or from its last one when it has no such."""
-    length = message.length if message.body is None else len(message.body)
-    assert length is not None
+def _cut(
+    db: sqlite3.Connection, transmission_id: int, flags: int, body: bytes | int, first: int, fragment_size: int
+) -> Iterator[tuple[int, int, bytes]]:
+    """
+    The fragments of a message from number `first` on, or from its last one when it has no such.
+
+    Args:
+        db: The connection of the writer thread.
+        transmission_id: Its row.
+        flags: Of the message.
+        body: The whole of it; or the length of one that is in parts.
+        first: The number of the first fragment.
+        fragment_size: By which it is cut.
+
+    Yields:
+        The number, flags and payload of each.
+    """
+    length = body if isinstance(body, int) else len(body)
     last = max(0, (length - 1) // fragment_size)
     first = min(first, last)
-    if message.body is None:
-        pieces = _pieces(db, message.transmission_id, range(first * fragment_size, length, fragment_size), length)
-    elif last == 0:
-        pieces = iter((message.body,))
+    starts = range(first * fragment_size, max(1, length), fragment_size)
+    if isinstance(body, int):
+        pieces = _pieces(db, transmission_id, starts, length)
     else:
-        body = message.body
-        pieces = (body[start : start + fragment_size] for start in range(first * fragment_size, length, fragment_size))
+        pieces = (body[start : start + fragment_size] for start in starts)
     for number, piece in enumerate(pieces, first):
-        flags = message.flags | (_LAST if number == last else 0)
-        content = piece if number else message.opens.envelope + piece
-        enqueued, parent = message.enqueued_at, message.trace_parent
-        one = Outgoing((message.sequence, number), flags, content, enqueued_at=enqueued, trace_parent=parent)
-        one.lifetime = 0.0 if number else message.opens.lifetime
-        yield one
+        yield number, flags | _LAST if number == last else flags, piece
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:
