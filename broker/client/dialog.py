@@ -347,11 +347,8 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     """
     check_connection(db)
     handle = guid_of(conversation_handle)
-    version, endpoint_id, conversation = look(db, lambda: ask(db, _FIND, (handle.bytes,)).fetchone()) or (
-        None,
-        None,
-        b"",
-    )
+    row = look(db, lambda: ask(db, _FIND, (handle.bytes,)).fetchone())
+    version, endpoint_id, conversation = row or (None, None, b"")
     check_version(db, version)
     if endpoint_id is None:
         raise unknown_handle(conversation_handle)

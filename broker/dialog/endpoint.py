@@ -48,8 +48,9 @@ from broker.ratelimit import TokenBucket
 from broker.routing.decide import Pass, RoutingFacts, decide
 from broker.routing.route import SERVICE_BROKER
 from broker.security.session import DialogCredentials
-from broker.store.port import AckState, Find, ReceiveResult, Store, WriteBatch, WriteResult
+from broker.store.port import AckState, Find, ReceiveResult, WriteBatch, WriteResult
 from broker.store.sqlite.transaction import DaemonConnection
+from broker.store.sqlite.write_batch import SqliteStore
 from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import SupervisedTask, Supervision
 
@@ -75,7 +76,7 @@ class Endpoint:
         self,
         name: str,
         path: Path,
-        store: Store,
+        store: SqliteStore,
         *,
         tuning: DialogTuning,
         forwarder: Forwarder,

@@ -1,12 +1,12 @@
 """
-The daemon's interface to a database, and the values exchanged. A second kind of store implements this interface.
+What the daemon and the store of a database exchange: a batch goes in, a result comes out.
 
-The daemon passes a batch and gets a result. Everything that the result calls stored is durable. So is everything that
-it calls loaded: it may be sent at once. Nothing in a batch names a file, a connection or SQL. The store decides how it
-finds new messages, verifies sealed frames and expires dialogs.
+Everything that the result calls stored is durable. So is everything that it calls loaded: it may be sent at once.
+Nothing in a batch names a file, a connection or SQL. The store (`broker.store.sqlite.write_batch`) decides how it finds
+new messages, verifies sealed frames and expires dialogs.
 
-`Store` is the daemon's half only. The calls of applications (`broker.client`), the statements of the catalog and the
-views use the database directly and are ported separately; `CatalogAccess` marks that border.
+This is the daemon's half only. The calls of applications (`broker.client`), the statements of the catalog and the views
+use the database directly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.conversation.frames import AckNote, Contact, Place
 from broker.conversation.outbound import Outgoing
@@ -23,8 +23,6 @@ from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
 from broker.protocol.layout import FrameKind
 from broker.security.secured import Secured
-from broker.store.sqlite.transaction import DaemonConnection
-from broker.store.sqlite.write_lock import WriteWaits
 
 Run = tuple[int, int, int]
 """(sequence, first fragment, last fragment): what is held out of order."""
@@ -308,43 +306,3 @@ class WriteResult:
     has_more_maintenance: bool = False
     next_timer: float | None = None
     commit_seconds: float | None = None
-
-
-# --- who does it ---
-
-
-class CatalogAccess(Protocol):
-    """Access for statements of the catalog and requests for routes: SQLite's connection, which is not portable."""
-
-    def catalog_connection(self) -> DaemonConnection:
-        """
-        The connection that writes, for the writer thread or while that waits; the caller has it alone.
-
-        Raises:
-            StoreUnavailableError: what would be committed now would not be found again.
-        """
-
-
-class Store(CatalogAccess, Protocol):
-    """
-    The conversations of one database, kept through every crash.
-
-    Attributes:
-        broker_instance: 16 bytes, constant.
-    """
-
-    broker_instance: bytes
-
-    def write_in_writer(self, batch: WriteBatch) -> WriteResult:
-        """
-        Do the whole batch durably, or nothing of it.
-
-        Raises:
-            StoreUnavailableError: nothing of it was done, for a reason that may pass.
-        """
-
-    def write_waits(self) -> WriteWaits:
-        """How long the writer has waited for others; cheap, for any thread, never waits."""
-
-    def close(self) -> None:
-        """Release it; no batch may be under way."""

@@ -80,7 +80,8 @@ class ReaderSlot:
             self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         _open_slots.add(self)
         for number in range(SLOTS_MAX):
-            if _try_lock(self._descriptor, number):
+            with suppress(BlockingIOError, PermissionError):
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, lock_of(number))
                 self.number = number
                 self.record(())
                 return
@@ -145,31 +146,16 @@ def records(path: str) -> list[QueueRecord]:
         descriptor = os.open(lock_file(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
-    found = []
+    found: list[QueueRecord] = []
     try:
         for slot in range(os.fstat(descriptor).st_size // RECORD_BYTES):
             text = os.pread(descriptor, RECORD_BYTES, slot * RECORD_BYTES)
-            if is_locked(descriptor, slot):
-                found += _decode(text)
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):  # half written, or of another version
+                if is_locked(descriptor, slot):
+                    found += msgspec.json.decode(text, type=list[QueueRecord])
     finally:
         os.close(descriptor)
     return found
-
-
-def _try_lock(descriptor: int, slot: int) -> bool:
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock_of(slot))
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _decode(text: bytes) -> list[QueueRecord]:
-    """A record; nothing when it was read while it was written, or by another version."""
-    try:
-        return msgspec.json.decode(text, type=list[QueueRecord])
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return []
 
 
 # --- queue monitors ---------------------------------------------------------------------------------------------
@@ -221,20 +207,13 @@ def queue_monitors(path: Path) -> list[Monitor]:
         queues = db.execute(query).fetchall()
     monitors = []
     for queue_id, name, is_waiting in queues:
-        of_queue = [record for record in reported if record.queue_name == name]
+        readers = [record for record in reported if record.queue_name == name]
         idle = MonitorState.NOTIFIED if is_waiting else MonitorState.INACTIVE
-        empty = [record.last_empty_time for record in of_queue if record.last_empty_time is not None]
-        monitors.append(
-            Monitor(
-                queue_id,
-                name,
-                MonitorState.RECEIVES_OCCURRING if of_queue else idle,
-                max(empty, default=None),
-                max((record.activated_time for record in of_queue), default=None),
-                sum(record.tasks_waiting for record in of_queue),
-                len(of_queue),
-            )
-        )
+        state = MonitorState.RECEIVES_OCCURRING if readers else idle
+        empty = max((one.last_empty_time for one in readers if one.last_empty_time is not None), default=None)
+        activated = max((one.activated_time for one in readers), default=None)
+        waiting = sum(one.tasks_waiting for one in readers)
+        monitors.append(Monitor(queue_id, name, state, empty, activated, waiting, len(readers)))
     return monitors
 
 

@@ -19,7 +19,7 @@ import structlog
 
 from broker.errors import StoreUnavailableError
 from broker.security.session import DialogCredentials
-from broker.store.port import Find, Store, WriteBatch, WriteResult
+from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.hints import ANY, Bell, endpoint_slot, queue_slot
@@ -51,7 +51,7 @@ _PROBE = (  # needs more pages than may be free in the file
 log = structlog.get_logger(__name__)
 
 
-class SqliteStore(Store):
+class SqliteStore:
     """
     A database in use, kept in one SQLite file.
 
