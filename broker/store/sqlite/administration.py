@@ -19,7 +19,6 @@ from broker.conversation.body_check import error_body
 from broker.conversation.message_types import ERROR, ERROR_PRIORITY
 from broker.protocol.layout import Flag
 from broker.store.sqlite.ledger import ACKNOWLEDGED, ADD, SENT
-from broker.store.sqlite.lookup import conversations_by_state
 
 BROKER_ERRORED = -9719  # the code that both ends read
 CONTRACT_DROPPED = -8487
@@ -86,7 +85,7 @@ class ContentsAtRisk:
 
 def stake_of(db: sqlite3.Connection) -> ContentsAtRisk:
     """Return the contents of this database now."""
-    states = conversations_by_state(db)
+    states = dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY 1 ORDER BY 1").fetchall())
     unsent = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
     unread = db.execute("SELECT count(*) FROM broker_message").fetchone()[0]
     return ContentsAtRisk(states, unsent, unread)

@@ -124,7 +124,10 @@ def note_failure(
     if is_quarantined:
         put_in_quarantine(db, what.endpoint_id, now)
     else:
-        rest_s = _rest(db, what.endpoint_id, failures, now, rest_first)
+        query = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
+        (group,) = ask(db, query, (what.endpoint_id,)).fetchone()
+        rest_s = rest_seconds(failures, group, rest_first)
+        rest(db, group, now, rest_s)
     return Verdict(failures, rest_s, is_quarantined, is_disabled)
 
 
@@ -209,17 +212,6 @@ def _note_rollback(db: sqlite3.Connection, endpoint_id: int) -> bool:
         return False
     ask(db, "UPDATE broker_queue SET is_receive_enabled = 0 WHERE queue_id = ?", (row[0][0],))
     return True
-
-
-def _rest(db: sqlite3.Connection, endpoint_id: int, count: int, now: float, first: float) -> float:
-    group = ask(
-        db, "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?", (endpoint_id,)
-    ).fetchone()
-    if group is None:
-        return 0.0
-    seconds = rest_seconds(count, group[0], first)
-    rest(db, group[0], now, seconds)
-    return seconds
 
 
 def rest_seconds(count: int, conversation_group_id: bytes, first: float = REST_FIRST) -> float:

@@ -81,11 +81,6 @@ def conversations_under_way(db: sqlite3.Connection) -> Iterator[UnderWay]:
         yield from map(UnderWay._make, rows)
 
 
-def conversations_by_state(db: sqlite3.Connection) -> dict[str, int]:
-    """How many conversations there are in each state, in the order of their codes."""
-    return dict(db.execute("SELECT state, count(*) FROM broker_conversation GROUP BY state ORDER BY state").fetchall())
-
-
 # --- where a conversation is ------------------------------------------------------------------------------------
 
 _ERROR_BODY_MAX = 32_768  # bytes of an Error message that are read
@@ -111,7 +106,6 @@ class Inbound:
         queue_name: None when its service was dropped.
         ready: Whole messages that can be received.
         ready_since: When the next of them was queued.
-        next_type: Its message type.
         quarantined: Messages in quarantine.
         unconfirmed: Messages that wait until the initiator is known to have this database alone.
         early_fragments: Fragments that arrived out of order.
@@ -125,7 +119,6 @@ class Inbound:
     is_receive_enabled: bool
     ready: int
     ready_since: float | None
-    next_type: str | None
     quarantined: int
     unconfirmed: int
     early_fragments: int
@@ -162,8 +155,6 @@ class ConversationSide:
     service_name: str
     far_service: str
     far_broker_instance: bytes | None
-    contract: str
-    priority: int
     lifetime: float
     create_date: float
     dialog_timer: float | None
@@ -172,7 +163,6 @@ class ConversationSide:
     receive_sequence: int
     end_dialog_sequence: int | None
     transmission_status: str | None
-    transmission_status_time: float | None
     held: int
     held_from: int | None
     held_since: float | None
@@ -228,9 +218,8 @@ def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> Conver
 
 _SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
-     far_broker_instance, contract, priority, lifetime, create_date, dialog_timer, send_sequence,
-     acknowledged_sequence, receive_sequence, end_dialog_sequence, transmission_status, transmission_status_time,
-     {sentence_sql(schema="", far_service="c.far_service")}
+     far_broker_instance, lifetime, create_date, dialog_timer, send_sequence, acknowledged_sequence, receive_sequence,
+     end_dialog_sequence, transmission_status, {sentence_sql(schema="", far_service="c.far_service")}
     FROM broker_conversation c WHERE conversation_id =
      coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
     ORDER BY is_initiator DESC
@@ -247,7 +236,7 @@ _QUEUE = """
 """
 _STATUSES = "SELECT status, count(*) FROM broker_message WHERE endpoint_id = ? GROUP BY status"
 _NEXT = """
-    SELECT message_enqueue_time, message_type_name FROM broker_message WHERE endpoint_id = ? AND status = 1
+    SELECT message_enqueue_time FROM broker_message WHERE endpoint_id = ? AND status = 1
     ORDER BY priority DESC, queuing_order LIMIT 1
 """
 _EARLY = """
@@ -280,7 +269,7 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Conver
     endpoint_id, service = row[0], row[5]
     held = db.execute(_HELD, (endpoint_id,)).fetchone()
     inbound = _inbound(db, endpoint_id, service, now)
-    ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[16], ERROR)).fetchone()
+    ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[14], ERROR)).fetchone()
     values = (*row[:3], bool(row[3]), *row[4:-1], *held, inbound, row[-1], *_error(ending))
     return ConversationSide(*values)
 
@@ -288,7 +277,7 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Conver
 def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
     name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
     messages = dict(db.execute(_STATUSES, (endpoint_id,)).fetchall())
-    since, next_type = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None, None)
+    (since,) = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None,)
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
     error_code, error_text = _error(error)
@@ -297,7 +286,6 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         is_receive_enabled=bool(is_enabled),
         ready=messages.get(READY, 0),
         ready_since=since,
-        next_type=next_type,
         quarantined=messages.get(IN_QUARANTINE, 0),
         unconfirmed=messages.get(UNCONFIRMED, 0),
         early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],

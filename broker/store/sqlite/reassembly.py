@@ -15,7 +15,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import repeat
 from typing import Any
 
@@ -23,6 +22,7 @@ from broker.conversation.body_check import refusal_of_body, validator
 from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY, Refusal, Rule, Validation
 from broker.errors import FrameMalformedError
+from broker.flow import Disposition
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.store.port import Run
 from broker.store.sqlite.dialog_rules import message_rule
@@ -41,14 +41,6 @@ _EARLY = (
     "SELECT message_sequence_number, fragment_number, flags, length(body) FROM broker_fragment"
     " WHERE endpoint_id = ? AND (message_sequence_number, fragment_number) > (?, ?)"
 )
-
-
-class EarlyFragment(IntEnum):
-    """The result of keeping an early fragment."""
-
-    KEPT = 0
-    DUPLICATE = 1
-    REFUSED = 2  # there is no capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +93,16 @@ class Reassembly:
             "INSERT OR REPLACE INTO broker_fragment VALUES (?, ?, ?, ?, ?)", (self._endpoint_id, *place, flags, body)
         )
 
-    def keep_early(self, place: Place, flags: int, body: bytes) -> EarlyFragment:
-        """Keep a fragment that is not the expected one yet."""
+    def keep_early(self, place: Place, flags: int, body: bytes) -> Disposition | None:
+        """Keep a fragment that is not the expected one yet; why it is dropped, where it is here or has no room."""
         if place in self._early:
-            return EarlyFragment.DUPLICATE
+            return Disposition.DUPLICATE
         if len(self._early) >= EARLY_FRAGMENTS_MAX or self._early_bytes + len(body) > EARLY_BYTES_MAX:
-            return EarlyFragment.REFUSED
+            return Disposition.OUT_OF_SEQUENCE
         self.keep(place, flags, body)
         self._early[place] = (flags, len(body))
         self._early_bytes += len(body)
-        return EarlyFragment.KEPT
+        return None
 
     def take_early(self, place: Place) -> int | None:
         """Return the flags of an early fragment that is expected now, so no longer early; None when it is not here."""

@@ -39,7 +39,7 @@ from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES,
 from broker.security.secured import Secured
 from broker.store.port import AckState, ReceiveResult, Run
 from broker.store.sqlite.ledger import FailureReason
-from broker.store.sqlite.reassembly import EarlyFragment, LargeBody, QueueWriter, Reassembly
+from broker.store.sqlite.reassembly import LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, SideRow, SideTable, Tombstone
 from broker.store.sqlite.verify import FrameGroup, FrameVerifier, VerifiedBatch
 
@@ -261,11 +261,9 @@ class SideReceiver:
             if arrival is FragmentArrival.EXPECTED:
                 self._skip_after_end(header.flags)
         else:
-            kept = self._fragments.keep_early(header.place, header.flags, body)
-            if kept is EarlyFragment.DUPLICATE:
-                self._drop(Disposition.DUPLICATE)
-            elif kept is EarlyFragment.REFUSED:
-                self._drop(Disposition.OUT_OF_SEQUENCE)
+            disposition = self._fragments.keep_early(header.place, header.flags, body)
+            if disposition is not None:
+                self._drop(disposition)
 
     def _skip_after_end(self, flags: int | None) -> None:
         """The expected fragment arrives after the end of this side; what is held after it will not be sent again."""
@@ -277,12 +275,10 @@ class SideReceiver:
         """The expected fragment: a whole message goes to its queue, a part is kept."""
         where = self._side.expected
         self._side.expected = after(where, flags)
-        if not flags & _LAST:
-            self._fragments.keep(where, flags, body)
-        elif where[1] == 0 and not self._fragments.count:
-            self._deliver_whole(where[0], flags, body)
+        if flags & _LAST:
+            self._join(where, flags, body)
         else:
-            self._join(where, flags, (flags, body))
+            self._fragments.keep(where, flags, body)
 
     def _catch_up(self) -> None:
         """Accept early fragments that are expected now."""
@@ -299,22 +295,19 @@ class SideReceiver:
                 self._header = replace(self._header, sequence_number=where[0], fragment_number=where[1])
                 self._join(where, flags)
 
-    def _join(self, where: Place, flags: int, tail: tuple[int, bytes] | None = None) -> None:
+    def _join(self, where: Place, flags: int, last: bytes | None = None) -> None:
+        """A message is whole, whose `last` fragment has just arrived: most have no other, and none is early."""
+        is_end = flags & _END > 0
         try:
-            envelope, body = self._fragments.join(*where, tail, is_end=bool(flags & _END))
+            if where[1] or last is None or self._fragments.count:
+                tail = None if last is None else (flags, last)
+                envelope, payload = self._fragments.join(*where, tail, is_end=is_end)
+            else:
+                envelope, payload = decode_envelope(last) if last or not is_end else (Envelope(), b"")
         except FrameMalformedError as error:
             self._fail_malformed(where[0], error)
         else:
-            self._deliver(where[0], flags, envelope, body)
-
-    def _deliver_whole(self, sequence: int, flags: int, body: bytes) -> None:
-        """A message of one fragment, in order."""
-        try:
-            envelope, payload = decode_envelope(body) if body or not flags & _END else (Envelope(), b"")
-        except FrameMalformedError as error:
-            self._fail_malformed(sequence, error)
-        else:
-            self._deliver(sequence, flags, envelope, payload)
+            self._deliver(where[0], flags, envelope, payload)
 
     def _deliver(self, sequence: int, flags: int, envelope: Envelope, body: bytes | LargeBody) -> None:
         side, queue = self._side, self._queue

@@ -126,7 +126,6 @@ def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
         is_receive_enabled=False,
         ready=3,
         ready_since=86400.5,
-        next_type="DEFAULT",
         quarantined=1,
         unconfirmed=0,
         early_fragments=1,

@@ -13,18 +13,12 @@ import pytest
 from broker.conversation.frames import Contact
 from broker.conversation.message_types import SentBy, Validation
 from broker.errors import FrameMalformedError
+from broker.flow import Disposition
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.store.sqlite import reassembly as module
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_contract, put_message_type
-from broker.store.sqlite.reassembly import (
-    HELD_RUNS_MAX,
-    ORDERS_RESERVED,
-    EarlyFragment,
-    LargeBody,
-    QueueWriter,
-    Reassembly,
-)
+from broker.store.sqlite.reassembly import HELD_RUNS_MAX, ORDERS_RESERVED, LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.schema import LARGE_BYTES
 from broker.store.sqlite.side import SideRow, SideTable
 from broker.store.sqlite.transaction import writing
@@ -73,7 +67,7 @@ def test_strays_behind_the_last_fragment_are_no_part_of_the_message(
 
     assert (ENVELOPE, b"ab") == fragments.join(5, 1)
     assert (0, []) == (fragments.count, rows(db, PLACES))
-    assert [EarlyFragment.KEPT] * 2 == [fragments.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
+    assert [None] * 2 == [fragments.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
 
 
 def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> None:
@@ -85,7 +79,7 @@ def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> Non
 
     after = begin(db, expected=(5, 1), count=2)
 
-    assert (2, EarlyFragment.DUPLICATE) == (after.count, after.keep_early((6, 0), 2, b"again"))
+    assert (2, Disposition.DUPLICATE) == (after.count, after.keep_early((6, 0), 2, b"again"))
     assert [None, 2, None] == [after.take_early(place) for place in ((5, 1), (5, 3), (5, 3))]
     assert 1 == after.count
     db.set_trace_callback(pytest.fail)
@@ -102,10 +96,10 @@ def test_early_fragments_have_a_bound_that_lasts_over_batches(
 
     again = begin(db, count=fragments.count)
 
-    assert [EarlyFragment.KEPT] * 3 + [EarlyFragment.REFUSED] * 2 == taken
-    assert EarlyFragment.REFUSED == again.keep_early((6, 4), 0, b"x" * 10)
+    assert [None] * 3 + [Disposition.OUT_OF_SEQUENCE] * 2 == taken
+    assert Disposition.OUT_OF_SEQUENCE is again.keep_early((6, 4), 0, b"x" * 10)
     again.take_early((6, 0))
-    assert EarlyFragment.KEPT == again.keep_early((6, 4), 0, b"x" * 10)
+    assert again.keep_early((6, 4), 0, b"x" * 10) is None
 
 
 def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> None:
