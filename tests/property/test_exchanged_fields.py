@@ -26,7 +26,7 @@ from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.security.secured import Mode, Secured
 from broker.security.session import Sealer
-from broker.store.port import ReceiveResult
+from broker.store.port import ReceiveResult, WriteBatch
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.ledger import FailureReason, close
 from broker.store.sqlite.metadata import put_permission
@@ -84,7 +84,7 @@ class Stage:
 
     def take(self, frame: bytes, inside: Mapping[int, Secured] | None = None) -> ReceiveResult:
         with writing(self.db):
-            return store_frames(self.db, self._instance, [frame], NOW, verifier=self._verifier, inside=inside or {})
+            return store_frames(self.db, self._instance, WriteBatch(NOW, [frame], inside=inside or {}), self._verifier)
 
     def take_genuine(self, contact: Contact, sequence: int, stored: tuple[int, int] = (1, 0)) -> ReceiveResult:
         if self.inside is None:

@@ -22,7 +22,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.security.session import DialogCredentials
-from broker.store.port import ReceiveResult
+from broker.store.port import ReceiveResult, WriteBatch
 from broker.store.sqlite import metadata
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
@@ -54,7 +54,7 @@ def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) 
     """Store frames in a transaction of their own, in a database without a certificate."""
     verifier = FrameVerifier(DialogCredentials())
     with writing(db):
-        return store_frames(db, broker_instance(db), frames, now, verifier=verifier)
+        return store_frames(db, broker_instance(db), WriteBatch(now, list(frames)), verifier)
 
 
 def make_endpoint(name: str, store: SqliteStore, tuning: DialogTuning, forwarder: Forwarder, **more: Any) -> Endpoint:

@@ -14,9 +14,7 @@ Conversations"; message 8462.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 from broker.conversation.body_check import error_body
 from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, after, classify
@@ -37,7 +35,7 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
 from broker.security.secured import Secured
-from broker.store.port import AckState, ReceiveResult, Run
+from broker.store.port import AckState, ReceiveResult, Run, WriteBatch
 from broker.store.sqlite.ledger import FailureReason
 from broker.store.sqlite.reassembly import LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, SideRow, SideTable, Tombstone
@@ -54,34 +52,23 @@ _SEALED, _FROM_TARGET = int(Flag.SEALED), int(Flag.FROM_TARGET)
 _OVER = frozenset({ConversationState.ERROR, ConversationState.CLOSED})  # what these held is in the ledger
 
 
-def store_frames(
-    db: sqlite3.Connection,
-    instance: bytes,
-    frames: Iterable[bytes],
-    now: float,
-    verifier: FrameVerifier,
-    origins: Sequence[object] = (),
-    inside: Mapping[int, Secured] = MappingProxyType({}),
-) -> ReceiveResult:
+def store_frames(db: sqlite3.Connection, instance: bytes, batch: WriteBatch, verifier: FrameVerifier) -> ReceiveResult:
     """
-    Store all arrivals of a batch, inside the caller's transaction.
+    Store all frames of a batch, inside the caller's transaction.
 
     Args:
         db: The database.
         instance: Its broker instance.
-        frames: Whole frames in the order of arrival.
-        now: UTC seconds since 1970.
+        batch: With its frames, where they came from, and the time.
         verifier: Of this database.
-        origins: As in `WriteBatch`.
-        inside: Likewise.
 
     Raises:
         sqlite3.Error: the store failed; nothing of the batch is stored, and nothing may be acknowledged.
     """
     result = ReceiveResult()
-    sides, queue = SideTable(db, instance, now), QueueWriter(db, now)
-    verified = verifier.batch(db, result, now)
-    for (conversation_id, is_from_target), arrived in _group_by_side(frames, result, verified, origins, inside).items():
+    sides, queue = SideTable(db, instance, batch.now), QueueWriter(db, batch.now)
+    verified = verifier.batch(db, result, batch.now)
+    for (conversation_id, is_from_target), arrived in _group_by_side(batch, result, verified).items():
         side = sides.load(conversation_id, is_initiator=is_from_target)
         tombstone = None if side is not None else sides.find_tombstone(arrived[0][0])
         group, secured = verified.accepted(arrived, side or tombstone)
@@ -430,15 +417,11 @@ class SideReceiver:
 
 
 def _group_by_side(
-    frames: Iterable[bytes],
-    result: ReceiveResult,
-    verified: VerifiedBatch,
-    origins: Sequence[object],
-    inside: Mapping[int, Secured],
+    batch: WriteBatch, result: ReceiveResult, verified: VerifiedBatch
 ) -> dict[tuple[bytes, bool], FrameGroup]:
     """The frames that are whole, opened where they are sealed, by dialog and side."""
     groups: dict[tuple[bytes, bool], FrameGroup] = {}
-    for number, frame in enumerate(frames):
+    for number, frame in enumerate(batch.frames):
         try:
             header, body = decode_dialog(frame)
         except FrameMalformedError:
@@ -448,15 +431,15 @@ def _group_by_side(
         result.headers.append(header)
         flags = header.flags
         if flags & _SEALED:
-            content = verified.open(header, frame, body, origins[number] if origins else None)
+            content = verified.open(header, frame, body, batch.origins[number] if batch.origins else None)
             if content is None:
                 continue
             body = content
         elif header.body_checksum and header.body_checksum != checksum(body):
             result.drop(Disposition.CORRUPTED, header)
             continue
-        if number in inside:
-            verified.mark_inside(header, inside[number])
+        if number in batch.inside:
+            verified.mark_inside(header, batch.inside[number])
         groups.setdefault((header.conversation_id, flags & _FROM_TARGET > 0), []).append((header, body))
     return groups
 

@@ -201,9 +201,7 @@ class SqliteStore:
                     result.finished, result.has_more_maintenance = self._maintenance.run(db, batch.now)
                 fail_dialogs(db, batch.faults, batch.now)
                 if batch.frames:
-                    result.received = store_frames(
-                        db, self.broker_instance, batch.frames, batch.now, self._verifier, batch.origins, batch.inside
-                    )
+                    result.received = store_frames(db, self.broker_instance, batch, self._verifier)
                 result.received.finished.update(batch.faults)
                 result.next_timer = next_timer(db)
                 if seen is not None and seen is not NONE_SEEN:

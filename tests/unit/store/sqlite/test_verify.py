@@ -16,7 +16,7 @@ from broker.security.grants import Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from broker.security.secured import Mode, Secured
 from broker.security.session import FRESH_SECONDS, DialogCredentials, Sealer
-from broker.store.port import ReceiveResult
+from broker.store.port import ReceiveResult, WriteBatch
 from broker.store.sqlite import verify as module
 from broker.store.sqlite.metadata import put_permission
 from broker.store.sqlite.receive import store_frames
@@ -77,9 +77,8 @@ class Database:
         origins: Sequence[object] = (),
     ) -> ReceiveResult:
         with writing(self.db):
-            return store_frames(
-                self.db, THERE, frames, now, verifier=self.verifier, origins=origins, inside=inside or {}
-            )
+            batch = WriteBatch(now, list(frames), origins=origins, inside=inside or {})
+            return store_frames(self.db, THERE, batch, self.verifier)
 
     def permit(self, principal: str, state: PermissionState = PermissionState.GRANT) -> None:
         put_permission(self.db, PermissionRule(Permission.SEND, BILLING, parse_principal(principal), state))
@@ -340,8 +339,8 @@ def test_an_initiator_without_a_binding_takes_answers_from_inside_only(tmp_path:
 
     verifier = FrameVerifier(DialogCredentials())
     with writing(db):
-        outside = store_frames(db, HERE, [frame], NOW, verifier=verifier)
-        inside = store_frames(db, HERE, [frame], NOW, verifier=verifier, inside=INSIDE)
+        outside = store_frames(db, HERE, WriteBatch(NOW, [frame]), verifier)
+        inside = store_frames(db, HERE, WriteBatch(NOW, [frame], inside=INSIDE), verifier)
 
     assert Counter({Disposition.NOT_SEALED: 1}) == outside.dropped
     assert Counter({ORDERS: 1}) == inside.delivered
