@@ -72,21 +72,13 @@ def open_store(
             factory=DaemonConnection,
             uri=not may_make,
         )
+        try:
+            _prepare(db, Path(path), broker_instance, may_make=may_make)
+        except BaseException:
+            db.close()
+            raise
     except sqlite3.Error as error:
         raise StoreUnavailableError(str(path), sentence(error)) from error
-    try:
-        if not may_make and not has_schema(db):
-            raise lost(Path(path))
-        _prepare(db, broker_instance)
-        _check_identity(db, str(path), broker_instance)
-        if schema_version(db) < SCHEMA_VERSION:
-            migrate(db, Path(path))
-    except sqlite3.Error as error:
-        db.close()
-        raise StoreUnavailableError(str(path), sentence(error)) from error
-    except StoreUnavailableError:
-        db.close()
-        raise
     return db
 
 
@@ -233,13 +225,18 @@ def _make_file(path: str) -> None:
             os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
 
 
-def _prepare(db: sqlite3.Connection, instance: uuid.UUID | None) -> None:
-    """The mode of the file, and its schema when it has none."""
+def _prepare(db: DaemonConnection, path: Path, instance: uuid.UUID | None, *, may_make: bool) -> None:
+    """Set the mode of the file, make its schema when it has none, and migrate an older one of this identity."""
+    if not may_make and not has_schema(db):
+        raise lost(path)
     _use_write_ahead_log(db)
     db.execute("PRAGMA synchronous = FULL")
     with writing(db):
         if not has_schema(db):
             _create(db, instance or uuid.uuid4())
+    _check_identity(db, str(path), instance)
+    if schema_version(db) < SCHEMA_VERSION:
+        migrate(db, path)
 
 
 def _use_write_ahead_log(db: sqlite3.Connection) -> None:

@@ -133,7 +133,7 @@ class OrphanWalk:
         pieces = f"FROM {table} WHERE {owner} = ?1"
         self._next_owner = f"SELECT min({owner}) FROM {table} WHERE {owner} > ?"  # noqa: S608 - names listed above
         self._has_owner = f"SELECT 1 FROM {owners} WHERE {owner} = ?"  # noqa: S608 - likewise
-        self._remove = f"DELETE {pieces} AND ({key}) IN (SELECT {key} {pieces} LIMIT ?2)"  # noqa: S608 - likewise
+        self._remove = f"DELETE {pieces} AND ({key}) IN (SELECT {key} {pieces} LIMIT ?2)"
         self._after = -1
 
     def find(self, db: sqlite3.Connection) -> int | None:

@@ -103,11 +103,7 @@ def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
 
 
 def put_queue(
-    db: sqlite3.Connection,
-    name: str,
-    *,
-    is_receive_enabled: bool,
-    is_poison_message_handling_enabled: bool = False,
+    db: sqlite3.Connection, name: str, *, is_receive_enabled: bool, is_poison_message_handling_enabled: bool = False
 ) -> None:
     """Make a queue, or change the one of this name; a queue that is turned on counts its rollbacks from 0."""
     db.execute(
@@ -120,12 +116,7 @@ def put_queue(
 
 
 def put_service(
-    db: sqlite3.Connection,
-    name: str,
-    queue_id: int,
-    contracts: frozenset[str],
-    *,
-    is_exclusive_target: bool = False,
+    db: sqlite3.Connection, name: str, queue_id: int, contracts: frozenset[str], *, is_exclusive_target: bool = False
 ) -> None:
     """Make a service, or change the one of this name; unless it is an exclusive target, all its messages are shown."""
     put = _put("service", "queue_id, contracts, is_exclusive_target")

@@ -141,15 +141,16 @@ def load_fragments(
             remaining = left(lifetime, since) if contract else None
             envelope = encode_envelope(Envelope(type_name, contract, int(enqueued * 1_000_000), remaining, carried))
         if first == 0 and body is not None and len(body) <= fragment_size:
-            fragments: Iterable[tuple[int, int, bytes]] = ((0, flags | _LAST, body),)
+            fragments: Iterable[tuple[int, bytes, bool]] = ((0, body, True),)
         else:
-            fragments = _cut(db, transmission_id, flags, length if body is None else body, first, fragment_size)
-        for fragment, its_flags, piece in fragments:
+            fragments = _cut(db, transmission_id, length if body is None else body, first, fragment_size)
+        for fragment, piece, is_last in fragments:
             content = piece if fragment else envelope + piece
             size = len(content)
             if size > space and (loaded or size > free_bytes):
                 return LoadedFragments(request, loaded, is_all=False) if loaded else None
-            one = Outgoing((row_sequence, fragment), its_flags, content, enqueued_at=enqueued, trace_parent=parent)
+            marks = flags | _LAST if is_last else flags
+            one = Outgoing((row_sequence, fragment), marks, content, enqueued_at=enqueued, trace_parent=parent)
             one.lifetime = 0.0 if fragment else lifetime
             loaded.append(one)
             space -= size
@@ -186,21 +187,20 @@ def left(lifetime: float, now: float) -> int:
 
 
 def _cut(
-    db: sqlite3.Connection, transmission_id: int, flags: int, body: bytes | int, first: int, fragment_size: int
-) -> Iterator[tuple[int, int, bytes]]:
+    db: sqlite3.Connection, transmission_id: int, body: bytes | int, first: int, fragment_size: int
+) -> Iterator[tuple[int, bytes, bool]]:
     """
     The fragments of a message from number `first` on, or from its last one when it has no such.
 
     Args:
         db: The connection of the writer thread.
         transmission_id: Its row.
-        flags: Of the message.
         body: The whole of it; or the length of one that is in parts.
         first: The number of the first fragment.
         fragment_size: By which it is cut.
 
     Yields:
-        The number, flags and payload of each.
+        The number and payload of each, and whether it is the last.
     """
     length = body if isinstance(body, int) else len(body)
     last = max(0, (length - 1) // fragment_size)
@@ -211,7 +211,7 @@ def _cut(
     else:
         pieces = (body[start : start + fragment_size] for start in starts)
     for number, piece in enumerate(pieces, first):
-        yield number, flags | _LAST if number == last else flags, piece
+        yield number, piece, number == last
 
 
 def _pieces(db: sqlite3.Connection, transmission_id: int, starts: range, length: int) -> Iterator[bytes]:

@@ -81,13 +81,10 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''").replace("{", "{{").replace("}", "}}") + "'"
 
 
-def _values(rows: list[tuple[object, ...]], *columns: str) -> str:
+def _values(columns: str, rows: list[tuple[object, ...]]) -> str:
     """A table of constants, in front of what is in the file."""
-    selects = (
-        "SELECT " + ", ".join(f"{value} AS {column}" for value, column in zip(row, columns, strict=True))
-        for row in rows
-    )
-    return " UNION ALL ".join(selects)
+    named = [zip(row, columns.split(", "), strict=True) for row in rows]
+    return " UNION ALL ".join("SELECT " + ", ".join(f"{value} AS {column}" for value, column in row) for row in named)
 
 
 def _case(column: str, values: Mapping[str, str]) -> str:
@@ -95,21 +92,13 @@ def _case(column: str, values: Mapping[str, str]) -> str:
 
 
 _TYPES = _values(
+    "message_type_id, name, validation",
     [(one.message_type_id, _text(one.name), _text(one.validation)) for one in MESSAGE_TYPES],
-    "message_type_id",
-    "name",
-    "validation",
 )
-_CONTRACTS = _values([(one.service_contract_id, _text(one.name)) for one in CONTRACTS], "contract_id", "name")
+_CONTRACTS = _values("contract_id, name", [(one.service_contract_id, _text(one.name)) for one in CONTRACTS])
 _USAGES = _values(
-    [
-        (contract.service_contract_id, message_type_id, _text(sent_by))
-        for contract in CONTRACTS
-        for message_type_id, sent_by in contract.message_types.items()
-    ],
-    "contract_id",
-    "message_type_id",
-    "sent_by",
+    "contract_id, message_type_id, sent_by",
+    [(one.service_contract_id, kind, _text(by)) for one in CONTRACTS for kind, by in one.message_types.items()],
 )
 
 
