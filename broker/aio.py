@@ -260,7 +260,9 @@ async def receive(
     """
     check_awaited(db)
     handle = _handle(conversation)
-    taken = await db.run_steps(lambda plain: receiving(plain, queue, top, wait, handle, conversation_group, poison))
+    taken = await db.run_steps(
+        lambda plain: receiving(plain, queue, top, wait, conversation=handle, group=conversation_group, poison=poison)
+    )
     dialogs = {id(dialog): Dialog(db, dialog) for _, _, dialog in taken}
     return [Message(db, row, large, dialogs[id(dialog)]) for row, large, dialog in taken]
 

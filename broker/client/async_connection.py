@@ -186,10 +186,7 @@ class Connection:
         return not is_doomed
 
     async def _submit(
-        self,
-        job: Callable[[], _T],
-        transaction: object | None,
-        is_harmless: Callable[[_T], bool] | None = None,
+        self, job: Callable[[], _T], transaction: object | None, is_harmless: Callable[[_T], bool] | None = None
     ) -> _T:
         """Run a job; when it is cancelled while it runs, or before its result is seen, the transaction is doomed."""
         future = self._executor.submit(job)

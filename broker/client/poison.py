@@ -30,7 +30,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from broker.store.sqlite.failure import ROLLBACKS_MAX, Blame, note_failure
 from broker.store.sqlite.transaction import ask, path_of
@@ -45,6 +45,9 @@ _SUM = struct.Struct("<I")
 _IDENTITY = (
     "SELECT endpoint_id, message_sequence_number, message_enqueue_time FROM broker_message WHERE queuing_order = ?"
 )
+
+Rows: TypeAlias = list[tuple[Any, ...]]
+"""Messages, as `broker.client.receiving.COLUMNS` has them."""
 
 
 class RedeliveryVerdict(Enum):
@@ -73,21 +76,15 @@ _adopted: set[tuple[str, int]] = set()  # whose record was read, by file and que
 
 
 def next_admitted(
-    db: sqlite3.Connection,
-    queue_id: int,
-    select: Callable[[int], list[tuple[Any, ...]]],
-    top: int,
-    *,
-    poison: int,
-    may_commit: bool,
-) -> list[tuple[Any, ...]]:
+    db: sqlite3.Connection, queue_id: int, select: Callable[[int], Rows], top: int, *, poison: int, may_commit: bool
+) -> Rows:
     """
     The messages that may be handed out, inside the write transaction in which they leave the queue.
 
     Args:
         db: The application's connection.
         queue_id: The queue.
-        select: Returns the next messages, at most so many: rows as `broker.client.receiving.COLUMNS` has them.
+        select: Returns the next messages, at most so many.
         top: At most so many.
         poison: See `admit`; 0 judges nothing.
         may_commit: See `admit`.
@@ -111,13 +108,7 @@ def allowance(path: str, queue_id: int, top: int) -> int:
 
 
 def admit(
-    db: sqlite3.Connection,
-    path: str,
-    queue_id: int,
-    rows: list[tuple[Any, ...]],
-    *,
-    poison: int,
-    may_commit: bool,
+    db: sqlite3.Connection, path: str, queue_id: int, rows: Rows, *, poison: int, may_commit: bool
 ) -> RedeliveryVerdict:
     """
     Judge messages before they are handed out; inside the write transaction, before they leave the queue.

@@ -177,11 +177,7 @@ async def run_readers(
 
 
 def run_until_signal(
-    readers: object,
-    databases: Databases,
-    *,
-    grace: float | None = None,
-    on_stop: Callable[[], None] | None = None,
+    readers: object, databases: Databases, *, grace: float | None = None, on_stop: Callable[[], None] | None = None
 ) -> bool:
     """Run readers in a new event loop until SIGTERM or SIGINT, when `on_stop` is called; see `run_readers`."""
 

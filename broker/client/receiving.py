@@ -229,7 +229,7 @@ def receive(
             conversation and a group are given.
         StoreUnavailableError: this file is not a database of the broker, or stayed locked.
     """
-    steps = receiving(db, queue, top, wait, conversation, conversation_group, poison)
+    steps = receiving(db, queue, top, wait, conversation=conversation, group=conversation_group, poison=poison)
     return [Message(row, large, dialog) for row, large, dialog in wait_here(steps)]
 
 
@@ -260,8 +260,9 @@ def receiving(
     queue: str,
     top: int,
     wait: float,
+    *,
     conversation: Related | None,
-    conversation_group: uuid.UUID | str | None,
+    group: uuid.UUID | str | None,
     poison: int,
 ) -> Waiting[list[tuple[Row, LargeBody | None, Dialog]]]:
     """RECEIVE as steps between which nothing is held; see `receive`."""
@@ -269,14 +270,14 @@ def receiving(
     top = check_count(top, "top", 127, least=1)
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
     poison = check_count(poison, "poison", 127, least=0)
-    if conversation is not None and conversation_group is not None:
+    if conversation is not None and group is not None:
         raise ConversationError(102, "give conversation or conversation_group, not both")
     scope = _ANY
     if conversation is not None:
         handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
         scope = Scope(handle=handle.bytes)
-    elif conversation_group is not None:
-        scope = Scope(group=guid_of(conversation_group).bytes)
+    elif group is not None:
+        scope = Scope(group=guid_of(group).bytes)
     take = partial(_take, db, queue, scope, top, poison)
     taken = yield from _wait_for(db, queue, scope, take, wait)
     dialogs = dialogs_of(db, [row for row, _ in taken])

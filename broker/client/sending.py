@@ -195,11 +195,7 @@ def _rows(side: _SendingSide, spool: Spool) -> Iterator[tuple[object, ...]]:
 
 
 def _send(
-    db: sqlite3.Connection,
-    endpoints: Sequence[Endpoint],
-    data: bytes | Iterator[bytes],
-    type_name: str,
-    more: Carried,
+    db: sqlite3.Connection, endpoints: Sequence[Endpoint], data: bytes | Iterator[bytes], type_name: str, more: Carried
 ) -> list[int]:
     """Queue one message, its body or the parts of a large one, on each of these dialogs."""
     with whole(db):

@@ -93,11 +93,6 @@ class DialogTuning:
     fragment_size: int  # bytes of payload in one frame
     window_bytes: int = 8 * 1024 * 1024
 
-    @property
-    def first_frames(self) -> int:
-        """How much of a dialog is loaded when it begins to wait: as `Outbound.room` has it."""
-        return min(self.window, 2 * FIRST_FRAMES)
-
 
 class Transmitter:
     """
@@ -204,7 +199,8 @@ class Transmitter:
         """
         sender = self.senders.get(found.endpoint_id)
         if sender is None:
-            return LoadRequest(found.endpoint_id, (found.first_sequence, 0), self.tuning.first_frames, FIRST_BYTES)
+            frames = min(self.tuning.window, 2 * FIRST_FRAMES)  # as `Outbound.room` has it
+            return LoadRequest(found.endpoint_id, (found.first_sequence, 0), frames, FIRST_BYTES)
         return self.budget.request(sender)
 
     def on_loaded(self, loaded: LoadedFragments) -> None:
