@@ -317,16 +317,12 @@ class ReaderDatabase:
             one.queue: QueueRecord(one.queue, 0, now, None, os.getpid(), one.name, one.concurrency) for one in readers
         }
         self._slot = ReaderSlot(str(path))
+        self.slot = self._slot.number  # of this process
         self._disown()
         queue_ids = list(self._rules)
         self._doorbell = Doorbell(str(path), queue_slot(queue_ids[0]) if len(queue_ids) == 1 else ANY)
         self._poller = threading.Thread(target=self._poll_changes, name=f"poll {name}", daemon=True)
         self._poller.start()
-
-    @property
-    def slot(self) -> int:
-        """The slot of this process."""
-        return self._slot.number
 
     def claim(self, db: ReaderConnection, reader: Activation) -> tuple[Claim | None, float | None]:
         """

@@ -223,11 +223,11 @@ def _store_large(sides: Sequence[_SendingSide], parts: Iterator[bytes], type_nam
     length = 0
     for number, part in enumerate(parts):
         for rule, check in checks:
-            _refuse_violation(rule, check.feed(part))
+            _refuse(rule.invalid(check.feed(part)))
         db.executemany(_PART, [(key, number, part) for key in keys])
         length += len(part)
     for rule, check in checks:
-        _refuse_violation(rule, check.close())
+        _refuse(rule.invalid(check.close()))
     db.executemany(_LENGTH, [(length, key) for key in keys])
 
 
@@ -247,10 +247,6 @@ def _check_type(type_name: str) -> None:
 def _refuse(refused: Refusal | None) -> None:
     if refused is not None:
         raise ConversationError(refused.number, refused.problem)
-
-
-def _refuse_violation(rule: Rule, problem: str | None) -> None:
-    _refuse(None if problem is None else rule.invalid(problem))
 
 
 # --- bodies read in advance ---

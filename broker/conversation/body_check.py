@@ -57,8 +57,7 @@ def violation(validation: str, body: bytes) -> str | None:
 
 def refusal_of_body(rule: Rule, body: bytes) -> Refusal | None:
     """Why a body is not what its type says."""
-    problem = violation(rule.validation, body)
-    return None if problem is None else rule.invalid(problem)
+    return rule.invalid(violation(rule.validation, body))
 
 
 def validator(validation: str) -> Validator:
@@ -77,14 +76,11 @@ class _Nothing:
         return None
 
 
-class _Empty:
+class _Empty(_Nothing):
     """EMPTY: no body."""
 
     def feed(self, piece: bytes) -> str | None:
         return "it must be empty" if piece else None
-
-    def close(self) -> str | None:
-        return None
 
 
 class _RefusedError(Exception):

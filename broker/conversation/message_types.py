@@ -120,7 +120,9 @@ class Rule(NamedTuple):
             return Refusal(8437, f"the target has sent {what}, which the contract marks SENT BY INITIATOR")
         return None
 
-    def invalid(self, problem: str) -> Refusal:
-        """The refusal for a violation that a `Validator` has found."""
+    def invalid(self, problem: str | None) -> Refusal | None:
+        """The refusal for a violation that a `Validator` has found; None where it has found none."""
+        if problem is None:
+            return None
         number = 9616 if self.validation is Validation.WELL_FORMED_XML else 8430
         return Refusal(number, f"the body of the message type {self.message_type!r} failed validation: {problem}")

@@ -156,7 +156,7 @@ class Endpoint:
     @property
     def write_waits(self) -> WriteWaits:
         """How long the writer has waited for the write transactions of applications."""
-        return self._store.write_waits()
+        return self._store.lock_waits.now()
 
     @property
     def is_quiet(self) -> bool:

@@ -264,8 +264,7 @@ class QueueWriter:
         refusal = rule.refusal_of_arrival(is_from_initiator=not side.contact.is_initiator)
         if refusal is not None or not isinstance(body, LargeBody):
             return refusal or refusal_of_body(rule, body)  # type: ignore[arg-type]
-        problem = body.violation(rule.validation)
-        return None if problem is None else rule.invalid(problem)
+        return rule.invalid(body.violation(rule.validation))
 
     def put(
         self,

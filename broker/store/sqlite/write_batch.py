@@ -37,7 +37,7 @@ from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.side import unconfirmed_sides
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
 from broker.store.sqlite.verify import FrameVerifier
-from broker.store.sqlite.write_lock import LockWait, WriteLockWaits, WriteWaits
+from broker.store.sqlite.write_lock import LockWait, WriteLockWaits
 
 COMMIT_STEP = 0.00007  # seconds between two checks for a commit that was hinted; its fsync takes some of them
 COMMIT_STEPS = 10
@@ -55,7 +55,7 @@ class SqliteStore:
     """
     A database in use, kept in one SQLite file.
 
-    Its methods are for the writer thread, except `write_waits`. Every error of SQLite or the disk becomes
+    Its methods are for the writer thread. Every error of SQLite or the disk becomes
     `StoreUnavailableError` with a sentence that says what to do.
 
     Attributes:
@@ -63,6 +63,7 @@ class SqliteStore:
         broker_instance: 16 bytes.
         epoch: The epoch in which it was taken over.
         connection: The one that writes.
+        lock_waits: How long it has waited for the write transactions of others; for any thread.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class SqliteStore:
         self._version = 0  # data_version when a commit was last waited for
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
-        self._lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
+        self.lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
 
     def write_in_writer(self, batch: WriteBatch) -> WriteResult:
         """
@@ -140,10 +141,6 @@ class SqliteStore:
         with self._translate_errors():
             check_epoch(self.connection)
         return self.connection
-
-    def write_waits(self) -> WriteWaits:
-        """How long the writer has waited for the write transactions of others."""
-        return self._lock_waits.now()
 
     def close(self) -> None:
         """Close the connection; what is committed stays."""
