@@ -54,7 +54,6 @@ from broker.store.sqlite.transaction import DaemonConnection, writing
 QUEUE = "ServiceBrokerQueue"  # where answers arrive, in the database that asked
 CONTRACT = "http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice"
 MISSING_ROUTE = f"{CONTRACT}/MissingRoute"
-MISSING_BINDING = f"{CONTRACT}/MissingRemoteServiceBinding"  # the other request of the contract
 FAILED = 9761  # the original's message for a request that ended with an error
 RETRY_SECONDS = 10.0  # before the same is asked again: the time-out of the original, as for a delayed conversation
 REQUESTS_MAX = 1000  # open or answered a moment ago: a thousand new services in ten seconds, or some 70 MB an hour
@@ -375,28 +374,6 @@ def render_inquiry(inquiry: Inquiry) -> bytes:
     if inquiry.broker_instance is not None:
         texts["BROKER_INSTANCE"] = str(inquiry.broker_instance).upper()
     return render_flat_xml(FlatXml("MissingRoute", MISSING_ROUTE, texts))
-
-
-def parse_inquiry(body: bytes) -> Inquiry:
-    """
-    Parse a body of MissingRoute.
-
-    Raises:
-        ValueError: it is not such a document, names no service, or a broker instance that is not a GUID.
-    """
-    document = parse_flat_xml(body)
-    if (document.name, document.namespace) != ("MissingRoute", MISSING_ROUTE):
-        raise ValueError(f"the document is {document.name!r} of {document.namespace!r}, not MissingRoute")
-    service_name = document.texts.get("SERVICE_NAME", "")
-    if not service_name:
-        raise ValueError("it has no SERVICE_NAME")
-    instance = document.texts.get("BROKER_INSTANCE", "").strip()
-    return Inquiry(service_name, uuid.UUID(instance) if instance else None)
-
-
-def type_of(message_type: str) -> str:
-    """A message type in its `http` form: the documentation of the original has both."""
-    return "http:" + message_type.removeprefix("https:") if message_type.startswith("https:") else message_type
 
 
 @dataclass(frozen=True, slots=True)

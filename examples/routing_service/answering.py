@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -22,12 +23,13 @@ import structlog
 
 from broker.client.receiving import Message, receive
 from broker.ddl.statements import CreateRoute
-from broker.dialog.route_requests import MISSING_BINDING, MISSING_ROUTE, Inquiry, answer, parse_inquiry, type_of
+from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, Inquiry, answer, parse_flat_xml
 from broker.errors import ConversationError, DaemonUnreachableError, StoreUnavailableError
 
 from .requester import UNKNOWN_REQUESTER, Requester, Requesters
 from .srv import NO_ROUTE
 
+MISSING_BINDING = f"{CONTRACT}/MissingRemoteServiceBinding"  # the other request of the contract
 BAD_REQUEST = 9615  # the original's message for a message that fails its validation
 BATCH = 1000  # requests looked at in a row; what one instance has open at most
 WAIT_SECONDS = 0.5  # for a request, between two looks at `stop`
@@ -137,8 +139,27 @@ class Answerer:
         raise refusal
 
 
+def parse_inquiry(body: bytes) -> Inquiry:
+    """
+    Parse a body of MissingRoute.
+
+    Raises:
+        ValueError: it is not such a document, names no service, or a broker instance that is not a GUID.
+    """
+    document = parse_flat_xml(body)
+    if (document.name, document.namespace) != ("MissingRoute", MISSING_ROUTE):
+        raise ValueError(f"the document is {document.name!r} of {document.namespace!r}, not MissingRoute")
+    service_name = document.texts.get("SERVICE_NAME", "")
+    if not service_name:
+        raise ValueError("it has no SERVICE_NAME")
+    instance = document.texts.get("BROKER_INSTANCE", "").strip()
+    return Inquiry(service_name, uuid.UUID(instance) if instance else None)
+
+
 def _inquiry_of(message: Message) -> Inquiry:
-    kind = type_of(message.type)
+    kind = message.type
+    if kind.startswith("https:"):  # the documentation of the original has both forms
+        kind = "http:" + kind.removeprefix("https:")
     if kind == MISSING_BINDING:
         raise ConversationError(BAD_REQUEST, "requests for remote service bindings are not supported")
     if kind != MISSING_ROUTE:

@@ -15,13 +15,14 @@ from broker.config.admin_access import TokenFileError, find_token, parse_holder,
 from broker.config.units import parse_duration, parse_size, render_duration, render_size
 from broker.config.values import parse_listen
 from broker.conversation.body_check import error_body, error_parts
-from broker.dialog.route_requests import Inquiry, parse_inquiry, render_inquiry
+from broker.dialog.route_requests import Inquiry, render_inquiry
 from broker.errors import BrokerError, PartnerFileError
 from broker.net.tls import identify
 from broker.routing.address import parse_address, transport_address
 from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import parse_own, parse_peers
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
+from examples.routing_service.answering import parse_inquiry
 from tests.fuzz.target import KIB, Target
 from tests.support.identities import issued
 from tests.support.partners import instance

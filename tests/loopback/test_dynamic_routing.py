@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, parse_inquiry
+from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, parse_flat_xml
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, send, service, statuses, wait_status
@@ -66,7 +66,7 @@ def asked(directory: Daemon) -> list[str]:
     def services() -> list[str]:
         with closing(directory.connect("directory")) as db:
             query = "SELECT message_body FROM broker_message WHERE message_type_name = ?"
-            return [parse_inquiry(body).service_name for (body,) in db.execute(query, (MISSING_ROUTE,))]
+            return [parse_flat_xml(body).texts["SERVICE_NAME"] for (body,) in db.execute(query, (MISSING_ROUTE,))]
 
     return list(wait_for(services, seconds=PATIENCE, what="a request"))
 

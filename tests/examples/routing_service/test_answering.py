@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from broker.ddl.statements import CreateRoute
-from broker.dialog.route_requests import CONTRACT, MISSING_BINDING, MISSING_ROUTE, Inquiry, render_inquiry
+from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, Inquiry, render_inquiry
 from broker.routing.route import BROKER_CONFIGURATION, RouteProperties
-from examples.routing_service.answering import Answerer
+from examples.routing_service.answering import MISSING_BINDING, Answerer, parse_inquiry
 from examples.routing_service.requester import Requesters
 from tests.support.dialog import QUEUE, FarSide, far_initiator, open_database, receive_frames, rows
 
@@ -77,6 +77,7 @@ def directory(tmp_path: Path, socket: Path, requesting: Any) -> Iterator[Directo
         ({"kind": "unheard-of"}, 9615, "not supported"),
         ({"kind": MISSING_BINDING}, 9615, "remote service bindings are not supported"),
         ({"body": "//unknown"}, 9750, "no route to"),
+        ({"body": "//unknown", "kind": MISSING_ROUTE.replace("http:", "https:")}, 9750, "no route to"),
         ({"instance": uuid.UUID(int=9)}, 9795, "no instance"),
     ],
 )
@@ -117,3 +118,26 @@ def test_a_request_is_answered_by_a_route_and_the_end_once(directory: Directory,
     assert {"shop"} == {database for _, database in requesting.scripts}
     assert [("EndDialog", b"")] == directory.answers()
     assert 0 == directory.waiting()
+
+
+@pytest.mark.parametrize("inquiry", [Inquiry(" <a> \r"), Inquiry("Orders", uuid.UUID(int=7))])
+def test_a_request_is_read_as_it_was_written(inquiry: Inquiry) -> None:
+    assert inquiry == parse_inquiry(render_inquiry(inquiry))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (f"<Other xmlns='{MISSING_ROUTE}'/>".encode(), "not MissingRoute"),
+        (f"<MissingRoute xmlns='{MISSING_ROUTE}'/>".encode(), "no SERVICE_NAME"),
+        (
+            f"<MissingRoute xmlns='{MISSING_ROUTE}'><SERVICE_NAME>a</SERVICE_NAME><BROKER_INSTANCE>b</BROKER_INSTANCE>"
+            "</MissingRoute>".encode(),
+            "hexadecimal",
+        ),
+        (b"<poison", "not XML"),
+    ],
+)
+def test_what_asks_for_nothing_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_inquiry(body)
