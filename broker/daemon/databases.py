@@ -364,7 +364,6 @@ class Databases:
     def _load(self, one: OpenDatabase) -> Endpoint:
         endpoint = Endpoint(
             one.name,
-            one.store.path,
             one.store,
             tuning=dialog_tuning(self._settings),
             forwarder=self._forwarder,

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -75,7 +74,6 @@ class Endpoint:
     def __init__(
         self,
         name: str,
-        path: Path,
         store: SqliteStore,
         *,
         tuning: DialogTuning,
@@ -85,7 +83,7 @@ class Endpoint:
         supervision: Supervision,
     ) -> None:
         self.name = name
-        self.path = path
+        self.path = store.path
         self.broker_instance = store.broker_instance  # 16 bytes
         self.delivered: Counter[str] = Counter()  # whole messages by service
         self.dropped: Counter[Disposition] = Counter()  # frames
@@ -117,7 +115,7 @@ class Endpoint:
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
         self._wake = asyncio.Event()
-        self._commit_watch = CommitWatch(str(path), self._check_commits)
+        self._commit_watch = CommitWatch(str(store.path), self._check_commits)
         self._find = Find.ALL  # what the next batch looks for
         self._is_writing = False
         self._is_calm = True  # the last batch had one frame or dialog at most

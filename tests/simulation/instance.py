@@ -329,7 +329,6 @@ class Instance:
     def _host(self, store: WatchedStore, supervision: Supervision) -> None:
         self.endpoint = Endpoint(
             self.part.name,
-            store.path,
             store,
             tuning=self.around.settings,
             forwarder=self.forwarder,

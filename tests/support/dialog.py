@@ -60,7 +60,7 @@ def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) 
 def make_endpoint(name: str, store: SqliteStore, tuning: DialogTuning, forwarder: Forwarder, **more: Any) -> Endpoint:
     """The endpoint of a database that knows nothing of its instance, unless `more` says otherwise."""
     rest = {"context": ALONE, "credentials": DialogCredentials(), "supervision": Supervision(), **more}
-    return Endpoint(name, store.path, store, tuning=tuning, forwarder=forwarder, **rest)
+    return Endpoint(name, store, tuning=tuning, forwarder=forwarder, **rest)
 
 
 def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
