@@ -31,7 +31,6 @@ from bench.forwarding import started
 from broker.errors import BrokerError
 from broker.security.certificate_files import Pair, store_files
 from broker.security.issue import CertificateSubject, Validity, issue_database
-from broker.store.sqlite.inspect import unconfirmed
 from examples.demo.topology import Daemon, wait_for
 
 # --- application ---
@@ -351,7 +350,8 @@ def drain(messages: int) -> dict[str, float]:
         net.gateway.start()
 
         def left() -> int:
-            return unconfirmed(db)
+            query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
+            return int(db.execute(query).fetchone()[0])
 
         wait_for(lambda: left() < messages, seconds=PATIENCE, what="the first acknowledgement")
         pids = {"sender": net.sender.pid, "gateway": net.gateway.pid, "target": net.target.pid}

@@ -58,12 +58,6 @@ class LedgerBalance:
         yield UNACCOUNTED, None, self.unaccounted
 
 
-def unconfirmed(db: sqlite3.Connection) -> int:
-    """How many messages of the conversations that live here are not acknowledged. Cost: a walk through them."""
-    query = "SELECT coalesce(sum(send_sequence - acknowledged_sequence), 0) FROM broker_conversation"
-    return int(db.execute(query).fetchone()[0])
-
-
 def read_balance(db: sqlite3.Connection) -> LedgerBalance:
     """
     Return the ledger of the database of this connection.
