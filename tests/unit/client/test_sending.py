@@ -6,6 +6,7 @@ import io
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -358,7 +359,7 @@ def test_messages_come_back_in_order(size: int) -> None:
         ("T", b""),
         ("V", b"f" * size),
     ]
-    with Spool() as spool:
+    with closing(Spool()) as spool:
         for name, data in put:
             spool.put(name, data if isinstance(data, bytes) else iter(data))
 
@@ -369,7 +370,7 @@ def test_no_room_for_the_file_is_told_with_its_place(tmp_path: Path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
 
     with (
-        Spool() as spool,
+        closing(Spool()) as spool,
         pytest.raises(StoreUnavailableError, match="gone: a body cannot be kept in a temporary file"),
     ):
         spool.put("T", bytes(BATCH_BYTES))

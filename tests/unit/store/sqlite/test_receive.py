@@ -16,6 +16,7 @@ import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
+from broker.conversation.body_check import error_body
 from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Travel, ack_frame
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
@@ -25,7 +26,6 @@ from broker.conversation.message_types import (
     LIFETIME_MAX,
     SentBy,
     Validation,
-    error_body,
 )
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, Fault, Stored, decode_dialog, encode_dialog, encode_envelope, encode_stored
