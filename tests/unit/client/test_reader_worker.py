@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_written_is_told(shop: Shop, monkeypatch: pytest.M
     def refuse(*_: Any, **__: Any) -> None:
         raise sqlite3.OperationalError("unable to open database file")
 
-    monkeypatch.setattr("broker.client.reader_worker.open_connection", refuse)
+    monkeypatch.setattr("broker.client.reader_worker.disown", refuse)
 
     with pytest.raises(StoreUnavailableError, match="unable to open"):
         ReaderDatabase("shop", shop.path, [handle])
