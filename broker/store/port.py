@@ -1,5 +1,5 @@
 """
-What the daemon and the store of a database exchange: a batch goes in, a result comes out.
+The values exchanged between the daemon and the store of a database: a batch goes in, a result comes out.
 
 Everything that the result calls stored is durable. So is everything that it calls loaded: it may be sent at once.
 Nothing in a batch names a file, a connection or SQL. The store (`broker.store.sqlite.write_batch`) decides how it finds
