@@ -21,7 +21,7 @@ from broker.errors import SettingsError
 from broker.net.link import Link
 from broker.routing.address import NetworkAddress
 from broker.routing.lint import Lint
-from broker.store.sqlite.inspect import unconfirmed
+from broker.store.sqlite.inspect import backlog_of
 from broker.store.sqlite.transaction import open_watch
 from tests.support.certificates import make
 from tests.support.command import run
@@ -233,7 +233,7 @@ class Shop:
     def waiting(self) -> int:
         """Messages that the other one has not acknowledged."""
         with closing(open_watch(self.instance.endpoints[self.name].path)) as db:
-            return unconfirmed(db)
+            return backlog_of(db, 0.0).messages
 
 
 async def test_a_certificate_for_a_wrong_host_that_is_put_right_leaves_one_connection_for_both_sides(
