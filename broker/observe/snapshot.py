@@ -287,8 +287,7 @@ class DatabaseSnapshot(Struct, frozen=True):
     Attributes:
         commits: Transactions by bucket of their duration, and their sum in seconds.
         write_waits: How its writer waits for the write transactions of applications.
-        blocked: Dialogs whose next hop accepts nothing, by its address or by the reason: how many, and since when the
-            first of them waits (of the loop's clock).
+        blocked: Dialogs whose messages do not get through, as `Transmitter.blocked` returns them.
         replaced: A sentence about the lost database in whose place it was made; empty once that was accepted.
     """
 

@@ -284,7 +284,7 @@ class WriteLockStatus(Struct, frozen=True):
 
 
 class BlockedStatus(Struct, frozen=True):
-    """Dialogs whose next hop accepts nothing: its address or the reason, how many, how long the first has waited."""
+    """Dialogs that wait: for which next hop, or for which service and why; how many; how long the first has waited."""
 
     next_hop: str = ""
     dialogs: int = 0
