@@ -21,7 +21,7 @@ from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernels import KERNELS
 from broker.forwarding.pool import HELD_OVERHEAD, Limits
-from broker.forwarding.ring import Ring, decode
+from broker.forwarding.ring import Ring
 from broker.protocol.frame import decode_dialog, encode_dialog
 from broker.protocol.layout import TIME_CONSUMED_AT, FrameKind
 from broker.routing.address import NetworkAddress
@@ -31,6 +31,7 @@ from broker.routing.table import build_table
 from tests.support.forwarding import PLAIN, Sender, Wire, split
 from tests.support.kernel import hopped
 from tests.support.tiers import examples
+from tests.support.visits import decode
 
 MAX_FRAME = 4096
 MAX_HOPS = 8

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from broker.flow import Disposition
 from broker.forwarding.entry import ForwardingEntry, UnknownOrigin
 from broker.forwarding.kernel import Kernel
-from broker.forwarding.ring import Ring, decode
+from broker.forwarding.ring import Ring
 from broker.forwarding.slow_path import SlowPath
 from broker.protocol.frame import Ping, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from tests.support.forwarding import PLAIN
 from tests.support.kernel import MAX_FRAME, Shelf
 from tests.support.tiers import examples
+from tests.support.visits import decode
 
 compiled = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
 

@@ -25,7 +25,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import Buffer
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
-from broker.forwarding.ring import Ring, decode
+from broker.forwarding.ring import Ring
 from broker.protocol.frame import Probe, ProbeReply
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import MirrorRole
@@ -33,6 +33,7 @@ from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.file_identity import RECORD
 from broker.supervision import Supervision
 from tests.support.dialog import far_initiator
+from tests.support.visits import decode
 
 ALONE = "11111111-1111-4111-8111-111111111111"
 SHARED = "22222222-2222-4222-8222-222222222222"

@@ -18,7 +18,7 @@ from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
-from broker.forwarding.ring import Ring, VisitRecord, decode
+from broker.forwarding.ring import Ring
 from broker.protocol.layout import FrameKind
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import RouteProperties, create_route
@@ -27,6 +27,7 @@ from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.write_batch import SqliteStore
 from tests.support.dialog import far_initiator, make_endpoint, open_database
 from tests.support.virtual_time import VirtualLoop, virtual_time
+from tests.support.visits import VisitRecord, decode
 from tests.unit.dialog.running import SOON, TUNING, Peer
 
 WRITE = SqliteStore.write_in_writer

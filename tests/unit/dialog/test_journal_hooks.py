@@ -12,9 +12,10 @@ from broker.dialog import journal_hooks as module
 from broker.dialog.journal_hooks import ReceiverJournal, SenderJournal
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, Queued
-from broker.forwarding.ring import Ring, VisitRecord, decode
+from broker.forwarding.ring import Ring
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import Flag, FrameKind
+from tests.support.visits import VisitRecord, decode
 
 
 class Peer:

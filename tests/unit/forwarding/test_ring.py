@@ -13,13 +13,14 @@ from broker.forwarding import ring as module
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin, PassOrigin, Queued
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.forwarding.ring import HEAD_BYTES, Ring, Sample, VisitRecord, decode, mix
+from broker.forwarding.ring import HEAD_BYTES, Ring, Sample, mix
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.route import Route
 from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire
 from tests.support.kernel import Walker
+from tests.support.visits import VisitRecord, decode
 
 MakeFrame = Callable[..., bytes]
 
