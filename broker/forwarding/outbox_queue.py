@@ -233,19 +233,6 @@ class _Batch:
     lanes: dict[LaneKey, Lane] = field(default_factory=dict)
     data: bytes = b""  # the run being read
     start: int = 0  # of what is not read yet
-    has_fed: bool = False  # something was not a copy
-
-
-@dataclass(slots=True)
-class _Stretch:
-    """Consecutive frames that are accepted; fields as in `Pack`."""
-
-    data: bytes
-    starts: list[int]
-    keys: dict[bytes, None]
-    lanes: list[Lane]
-    lengths: list[int]  # bytes
-    lives: list[int]  # ms that are left of each
 
 
 class Packer:
@@ -294,14 +281,14 @@ class Packer:
         for run in runs:
             batch.data, batch.start = bytes(run), 0
             while batch.start < len(batch.data):
-                stretch = self._next_stretch(batch)
-                if stretch.keys:
-                    for piece in self._pieces(stretch, batch):
+                pack = self._next_pack(batch)
+                if pack is not None:
+                    for piece in (pack,) if pack.frames >= PACK_FRAMES else pack.helds():
                         self._queue.add(piece)
                         yield piece
 
-    def _next_stretch(self, batch: _Batch) -> _Stretch:
-        """As many of the next frames as are accepted, at most a pack; those before them are refused."""
+    def _next_pack(self, batch: _Batch) -> Pack | None:
+        """As many of the next frames as are accepted, which wait from now on; those before them are refused."""
         data, start, lanes, queue = batch.data, batch.start, batch.lanes, self._queue
         starts, lengths, lives = list[int](), list[int](), list[int]()
         keys: dict[bytes, None] = {}
@@ -334,39 +321,33 @@ class Packer:
             lengths.append(length)
             at += length
         batch.start = at
-        return _Stretch(data[start:at], starts, keys, accepted, lengths, lives)
-
-    def _pieces(self, stretch: _Stretch, batch: _Batch) -> Iterator[Piece]:
-        """Charge these frames, which wait from now on."""
-        data, now, quota = stretch.data, batch.now, batch.quota
-        frames = len(stretch.starts)
-        self._feed(batch)
-        is_admitted = self._share.admit(len(data), quota, frames=frames)
-        assert is_admitted  # there was room for each
-        self._hop.pending -= frames
-        for lane, frames_of in Counter(stretch.lanes).items():
-            lane.entry.frames -= frames_of
-            if lane.affinity_key is not None:
-                lane.placement = self._affinity.enter(lane.affinity_key, self._outbox, frames_of)
-        arrival = self._take_back(data)
-        latest = now + self._share.pool.hold_seconds
-        pack = Pack(
-            name=self._queue.new_name(),
-            data=data,
-            starts=stretch.starts,
-            keys=list(stretch.keys),
-            lanes=stretch.lanes,
-            since=now,
-            deadline=min(now + min(stretch.lives) / 1000, latest),
+        if not keys:
+            return None
+        latest = batch.now + self._share.pool.hold_seconds
+        return Pack(
+            name=queue.new_name(),
+            data=data[start:at],
+            starts=starts,
+            keys=list(keys),
+            lanes=accepted,
+            since=batch.now,
+            deadline=min(batch.now + min(lives) / 1000, latest),
             latest=latest,
-            longest=max(stretch.lengths),
-            arrival=arrival,
-            quota=quota,
+            longest=max(lengths),
+            arrival=self._accept(data[start:at], accepted, batch),
+            quota=batch.quota,
         )
-        return iter((pack,)) if frames >= PACK_FRAMES else pack.helds()
 
-    def _take_back(self, data: bytes) -> PassOrigin | None:
-        """The records that say these frames left at once are wrong; when and from where the frames came."""
+    def _accept(self, data: bytes, lanes: list[Lane], batch: _Batch) -> PassOrigin | None:
+        """Charge frames that wait from now on, and withdraw their records; returns when and from where they came."""
+        self._share.fed_by(batch.origin, batch.now)
+        is_admitted = self._share.admit(len(data), batch.quota, frames=len(lanes))
+        assert is_admitted  # there was room for each
+        self._hop.pending -= len(lanes)
+        for lane, frames in Counter(lanes).items():
+            lane.entry.frames -= frames
+            if lane.affinity_key is not None:
+                lane.placement = self._affinity.enter(lane.affinity_key, self._outbox, frames)
         arrival: PassOrigin | None = None
         if self._ring is not None:
             for start, stop in frame_bounds(data):
@@ -376,18 +357,12 @@ class Packer:
     def _turn_down(self, frame: bytes, entry: ForwardingEntry, batch: _Batch, *, is_copy: bool) -> None:
         """Refuse a frame that is a copy, or for which there is no room."""
         if not is_copy:
-            self._feed(batch)
+            self._share.fed_by(batch.origin, batch.now)
             is_admitted = self._share.admit(len(frame), batch.quota)
             assert not is_admitted  # it is counted under the bound that had no room
             self._refuse(frame, entry, Disposition.POOL_LIMIT, batch.now, batch.origin)
         elif not batch.is_retry:
             self._refuse(frame, entry, Disposition.ALREADY_HELD, batch.now, batch.origin)
-
-    def _feed(self, batch: _Batch) -> None:
-        """An origin that brings something that is not a copy feeds the share."""
-        if not batch.has_fed:
-            self._share.fed_by(batch.origin, batch.now)
-            batch.has_fed = True
 
 
 def _new_lane(key: LaneKey, route_key: bytes, entry: ForwardingEntry) -> Lane:
