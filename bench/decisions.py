@@ -57,7 +57,8 @@ def rows(routes: int) -> Iterator[RouteRow]:
     """Routes as they are stored."""
     for n in range(routes):
         instance = sha256(n.to_bytes(4, "big")).digest()[:16]
-        yield f"route{n:07}", service(n), instance, None, f"tcp://gateway{n % 300}.example:4022", None, 1
+        address = f"tcp://gateway{n % 300}.example:4022"
+        yield RouteRow(f"route{n:07}", service(n), instance, None, address, None, 1)
 
 
 def service(n: int) -> str:
@@ -112,7 +113,7 @@ def _decided(table: RouteTable, routes: int) -> float:
 
 
 def _balanced() -> float:
-    routes: list[RouteRow] = [(name, service(0), *rest) for name, _, *rest in rows(INSTANCES)]  # type: ignore[misc]
+    routes = [row._replace(remote_service_name=service(0)) for row in rows(INSTANCES)]
     here = _here(table_of_rows(routes, now=datetime.now(UTC)))
     return _median(lambda facts: decide(facts, here), _facts(1))
 

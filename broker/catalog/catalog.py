@@ -15,40 +15,36 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 import structlog
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from broker.ddl.statements import Statement
 from broker.errors import StatementError, StoreUnavailableError
 from broker.routing.decide import Hosted, hosted
-from broker.routing.route import SERVICE_BROKER, WEIGHT_RANGE, Route, RouteRow, has_addresses, route_of
+from broker.routing.route import SERVICE_BROKER, Route, RouteRow
 from broker.routing.table import RouteTable, table_of_rows
 from broker.security.grants import ENDPOINT_NAME, PermissionRule, RemoteServiceBinding
 from broker.security.principal import PRINCIPAL_MAX
 from broker.store.sqlite import metadata
-from broker.store.sqlite.metadata import bindings, permissions
+from broker.store.sqlite.metadata import StoredRow, bindings, permissions
 from broker.store.sqlite.transaction import sentence
 
 MSDB = "msdb"
 MESSAGES_MAX = 100  # reported one by one; a script of a million statements would answer with 30 MB
 CHUNK_ROWS = 1000  # checked together
-_LATEST = 253_402_300_799.0  # the end of the year 9999, the last that Python knows
 
 log = structlog.get_logger(__name__)
 
-_Instance: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
-_Instant: TypeAlias = Annotated[float, Meta(ge=0.0, le=_LATEST)]
-_Weight: TypeAlias = Annotated[int, Meta(ge=WEIGHT_RANGE[0], le=WEIGHT_RANGE[1])]
-_Row: TypeAlias = tuple[str, str | None, _Instance | None, _Instant | None, str, str | None, _Weight]
+_T = TypeVar("_T")
 
 # The port to a database's connection: while the context is open, no other thread touches it. Not for the loop's thread.
 Borrow: TypeAlias = Callable[[], AbstractContextManager[sqlite3.Connection]]
@@ -303,20 +299,22 @@ def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> Route
     return table_of_rows(sound_rows(metadata.routes(db), database=database), now=now)
 
 
-def sound_rows(rows: Iterable[RouteRow], *, database: str) -> Iterator[RouteRow]:
+def sound_rows(stored: Iterable[StoredRow], *, database: str) -> Iterator[RouteRow]:
     """
     The rows that are routes, in their order.
 
     Cost: well below a microsecond for each, as long as the addresses are few.
     """
-    rows = iter(rows)
-    while chunk := list(islice(rows, CHUNK_ROWS)):
-        has_types = _is(chunk, list[_Row])
-        for row in chunk:
-            if (has_types or _is(row, _Row)) and has_addresses(row):
+    stored = iter(stored)
+    while chunk := list(islice(stored, CHUNK_ROWS)):
+        rows: Sequence[RouteRow | None] = _converted(chunk, list[RouteRow]) or [
+            _converted(one, RouteRow) for one in chunk
+        ]
+        for row, one in zip(rows, chunk, strict=True):
+            if row is not None and row.has_addresses:
                 yield row
             else:
-                log.warning("stored route ignored", database=database, route=str(row[0]), address=str(row[4]))
+                log.warning("stored route ignored", database=database, route=str(one[0]), address=str(one[4]))
 
 
 def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
@@ -327,14 +325,14 @@ def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
     return rules
 
 
-def stored_route(row: RouteRow | None) -> Route | None:
+def stored_route(stored: StoredRow | None) -> Route | None:
     """The route of a row; None when there is no row, or none that is a route."""
-    return route_of(row) if row is not None and _is(row, _Row) and has_addresses(row) else None
+    row = None if stored is None else _converted(stored, RouteRow)
+    return row.route if row is not None and row.has_addresses else None
 
 
-def _is(value: Any, shape: Any) -> bool:
+def _converted(value: object, shape: type[_T]) -> _T | None:
     try:
-        msgspec.convert(value, shape)
+        return msgspec.convert(value, shape)
     except msgspec.ValidationError:
-        return False
-    return True
+        return None

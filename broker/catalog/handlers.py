@@ -33,7 +33,7 @@ from broker.conversation.message_types import CONTRACT_NAMES, MESSAGE_TYPE_NAMES
 from broker.ddl import statements as ddl
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
 from broker.protocol.layout import NAME_MAX_BYTES
-from broker.routing.route import PropertyError, Route, alter_route, create_route, row_of
+from broker.routing.route import PropertyError, Route, RouteRow, alter_route, create_route
 from broker.routing.table import RouteChange
 from broker.security.grants import (
     ENDPOINT_NAME,
@@ -137,7 +137,7 @@ def _create_route(statement: ddl.CreateRoute, session: Session) -> None:
     row = metadata.find_route(session.db, statement.name)
     _expect_absent("route", statement.name, session, exists=row is not None)
     route = create_route(statement.name, statement.properties, now=session.now)
-    new = row_of(route)
+    new = RouteRow.of(route)
     if new != row:
         metadata.put_routes(session.db, [new])
         session.changes.add(stored_route(row), route)
@@ -154,7 +154,7 @@ def _alter_route(statement: ddl.AlterRoute, session: Session) -> None:
         )
         raise StatementError(9744, problem)
     new = alter_route(old, statement.properties, now=session.now)
-    metadata.put_routes(session.db, [row_of(new)])
+    metadata.put_routes(session.db, [RouteRow.of(new)])
     session.changes.add(old, new)
     session.messages.add("route", statement.name, "altered")
 

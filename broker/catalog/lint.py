@@ -28,7 +28,7 @@ from broker.config.toml import KeyPath
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
-from broker.routing.route import Route
+from broker.routing.route import Route, is_live
 from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
 from broker.security.principal import ANY, PrincipalKind, covers_text
 
@@ -89,7 +89,7 @@ def shown(names: Iterable[str]) -> str:
 
 def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
     """The routes that take part in matching."""
-    return (route for route in database.routes.values() if route.is_live(run.now))
+    return (route for route in database.routes.values() if is_live(route.lifetime, run.now))
 
 
 def _is_certain(remark: Remark, run: DryRun) -> bool:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import singledispatch
 
+from msgspec.structs import asdict
+
 from broker.ddl import statements as ddl
 from broker.routing.route import RouteProperties
 from broker.security.grants import Permission
@@ -40,9 +42,6 @@ def render_name(name: str) -> str:
 def render_text(text: str) -> str:
     """A text in quotes."""
     return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
-
-
-_ROUTE_PROPERTIES = ("service_name", "broker_instance", "lifetime", "address", "mirror_address", "weight")
 
 
 @singledispatch
@@ -235,8 +234,8 @@ def _name_or_any(value: ddl.NameOrAny) -> str | None:
 
 
 def _properties(properties: RouteProperties) -> str:
-    given = {name.upper(): getattr(properties, name) for name in _ROUTE_PROPERTIES}
-    return _values({name: render_text(value) if isinstance(value, str) else value for name, value in given.items()})
+    given = asdict(properties).items()
+    return _values({key.upper(): render_text(value) if isinstance(value, str) else value for key, value in given})
 
 
 def _values(values: Mapping[str, str | int | None]) -> str:

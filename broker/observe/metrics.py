@@ -53,6 +53,7 @@ from broker.observe.snapshot import DatabaseSnapshot, RoutesSnapshot, Snapshot, 
 from broker.observe.status_rendering import kind_name
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole
+from broker.routing.route import is_live
 from broker.routing.table import RouteTable
 
 SECTIONS: tuple[SnapshotSection, ...] = (
@@ -740,7 +741,7 @@ class RouteUp:
 
     def _walk(self, tables: tuple[RouteTable, ...], now: datetime) -> None:
         self._tables, self._expiry, self._addresses = tables, None, {}
-        live = (route for table in tables for route in islice(table, ROUTES_MAX) if route.is_live(now))
+        live = (route for table in tables for route in islice(table, ROUTES_MAX) if is_live(route.lifetime, now))
         for number, route in enumerate(live, 1):
             if number % SLICE_ROUTES == 0:
                 time.sleep(PAUSE_SECONDS)

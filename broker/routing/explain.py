@@ -48,7 +48,7 @@ from broker.routing.decide import (
     score,
     wanted_instance,
 )
-from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route
+from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route, is_live
 from broker.security.grants import Grants, Permission, PermissionRuling
 from broker.security.principal import PUBLIC, Who
 
@@ -414,7 +414,7 @@ class _PassDescriber:
 
     def _expired(self, route: Route) -> str:
         """Instant at which a route expired; empty while it is live."""
-        if route.lifetime is None or route.is_live(self._table.now):
+        if route.lifetime is None or is_live(route.lifetime, self._table.now):
             return ""
         return f"expired at {route.lifetime:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -548,7 +548,7 @@ def hints_for(last: Pass, near: Mapping[str, str], table: str) -> Iterator[str]:
     if decision.disposition is Disposition.FORWARDED or decision.database is not None:
         return
     considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
-    expired = (route for route in considered if not route.is_live(last.table.now))
+    expired = (route for route in considered if not is_live(route.lifetime, last.table.now))
     for route in islice(expired, EXPIRED_SHOWN):
         statement = f"ALTER ROUTE {bracketed(route.name)} WITH LIFETIME = SECONDS;"
         yield f"route {route.name} has expired; to bring it back, {to_run(statement, database=table)}"

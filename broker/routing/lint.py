@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted
-from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route
+from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route, is_live
 
 
 class Lint(StrEnum):
@@ -90,7 +90,7 @@ def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msd
     groups: dict[_Key, list[Route]] = {}
     instances: dict[str, int] = {}
     for route in routes:
-        if not route.is_live(now):
+        if not is_live(route.lifetime, now):
             yield _expired(route)
             continue
         service, instance = key = (route.remote_service_name, route.broker_instance)

@@ -1,10 +1,10 @@
 """
 A route, and every rule about what a route may say.
 
-`RouteProperties` is what a statement says, as text and numbers; `Route` is what a table holds. The only way from one
-to the other is `check_route`, so a rule is written once and holds for CREATE, for the merged result of ALTER and for
-rows read back from a store. A broken rule is a `PropertyError` with the original's message number and the names of
-the properties it is about; it has no position in the text; the caller, which has the statement, adds it.
+`RouteProperties` is what a statement says, as text and numbers; `Route` is what a table holds; `RouteRow` is what is
+stored. `create_route` and `alter_route` lead from the first to the second by the same rules: those of each property,
+then those of the whole. A broken rule is a `PropertyError` with the original's message number and the names of the
+properties it is about; it has no position in the text; the caller, which has the statement, adds it.
 
 Three shapes of route pass the rules: full (service and broker instance, mirror optional), by name only, and last
 resort (neither). No clock is read: a LIFETIME becomes an instant with the `now` it is given.
@@ -18,11 +18,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
-from msgspec import Struct
-from msgspec.structs import asdict, force_setattr, replace
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr, replace
 
 from broker.errors import StatementError
 from broker.protocol.layout import NAME_MAX_BYTES
@@ -38,10 +38,9 @@ LIFETIME_RANGE = (1, 2**31 - 1)  # seconds; the column is a signed 32-bit intege
 WEIGHT_RANGE = (1, 1000)  # our extension; wide enough for any real ratio of machines
 DEFAULT_WEIGHT = 1
 
-# As stored: name, service name, broker instance (16 bytes), instant of expiry (UTC seconds), the two addresses, weight.
-RouteRow: TypeAlias = tuple[str, str | None, bytes | None, float | None, str, str | None, int]
 Identity: TypeAlias = tuple[UUID | None, str | None, NetworkAddress | Keyword, NetworkAddress | None]
 
+_LATEST = 253_402_300_799.0  # the end of the year 9999, the last that Python knows
 _GUID = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\})", re.ASCII | re.IGNORECASE)
 
 
@@ -133,99 +132,81 @@ class Route(Struct, frozen=True):
         # equal addresses: another program has stored the row
         return None if address == mirror else MirroredPair(service, instance, address, mirror)
 
-    def is_live(self, now: datetime) -> bool:
-        """Whether the route takes part in matching at this UTC instant (R1.4)."""
-        return self.lifetime is None or now < self.lifetime
-
 
 # The first route of every new database and of msdb (R1.3).
 AUTO_CREATED_LOCAL = Route("AutoCreatedLocal", LOCAL)
 
 address_of = lru_cache(maxsize=4096)(parse_address)
 
-
-def row_of(route: Route) -> RouteRow:
-    """A route as it is stored."""
-    return (
-        route.name,
-        route.remote_service_name,
-        None if route.broker_instance is None else route.broker_instance.bytes,
-        None if route.lifetime is None else route.lifetime.timestamp(),
-        route.address_text,
-        route.mirror_address_text,
-        route.weight,
-    )
+_Instant = TypeVar("_Instant", float, datetime)
 
 
-def route_of(row: RouteRow) -> Route:
+def is_live(lifetime: _Instant | None, now: _Instant) -> bool:
+    """Whether a route with this lifetime takes part in matching now; both UTC (R1.4)."""
+    return lifetime is None or now < lifetime
+
+
+class RouteRow(NamedTuple):
+    """A route as it is stored; the fields are the columns, and `lifetime` UTC seconds."""
+
+    name: str
+    remote_service_name: str | None
+    broker_instance: Annotated[bytes, Meta(min_length=16, max_length=16)] | None
+    lifetime: Annotated[float, Meta(ge=0.0, le=_LATEST)] | None
+    address: str
+    mirror_address: str | None
+    weight: Annotated[int, Meta(ge=WEIGHT_RANGE[0], le=WEIGHT_RANGE[1])]
+
+    @classmethod
+    def of(cls, route: Route) -> RouteRow:
+        """A route as it is stored."""
+        return cls(
+            route.name,
+            route.remote_service_name,
+            None if route.broker_instance is None else route.broker_instance.bytes,
+            None if route.lifetime is None else route.lifetime.timestamp(),
+            route.address_text,
+            route.mirror_address_text,
+            route.weight,
+        )
+
+    @property
+    def route(self) -> Route:
+        """
+        The route that was stored; it was checked on its way in.
+
+        Raises:
+            ValueError: another program has written something that is not an address.
+        """
+        name, service, instance, lifetime, address, mirror, weight = self
+        mirror_address = None if mirror is None else address_of(mirror)
+        if isinstance(mirror_address, Keyword):
+            raise ValueError(f"{mirror!r} is not a mirror address")  # noqa: TRY004 - the text is wrong, not its type
+        return Route(
+            name,
+            address_of(address),
+            service,
+            None if instance is None else UUID(bytes=instance),
+            None if lifetime is None else datetime.fromtimestamp(lifetime, UTC),
+            mirror_address,
+            weight,
+            address,
+            mirror,
+        )
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether the addresses, which another program may have written, are valid."""
+        try:
+            address_of(self.address)
+            return self.mirror_address is None or isinstance(address_of(self.mirror_address), NetworkAddress)
+        except ValueError:
+            return False
+
+
+def create_route(name: str, properties: RouteProperties, *, now: datetime | None = None) -> Route:
     """
-    A route that was stored; it passed `check_route` on its way in.
-
-    Raises:
-        ValueError: another program has written something that is not an address.
-    """
-    name, service, instance, lifetime, address, mirror, weight = row
-    mirror_address = None if mirror is None else address_of(mirror)
-    if isinstance(mirror_address, Keyword):
-        raise ValueError(f"{mirror!r} is not a mirror address")  # noqa: TRY004 - the text is wrong, not its type
-    return Route(
-        name,
-        address_of(address),
-        service,
-        None if instance is None else UUID(bytes=instance),
-        None if lifetime is None else datetime.fromtimestamp(lifetime, UTC),
-        mirror_address,
-        weight,
-        address,
-        mirror,
-    )
-
-
-def has_addresses(row: RouteRow) -> bool:
-    """Whether a row, which another program may have written, has valid addresses."""
-    _, _, _, _, address, mirror, _ = row
-    try:
-        address_of(address)
-        return mirror is None or isinstance(address_of(mirror), NetworkAddress)
-    except ValueError:
-        return False
-
-
-def create_route(name: str, properties: RouteProperties, *, now: datetime) -> Route:
-    """
-    The route that CREATE ROUTE makes at this UTC instant.
-
-    Raises:
-        PropertyError: as `check_route`.
-    """
-    return _checked(name, properties, now)
-
-
-def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> Route:
-    """
-    The route after ALTER ROUTE: only what is named changes, and the whole must still be a legal route.
-
-    Raises:
-        PropertyError: as `check_route`; it may name a property that the statement did not.
-    """
-    before = RouteProperties(
-        service_name=route.remote_service_name,
-        broker_instance=None if route.broker_instance is None else str(route.broker_instance),
-        address=route.address_text,
-        mirror_address=route.mirror_address_text,
-        weight=route.weight,
-    )
-    named = {name: value for name, value in asdict(properties).items() if value is not None}
-    altered = _checked(route.name, replace(before, **named), now)
-    return altered if properties.lifetime is not None else replace(altered, lifetime=route.lifetime)
-
-
-def check_route(name: str, properties: RouteProperties) -> Route:
-    """
-    Hold properties against every rule: first each by itself, then their combinations.
-
-    Returns:
-        The route they describe, without its expiry instant, which only `create_route` and `alter_route` can know.
+    The route that CREATE ROUTE makes at this UTC instant; without an instant it has no lifetime.
 
     Raises:
         PropertyError:
@@ -236,27 +217,49 @@ def check_route(name: str, properties: RouteProperties) -> Route:
             9744 not an address; 9745 TRANSPORT with a service name; 9746 LIFETIME out of range;
             9747 address and mirror are the same.
     """
-    return _checked(name, properties, None)
+    if properties.address is None:
+        raise PropertyError(102, "a route needs ADDRESS", properties=("ADDRESS",))
+    return _checked(Route(name, **_fields(properties, now)))
 
 
-def _checked(name: str, properties: RouteProperties, now: datetime | None) -> Route:
-    route = Route(
-        name,
-        remote_service_name=_service_name(properties.service_name),
-        broker_instance=_broker_instance(properties.broker_instance),
-        address=_address("ADDRESS", properties.address),
-        mirror_address=_mirror_address(properties.mirror_address),
-        weight=_weight(properties.weight),
-        lifetime=_expiry(properties.lifetime, now),
-        address_text=_address_text(properties.address),
-        mirror_address_text=properties.mirror_address,
-    )
+def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> Route:
+    """
+    The route after ALTER ROUTE: only what is named changes, and the whole must still be a legal route.
+
+    Raises:
+        PropertyError: as `create_route`; it may name a property that the statement did not.
+    """
+    return _checked(replace(route, **_fields(properties, now)))
+
+
+def _checked(route: Route) -> Route:
+    """The same route, when what it says together is legal."""
     _check_names(route)
     _check_mirror(route)
     return route
 
 
 # --- each property by itself ---
+
+
+def _fields(properties: RouteProperties, now: datetime | None) -> dict[str, Any]:
+    """The fields of a route that these properties name, each held against its rules."""
+    fields: dict[str, Any] = {}
+    if properties.service_name is not None:
+        fields["remote_service_name"] = _service_name(properties.service_name)
+    if properties.broker_instance is not None:
+        fields["broker_instance"] = _broker_instance(properties.broker_instance)
+    if properties.address is not None:
+        address = fields["address"] = _address("ADDRESS", properties.address)
+        fields["address_text"] = str(address) if isinstance(address, Keyword) else properties.address
+    if properties.mirror_address is not None:
+        fields["mirror_address"] = _mirror_address(properties.mirror_address)
+        fields["mirror_address_text"] = properties.mirror_address
+    if properties.weight is not None:
+        fields["weight"] = _weight(properties.weight)
+    if properties.lifetime is not None:
+        fields["lifetime"] = _expiry(properties.lifetime, now)
+    return fields
 
 
 def _check_text(name: str, value: str) -> None:
@@ -267,9 +270,7 @@ def _check_text(name: str, value: str) -> None:
         raise PropertyError(9660, problem, properties=(name,))
 
 
-def _service_name(value: str | None) -> str | None:
-    if value is None:
-        return None
+def _service_name(value: str) -> str:
     _check_text("SERVICE_NAME", value)
     try:
         size = len(value.encode())
@@ -282,9 +283,7 @@ def _service_name(value: str | None) -> str | None:
     return value
 
 
-def _broker_instance(value: str | None) -> UUID | None:
-    if value is None:
-        return None
+def _broker_instance(value: str) -> UUID:
     _check_text("BROKER_INSTANCE", value)
     if _GUID.fullmatch(value) is None:
         problem = f"BROKER_INSTANCE {value!r} is not a GUID such as '5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11'"
@@ -296,9 +295,7 @@ def _broker_instance(value: str | None) -> UUID | None:
     return instance
 
 
-def _address(name: str, value: str | None) -> NetworkAddress | Keyword:
-    if value is None:
-        raise PropertyError(102, f"a route needs {name}", properties=(name,))
+def _address(name: str, value: str) -> NetworkAddress | Keyword:
     _check_text(name, value)
     try:
         return address_of(value)
@@ -306,9 +303,7 @@ def _address(name: str, value: str | None) -> NetworkAddress | Keyword:
         raise PropertyError(9744, f"{name} is not a valid address: {error}", properties=(name,)) from None
 
 
-def _mirror_address(value: str | None) -> NetworkAddress | None:
-    if value is None:
-        return None
+def _mirror_address(value: str) -> NetworkAddress:
     address = _address("MIRROR_ADDRESS", value)
     if isinstance(address, Keyword):
         problem = f"MIRROR_ADDRESS must be a network address, not {address}"
@@ -316,25 +311,15 @@ def _mirror_address(value: str | None) -> NetworkAddress | None:
     return address
 
 
-def _address_text(value: str | None) -> str:
-    """Return the text that the catalogue echoes: as written, with keywords in upper case."""
-    text = value or ""
-    return text.upper() if text.upper() in Keyword.__members__ else text
-
-
-def _weight(value: int | None) -> int:
-    if value is None:
-        return DEFAULT_WEIGHT
+def _weight(value: int) -> int:
     low, high = WEIGHT_RANGE
     if not low <= value <= high:
         raise PropertyError(1080, f"WEIGHT {value} is not between {low} and {high}", properties=("WEIGHT",))
     return value
 
 
-def _expiry(lifetime: int | None, now: datetime | None) -> datetime | None:
+def _expiry(lifetime: int, now: datetime | None) -> datetime | None:
     """The instant at which the route expires, when one can be known."""
-    if lifetime is None:
-        return None
     low, high = LIFETIME_RANGE
     if not low <= lifetime <= high:
         problem = f"LIFETIME {lifetime} is not between {low} and {high} seconds"

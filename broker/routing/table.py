@@ -29,7 +29,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 from broker.routing.address import NetworkAddress
-from broker.routing.route import Route, RouteRow, address_of, route_of, row_of
+from broker.routing.route import Route, RouteRow, address_of, is_live
 
 FOLD_FRACTION = 8  # changes are folded in when they are more than this part of the whole
 FOLD_MIN = 64  # below it folding gains nothing
@@ -86,13 +86,13 @@ class RouteTable:
     def routes(self, service: str | None, instance: bytes | None = None) -> tuple[Route, ...]:
         """The live routes with exactly this service name and broker instance; None = those that leave it open."""
         rows = self._rows(service, instance)
-        return tuple([_unpacked(service, row) for row in rows if self._is_live(row)])
+        return tuple([_unpacked(service, row) for row in rows if is_live(row.lifetime, self._now)])
 
     def lone(self, service: str) -> Route | None:
         """The only route to a service, when it is live and names neither a broker instance nor a mirror."""
         group = self._groups.get(service)
         rows = _unpack(group) if isinstance(group, bytes) else []
-        if len(rows) != 1 or not self._is_live(rows[0]):
+        if len(rows) != 1 or not is_live(rows[0].lifetime, self._now):
             return None
         route = _unpacked(service, rows[0])
         return route if route.broker_instance is None and route.mirror_address is None else None
@@ -101,8 +101,8 @@ class RouteTable:
         """The broker instances that have live routes to a service, each with the weight of its heaviest."""
         weights: dict[bytes, int] = {}
         for row in self._all_rows(service):
-            instance = row.instance
-            if instance is not None and self._is_live(row):
+            instance = row.broker_instance
+            if instance is not None and is_live(row.lifetime, self._now):
                 weights[instance] = max(row.weight, weights.get(instance, 0))
         return weights
 
@@ -155,20 +155,20 @@ class RouteTable:
         """
         count = self.count
         gone: dict[str | None, dict[bytes | None, set[str]]] = {}
-        come: dict[str | None, dict[bytes | None, dict[str, _Packed]]] = {}
+        come: dict[str | None, dict[bytes | None, dict[str, RouteRow]]] = {}
         ended: list[_Expiry] = []
         begun: list[_Expiry] = []
         for old, new in changes:
             if old is not None:
-                was = _packed(row_of(old))
+                was = RouteRow.of(old)
                 if was.lifetime is not None:
                     ended.append((was.lifetime, old.remote_service_name or ""))
-                gone.setdefault(old.remote_service_name, {}).setdefault(was.instance, set()).add(was.name)
-                come.get(old.remote_service_name, {}).get(was.instance, {}).pop(was.name, None)
+                gone.setdefault(old.remote_service_name, {}).setdefault(was.broker_instance, set()).add(was.name)
+                come.get(old.remote_service_name, {}).get(was.broker_instance, {}).pop(was.name, None)
                 count -= 1
             if new is not None:
-                row = _packed(row_of(new))
-                come.setdefault(new.remote_service_name, {}).setdefault(row.instance, {})[row.name] = row
+                row = RouteRow.of(new)
+                come.setdefault(new.remote_service_name, {}).setdefault(row.broker_instance, {})[row.name] = row
                 count += 1
                 if row.lifetime is not None:
                     begun.append((row.lifetime, new.remote_service_name or ""))
@@ -178,16 +178,16 @@ class RouteTable:
         }
         return RouteTable(self._groups.changed(groups), self._changed_expiries(ended, begun), count=count, now=self.now)
 
-    def _rows(self, service: str | None, instance: bytes | None) -> list[_Packed]:
+    def _rows(self, service: str | None, instance: bytes | None) -> list[RouteRow]:
         group = self._groups.get(service)
         if group is None:
             return []
         if isinstance(group, bytes):
-            return [row for row in _unpack(group) if row.instance == instance]
+            return [row for row in _unpack(group) if row.broker_instance == instance]
         packed = group.get(_ANY if instance is None else instance)
         return [] if packed is None else _unpack(packed)
 
-    def _all_rows(self, service: str | None) -> Iterator[_Packed]:
+    def _all_rows(self, service: str | None) -> Iterator[RouteRow]:
         group = self._groups.get(service)
         if isinstance(group, bytes):
             yield from _unpack(group)
@@ -195,19 +195,15 @@ class RouteTable:
             for _, packed in group:
                 yield from _unpack(packed)
 
-    def _is_live(self, row: _Packed) -> bool:
-        lifetime = row.lifetime
-        return lifetime is None or self._now < lifetime
-
     def _changed_group(
         self,
         service: str | None,
         gone: dict[bytes | None, set[str]],
-        come: dict[bytes | None, dict[str, _Packed]],
+        come: dict[bytes | None, dict[str, RouteRow]],
     ) -> _Group | None:
         """The routes of one service after a change; None when there are none left."""
 
-        def changed(instance: bytes | None) -> list[_Packed]:
+        def changed(instance: bytes | None) -> list[RouteRow]:
             without = gone.get(instance, set()) | come.get(instance, {}).keys()
             kept = [row for row in self._rows(service, instance) if row.name not in without]
             return [*kept, *come.get(instance, {}).values()]
@@ -217,7 +213,7 @@ class RouteTable:
             touched = gone.keys() | come.keys()
             group = group.changed({instance or _ANY: _pack(changed(instance)) for instance in touched})
             return None if next(iter(group), None) is None else group
-        others = {row.instance for row in self._all_rows(service)}
+        others = {row.broker_instance for row in self._all_rows(service)}
         return _group([row for instance in others | gone.keys() | come.keys() for row in changed(instance)])
 
     def _changed_expiries(self, ended: list[_Expiry], begun: list[_Expiry]) -> list[_Expiry]:
@@ -245,7 +241,7 @@ class RouteTable:
 
 def build_table(routes: Iterable[Route], *, now: datetime) -> RouteTable:
     """The table of these routes at this UTC instant."""
-    return table_of_rows(sorted((row_of(route) for route in routes), key=_by_service), now=now)
+    return table_of_rows(sorted(map(RouteRow.of, routes), key=_by_service), now=now)
 
 
 def table_of_rows(rows: Iterable[RouteRow], *, now: datetime) -> RouteTable:
@@ -257,61 +253,46 @@ def table_of_rows(rows: Iterable[RouteRow], *, now: datetime) -> RouteTable:
     groups: dict[str | None, _Group] = {}
     expiries: list[_Expiry] = []
     count = 0
-    for service, some in groupby(rows, key=itemgetter(1)):
-        packed = [_packed(row) for row in some]
+    for service, some in groupby(rows, key=attrgetter("remote_service_name")):
+        same = list(some)
         assert service not in groups, f"the routes to {service!r} do not stand together"
-        count += len(packed)
-        expiries.extend((row.lifetime, service or "") for row in packed if row.lifetime is not None)
-        group = _group(packed)
+        count += len(same)
+        expiries.extend((row.lifetime, service or "") for row in same if row.lifetime is not None)
+        group = _group(same)
         assert group is not None
         groups[service] = group
     return RouteTable(Layered(groups), sorted(expiries), count=count, now=now)
 
 
-def _group(rows: list[_Packed]) -> _Group | None:
+def _group(rows: list[RouteRow]) -> _Group | None:
     """The routes of one service."""
     if len(rows) <= SMALL:
         return _pack(rows)
-    by_instance: dict[bytes, list[_Packed]] = {}
+    by_instance: dict[bytes, list[RouteRow]] = {}
     for row in rows:
-        by_instance.setdefault(row.instance or _ANY, []).append(row)
-    return Layered({instance: _encode(_in_order(some)) for instance, some in by_instance.items()})
+        by_instance.setdefault(row.broker_instance or _ANY, []).append(row)
+    return Layered({instance: _encoded(some) for instance, some in by_instance.items()})
 
 
-def _pack(rows: list[_Packed]) -> bytes | None:
-    return _encode(_in_order(rows)) if rows else None
+def _pack(rows: list[RouteRow]) -> bytes | None:
+    return _encoded(rows) if rows else None
 
 
-def _in_order(rows: list[_Packed]) -> list[_Packed]:
-    return sorted(rows, key=attrgetter("name"))
+def _encoded(rows: list[RouteRow]) -> bytes:
+    """Routes in the order of their names, without the name of their service."""
+    return _encode([RouteRow(row.name, None, *row[2:]) for row in sorted(rows, key=attrgetter("name"))])
 
 
-def _packed(row: RouteRow) -> _Packed:
-    name, _, instance, lifetime, address, mirror_address, weight = row
-    return _Packed(name, instance, lifetime, address, mirror_address, weight)
-
-
-def _unpacked(service: str | None, row: _Packed) -> Route:
-    return route_of((row.name, service, row.instance, row.lifetime, row.address, row.mirror_address, row.weight))
+def _unpacked(service: str | None, row: RouteRow) -> Route:
+    return RouteRow(row.name, service, *row[2:]).route
 
 
 def _by_service(row: RouteRow) -> tuple[bool, str]:
-    return row[1] is not None, row[1] or ""
-
-
-class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A stored route without its service name."""
-
-    name: str
-    instance: bytes | None
-    lifetime: float | None
-    address: str
-    mirror_address: str | None
-    weight: int
+    return row.remote_service_name is not None, row.remote_service_name or ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[_Packed]).decode
+_unpack = msgspec.msgpack.Decoder(list[RouteRow]).decode
 
 
 class Layered(Generic[K, V]):

@@ -20,7 +20,7 @@ from broker.ddl.parser import parse_script
 from broker.ddl.statements import CreateRoute, Statement, blaming
 from broker.dialog.route_requests import Inquiry
 from broker.errors import StatementError
-from broker.routing.route import check_route
+from broker.routing.route import create_route
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ class RouteFile:
                 if statement.properties.lifetime is None:
                     properties = replace(statement.properties, lifetime=self._lifetime)
                     statement = structs.replace(statement, properties=properties)  # noqa: PLW2901
-                check_route(statement.name, statement.properties)
+                create_route(statement.name, statement.properties)
             routes.append(statement)
         return routes
 
@@ -101,5 +101,5 @@ def _by_service(routes: Iterable[CreateRoute]) -> dict[str, list[CreateRoute]]:
 
 def _serves(route: CreateRoute, inquiry: Inquiry) -> bool:
     """Whether a dialog that named this broker instance, or none, would match the route."""
-    named = check_route(route.name, route.properties).broker_instance
+    named = create_route(route.name, route.properties).broker_instance
     return inquiry.broker_instance is None or named in (None, inquiry.broker_instance)

@@ -21,7 +21,7 @@ from broker.errors import DdlSyntaxError, SettingsError, StatementError, StoreUn
 from broker.observe import query
 from broker.observe import views as view
 from broker.observe.query import SystemViews
-from broker.routing.route import PropertyError, check_route
+from broker.routing.route import PropertyError, create_route
 from broker.store.sqlite.database import open_store
 from tests.fuzz.target import KIB, Target
 
@@ -60,7 +60,7 @@ def _script(data: bytes) -> None:
         assert [outcome] == parse_script(render_statement(outcome))
         if isinstance(outcome, CreateRoute):
             try:
-                check_route(outcome.name, outcome.properties)
+                create_route(outcome.name, outcome.properties)
             except PropertyError as error:
                 assert error.properties  # noqa: PT017 - a route that is refused and one that is not are both right
 

@@ -10,7 +10,7 @@ from broker.ddl.parser import parse_script
 from broker.ddl.render import render_statement
 from broker.ddl.statements import ANY, ContractType, DatabaseOption, PriorityProperties, QueueName, Statement
 from broker.routing.address import TRANSPORT, NetworkAddress
-from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, check_route
+from broker.routing.route import BROKER_CONFIGURATION, PropertyError, RouteProperties, create_route
 from broker.security.grants import Permission
 from broker.security.principal import PrincipalError, parse_principal
 
@@ -130,7 +130,7 @@ def test_route_that_passes_the_rules_has_one_of_the_three_shapes(given_propertie
     """Full, with or without a mirror; by name only; last resort. What is refused blames properties by name."""
     shapes = {(True, True, True), (True, True, False), (True, False, False), (False, False, False)}
     try:
-        route = check_route("r", given_properties)
+        route = create_route("r", given_properties)
     except PropertyError as error:
         blamed = set(error.properties)
     else:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from broker.errors import StoreUnavailableError
 from broker.files import reported
-from broker.routing.route import AUTO_CREATED_LOCAL, row_of
+from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite.metadata import put_routes
 from broker.store.sqlite.migration import make_tables, migrate
 from broker.store.sqlite.role_file import lost
@@ -272,7 +272,7 @@ def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
         "INSERT INTO broker_database (id, schema_version, broker_instance, create_date) VALUES (1, ?, ?, ?)",
         (SCHEMA_VERSION, instance.bytes, time.time()),
     )
-    put_routes(db, [row_of(AUTO_CREATED_LOCAL)])
+    put_routes(db, [RouteRow.of(AUTO_CREATED_LOCAL)])
 
 
 class FileWatch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from broker.conversation.message_types import DEFAULT, SentBy, Validation
 from broker.routing.route import RouteRow
@@ -22,6 +22,9 @@ from broker.store.sqlite.failure import READY, UNCONFIRMED
 
 FIRST_ID = 65536  # of what statements make; lower ones are built in, as in the original
 DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
+
+StoredRow: TypeAlias = tuple[Any, ...]
+"""A `RouteRow`, unless another program has written something else."""
 
 
 class QueueRow(NamedTuple):
@@ -276,18 +279,18 @@ def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
 
 # --- routes ---
 
-_ROUTE_COLUMNS = "remote_service_name, broker_instance, lifetime, address, mirror_address, weight"
+_ROUTE_COLUMNS = ", ".join(RouteRow._fields[1:])
 _ROUTES = f"SELECT name, {_ROUTE_COLUMNS} FROM broker_route"  # noqa: S608 - the columns above
 
 
-def routes(db: sqlite3.Connection) -> Iterator[RouteRow]:
+def routes(db: sqlite3.Connection) -> Iterator[StoredRow]:
     """All routes as stored, expired ones included; those of one service are adjacent."""
     return db.execute(f"{_ROUTES} ORDER BY remote_service_name")
 
 
-def find_route(db: sqlite3.Connection, name: str) -> RouteRow | None:
+def find_route(db: sqlite3.Connection, name: str) -> StoredRow | None:
     """The route of this name."""
-    row: RouteRow | None = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
+    row: StoredRow | None = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
     return row
 
 

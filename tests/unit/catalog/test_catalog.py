@@ -27,7 +27,7 @@ from broker.catalog.catalog import (
 )
 from broker.errors import StatementError
 from broker.routing.address import NetworkAddress
-from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, create_route, row_of
+from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, RouteRow, create_route
 from broker.routing.table import build_table
 from broker.store.sqlite import metadata
 from broker.store.sqlite.database import open_store
@@ -183,7 +183,7 @@ def test_row_that_is_no_route_is_left_out_with_a_warning(place: int, values: lis
 
 
 def test_rows_keep_their_order_through_chunks() -> None:
-    rows = [row_of(Route(str(number), NetworkAddress("a"))) for number in range(2 * CHUNK_ROWS + 1)]
+    rows = [RouteRow.of(Route(str(number), NetworkAddress("a"))) for number in range(2 * CHUNK_ROWS + 1)]
 
     assert list(sound_rows(iter(rows), database="orders")) == rows
     assert ("7", None) == ((found := stored_route(rows[7])) and found.name, stored_route(None))

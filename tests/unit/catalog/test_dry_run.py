@@ -16,7 +16,7 @@ from broker.catalog.dry_run import MISTAKES_MAX, DryRun, dry_run
 from broker.config.settings import Settings
 from broker.daemon.instance import serve
 from broker.routing.address import LOCAL
-from broker.routing.route import Route, row_of
+from broker.routing.route import Route, RouteRow
 from broker.store.sqlite import database, metadata
 from broker.store.sqlite.transaction import open_watch
 
@@ -119,7 +119,7 @@ def test_what_statements_make_may_be_dropped_and_made_again(run: Run) -> None:
 def test_scripts_run_over_what_the_file_holds(run: Run, tmp_path: Path) -> None:
     with closing(database.open_store(tmp_path / "a.db", broker_instance=INSTANCE)) as db:
         metadata.put_queue(db, "Q", is_receive_enabled=True)
-        metadata.put_routes(db, [row_of(Route("Old", LOCAL))])
+        metadata.put_routes(db, [RouteRow.of(Route("Old", LOCAL))])
 
     one = run(a="CREATE SERVICE S ON QUEUE Q;\nDROP ROUTE AutoCreatedLocal;\n").databases["a"]
 
@@ -174,7 +174,7 @@ async def test_scripts_come_to_what_the_daemon_makes_of_them(run: Run, tmp_path:
             pass
         for name, one in found.databases.items():
             with closing(open_watch(tmp_path / f"{name}.db")) as db:
-                assert {row_of(route) for route in one.routes.values()} == set(metadata.routes(db))
+                assert {RouteRow.of(route) for route in one.routes.values()} == set(metadata.routes(db))
                 assert (one.rows.queues, one.rows.services) == (metadata.queues(db), metadata.services(db))
 
 

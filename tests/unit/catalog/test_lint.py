@@ -17,7 +17,7 @@ from broker.catalog.lint import differing_names, survey
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.routing.address import parse_address
-from broker.routing.route import Route, row_of
+from broker.routing.route import Route, RouteRow
 from broker.store.sqlite import database, metadata
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -260,7 +260,7 @@ def test_several_ways_to_one_target_are_cleared_for_their_database_alone(concern
 def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: Path) -> None:
     with closing(database.open_store(tmp_path / "a.db")) as db:
         old = Route("Old", parse_address("tcp://x"), "T", lifetime=datetime(2025, 2, 1, tzinfo=UTC))
-        metadata.put_routes(db, [row_of(old)])
+        metadata.put_routes(db, [RouteRow.of(old)])
 
     (told,) = lines(concerns(), tmp_path)
 

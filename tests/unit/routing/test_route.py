@@ -16,8 +16,8 @@ from broker.routing.route import (
     Route,
     RouteProperties,
     alter_route,
-    check_route,
     create_route,
+    is_live,
 )
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -75,7 +75,7 @@ def test_broken_rule_has_its_number_and_names_its_property(
     number: int, blamed: str, properties: RouteProperties
 ) -> None:
     with pytest.raises(PropertyError) as caught:
-        check_route("r", properties)
+        create_route("r", properties)
 
     assert (number, blamed) == (caught.value.number, caught.value.properties[0])
     assert any(name in caught.value.problem for name in caught.value.properties)
@@ -103,7 +103,7 @@ def test_broken_rule_has_its_number_and_names_its_property(
     ],
 )
 def test_legal_properties_make_a_route(properties: RouteProperties) -> None:
-    route = check_route("r", properties)
+    route = create_route("r", properties)
 
     assert properties.service_name == route.remote_service_name
     assert (properties.weight or 1) == route.weight
@@ -192,7 +192,7 @@ def test_alter_is_refused_when_the_merged_route_breaks_a_rule(
 def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> None:  # noqa: FBT001
     route = create_route("r", replace(BY_NAME, lifetime=60), now=NOW)
 
-    assert expected is route.is_live(NOW + timedelta(seconds=60 + offset))
+    assert expected is is_live(route.lifetime, NOW + timedelta(seconds=60 + offset))
 
 
 def test_routes_that_differ_in_spelling_name_weight_and_lifetime_are_identical() -> None:
@@ -224,4 +224,4 @@ def test_routes_that_differ_in_what_matters_are_not_identical(change: RoutePrope
 def test_auto_created_local_is_a_last_resort_that_never_expires() -> None:
     expected = (None, None, LOCAL, None)
     assert expected == AUTO_CREATED_LOCAL.identity
-    assert AUTO_CREATED_LOCAL.is_live(NOW)
+    assert is_live(AUTO_CREATED_LOCAL.lifetime, NOW)

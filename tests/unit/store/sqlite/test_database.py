@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from broker.errors import StoreUnavailableError
-from broker.routing.route import AUTO_CREATED_LOCAL, row_of
+from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite import database
 from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store, origin
 from broker.store.sqlite.metadata import drop, put_queue, queues, routes
@@ -54,7 +54,7 @@ def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path, *
         assert has_schema(db)
         assert INSTANCE.bytes == broker_instance(db)
         assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
-        assert list(routes(db)) == [row_of(AUTO_CREATED_LOCAL)]
+        assert list(routes(db)) == [RouteRow.of(AUTO_CREATED_LOCAL)]
         if is_used:
             assert db.execute("SELECT id FROM orders").fetchall() == [(7,)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.route import AUTO_CREATED_LOCAL, Route, row_of
+from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteRow
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
 from broker.store.sqlite import metadata as permission
@@ -117,21 +117,21 @@ ROUTES = [
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.address_text)
 def test_route_comes_back_as_put(db: sqlite3.Connection, route: Route) -> None:
-    put_routes(db, [row_of(route)])
+    put_routes(db, [RouteRow.of(route)])
 
-    assert row_of(route) in set(routes(db))
-    assert row_of(route) == find_route(db, route.name)
+    assert RouteRow.of(route) in set(routes(db))
+    assert RouteRow.of(route) == find_route(db, route.name)
     number = db.execute("SELECT max(route_id) FROM broker_route").fetchone()
     again = Route(route.name, LOCAL, "another")
-    put_routes(db, [row_of(again)])
-    assert (number, row_of(again)) == (
+    put_routes(db, [RouteRow.of(again)])
+    assert (number, RouteRow.of(again)) == (
         db.execute("SELECT max(route_id) FROM broker_route").fetchone(),
         find_route(db, route.name),
     )
 
 
 def test_routes_of_one_service_stand_together(db: sqlite3.Connection) -> None:
-    put_routes(db, [row_of(Route(f"r{number}", LOCAL, "ABC"[number % 3])) for number in range(9)])
+    put_routes(db, [RouteRow.of(Route(f"r{number}", LOCAL, "ABC"[number % 3])) for number in range(9)])
 
     services = [row[1] for row in routes(db)]
 
