@@ -35,16 +35,7 @@ from broker.config.reload_diff import Difference
 from broker.config.settings import Settings
 from broker.config.values import ListenAddress
 from broker.daemon.databases import Databases
-from broker.daemon.reload import (
-    BoundListener,
-    Ready,
-    drain_bounds,
-    make_ready,
-    open_journal,
-    pass_limits,
-    peer_limits,
-    timeouts_of,
-)
+from broker.daemon.reload import BoundListener, Ready, make_ready, open_journal, pass_limits
 from broker.dialog.endpoint import Endpoint, EndpointTotals
 from broker.dialog.status import PathProblem
 from broker.forwarding.entry import FrameOrigin
@@ -56,7 +47,7 @@ from broker.net.drain import Drain, DrainRemainder
 from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers, Tuning, largest_frame, refresh_narrow
+from broker.net.peers import DeferredWork, Peers, largest_frame, refresh_narrow
 from broker.net.tls import Security
 from broker.observe.instance import LoopLag
 from broker.observe.logs import reconfigure_logging
@@ -100,7 +91,7 @@ class Instance:
         self.stopping = asyncio.Event()
         self.bound: list[BoundListener] = []
         self.lag = LoopLag()
-        self.drain = Drain(InstanceLeaver(self), lambda: drain_bounds(self.settings))
+        self.drain = Drain(InstanceLeaver(self), lambda: self.settings.drain)
         self.supervision = Supervision()
         self.databases = Databases(
             settings,
@@ -223,12 +214,11 @@ class Instance:
         )
         self.peers = Peers(
             hello,
-            timeouts_of(self.settings),
+            self.settings,
             on_rejected=self._on_rejected,
             on_capacity=self._on_capacity,
             answer_probe=self.databases.answer_probe,
             security=self.certificates.security,
-            limits=peer_limits(self.settings),
             supervision=self.supervision,
         )
         self.mirrors = Mirrors(self.peers, self.databases.answer_probe, on_capacity=self._on_capacity)
@@ -301,10 +291,7 @@ class Instance:
             listener.start()
         if ready.security is not None:
             self.certificates.use(settings, ready.security)
-        heartbeat_ms = int(settings.endpoint.heartbeat * 1000)
-        timeouts, limits = timeouts_of(settings), peer_limits(settings)
-        tuning = Tuning(settings.endpoint.max_frame, heartbeat_ms, self._addresses(), timeouts, limits)
-        self.peers.apply(tuning, self.certificates.security)
+        self.peers.apply(settings, self._addresses(), self.certificates.security)
         if self.own() != own:
             self.forwarder.add_own_addresses(self.own(), self._loop.time(), *(own - self.own()))
         self.databases.use(settings)

@@ -30,9 +30,7 @@ from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.kernels import KERNEL_VARIABLE
 from broker.forwarding.pool import Limits
 from broker.net.certificates import security_of
-from broker.net.drain import DrainBounds
 from broker.net.listener import Listener
-from broker.net.quotas import PeerLimits, Timeouts
 from broker.net.tls import Security
 from broker.security.session import DialogCredentials
 
@@ -48,11 +46,6 @@ _IDENTITY = frozenset({"certificate", "private_key", "peers"})
 # --- settings of the parts -----------------------------------------------------------------------------------
 
 
-def peer_limits(settings: Settings) -> PeerLimits:
-    """Return the limits of what peers may use: the section `[limits]`, key by key."""
-    return PeerLimits(**structs.asdict(settings.limits))
-
-
 def pass_limits(settings: Settings, largest: int) -> Limits:
     """Return the limits of the forwarder; `largest` is the size of the largest frame that any peer may send."""
     endpoint = settings.endpoint
@@ -63,17 +56,6 @@ def pass_limits(settings: Settings, largest: int) -> Limits:
         share_percent=endpoint.message_forward_share,
         hold_seconds=endpoint.message_lifetime_max,
     )
-
-
-def timeouts_of(settings: Settings) -> Timeouts:
-    """Return how long a peer may take."""
-    endpoint = settings.endpoint
-    return Timeouts(endpoint.handshake_timeout, endpoint.connect_timeout, endpoint.backpressure)
-
-
-def drain_bounds(settings: Settings) -> DrainBounds:
-    """Return how long a drain may take."""
-    return DrainBounds(settings.drain.announce, settings.drain.timeout)
 
 
 def dialog_tuning(settings: Settings) -> DialogTuning:

@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 
+from broker.config.settings import LimitSettings
 from broker.errors import HandshakeRefusedError
 from broker.forwarding.pool import Pool
 from broker.net.link import Link
-from broker.net.quotas import Meters, PeerLimits, host_of
+from broker.net.quotas import Meters, host_of
 from broker.net.tls import is_ip
 from broker.routing.table import RouteTable
 
@@ -42,7 +43,7 @@ class Admission:
         meters: The meters of what the admitted peers send.
     """
 
-    def __init__(self, limits: PeerLimits, descriptors: int) -> None:
+    def __init__(self, limits: LimitSettings, descriptors: int) -> None:
         self.refused: Counter[str] = Counter()
         self.meters = Meters(limits)
         self._set_limits(limits, descriptors)
@@ -54,12 +55,12 @@ class Admission:
         self._tables: tuple[RouteTable, ...] = ()
         self._named: frozenset[str] | None = frozenset()  # hosts that routes name; None until asked for
 
-    def apply(self, limits: PeerLimits, descriptors: int, pool: Pool) -> None:
+    def apply(self, limits: LimitSettings, descriptors: int, pool: Pool) -> None:
         """Use these limits from now on; no connection is closed for them."""
         self._set_limits(limits, descriptors)
         self.meters.apply(limits, self._peers, pool)
 
-    def _set_limits(self, limits: PeerLimits, descriptors: int) -> None:
+    def _set_limits(self, limits: LimitSettings, descriptors: int) -> None:
         self._limits = limits
         self.most = min(limits.connections or descriptors, descriptors)
         self._reserved = min(limits.reserved_connections, self.most // 2)

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from broker.config.settings import DrainSettings
 from broker.forwarding.outbox import Outbox
 from broker.net.link import Link, LinkState
 from broker.net.peer_table import PeerTable
@@ -53,14 +54,6 @@ class DrainStage(StrEnum):
     ANNOUNCED = "announced"  # no longer ready; everything else as before
     LEAVING = "leaving"  # peers move, frames that are held are sent
     LEFT = "left"  # the drain waits for nothing further
-
-
-@dataclass(frozen=True, slots=True)
-class DrainBounds:
-    """Seconds: `announce` for the first stage where readiness is asked for; `timeout` for all of it."""
-
-    announce: float
-    timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +115,7 @@ class Drain:
 
     Args:
         leaver: The instance that leaves.
-        bounds_of: Returns the time limits; called when the drain begins.
+        settings_of: Returns the time limits; called when the drain begins.
 
     Attributes:
         reason: The reason for the drain, "" while the instance serves.
@@ -133,7 +126,7 @@ class Drain:
             without the instance.
     """
 
-    def __init__(self, leaver: Leaver, bounds_of: Callable[[], DrainBounds]) -> None:
+    def __init__(self, leaver: Leaver, settings_of: Callable[[], DrainSettings]) -> None:
         self.stage = DrainStage.SERVING
         self.reason = ""
         self.remainder = DrainRemainder()
@@ -141,7 +134,7 @@ class Drain:
         self.on_change: Callable[[], None] = lambda: None
         self.process: int | None = None
         self._leaver = leaver
-        self._bounds_of = bounds_of
+        self._settings_of = settings_of
         self._loop = asyncio.get_running_loop()
         self._probed_at = -math.inf
         self._until = math.inf
@@ -193,7 +186,7 @@ class Drain:
         if self._task is not None:
             return
         self.reason = reason
-        self._task = self._loop.create_task(self._run(self._bounds_of()), name="drain")
+        self._task = self._loop.create_task(self._run(self._settings_of()), name="drain")
 
     async def end(self, reason: str) -> None:
         """Wait until it has left; it begins now, for this reason, if it has not begun."""
@@ -214,12 +207,12 @@ class Drain:
                 while self.changes <= since:
                     await self._changed.wait()
 
-    async def _run(self, bounds: DrainBounds) -> None:
+    async def _run(self, settings: DrainSettings) -> None:
         now = self._loop.time()
-        self._until = now + bounds.timeout
+        self._until = now + settings.timeout
         is_asked = now - self._probed_at < PROBED_SECONDS
-        announce = min(bounds.announce, bounds.timeout) if is_asked else 0.0
-        log.info("instance draining", reason=self.reason, announce_s=announce, timeout_s=bounds.timeout)
+        announce = min(settings.announce, settings.timeout) if is_asked else 0.0
+        log.info("instance draining", reason=self.reason, announce_s=announce, timeout_s=settings.timeout)
         self._leaver.on_drain()
         self._go_to(DrainStage.ANNOUNCED)
         try:

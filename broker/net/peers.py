@@ -20,12 +20,12 @@ import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 import structlog
 
+from broker.config.settings import Settings
 from broker.errors import ConnectDeniedError
 from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
@@ -44,7 +44,7 @@ from broker.net.peer_table import (
     PeerTable,
     announced_addresses,
 )
-from broker.net.quotas import NO_LIMITS, PeerLimits, Permissions, Timeouts
+from broker.net.quotas import Permissions
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
@@ -73,29 +73,17 @@ OnBug = Callable[[Link, Exception], None]
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Settings that a reload may change; HELLO sends new peers `max_frame` (bytes), `heartbeat_ms` and `addresses`."""
-
-    max_frame: int
-    heartbeat_ms: int
-    addresses: tuple[str, ...]
-    timeouts: Timeouts
-    limits: PeerLimits
-
-
 class Peers:
     """
     The links of this instance and the addresses they serve; a `LinkHandler`.
 
     Args:
         hello: The HELLO that new peers are sent.
-        timeouts: The time limits of connections.
+        settings: Of the instance; the sections `endpoint` and `limits` are about peers.
         on_rejected: Called when a peer has advised that a frame was dropped there.
         on_capacity: Called when dialogs may find a link that accepts frames.
         answer_probe: Returns the role of this instance for a broker instance.
         security: The certificates and contexts of this instance for TLS.
-        limits: The limits for peers.
         supervision: Supervises the task that ticks.
 
     Attributes:
@@ -114,31 +102,31 @@ class Peers:
     def __init__(
         self,
         hello: Hello,
-        timeouts: Timeouts,
+        settings: Settings,
         *,
         on_rejected: Callable[[Link, Rejected], None],
         on_capacity: Callable[[], None],
         answer_probe: AnswerProbe,
         security: Security = NO_SECURITY,
-        limits: PeerLimits = NO_LIMITS,
         supervision: Supervision | None = None,
     ) -> None:
+        endpoint, limits = settings.endpoint, settings.limits
         self._loop = asyncio.get_running_loop()
+        self._settings = settings
         self._on_rejected = on_rejected
         self._on_capacity = on_capacity
         self._supervision = supervision or Supervision()
         self.hello = hello
-        self.timeouts = timeouts
         self.links: dict[int, Link] = {}
         self.table = PeerTable()
         self.protocol_errors: Counter[str] = Counter()
         self.frame_counts = PeerFrameCounts()
-        self.backpressure = Backpressure(timeouts.backpressure)
+        self.backpressure = Backpressure(endpoint.backpressure)
         self.permissions = Permissions()
         self.admission = Admission(limits, room_for_connections(0 if security.server is None else limits.handshakes))
         self.handshaker = Handshaker(
             security,
-            timeouts.handshake,
+            endpoint.handshake_timeout,
             self.protocol_errors,
             partial(self._open_link, dialled=None),
             Handshakes(limits.handshakes, self.admission.is_known),
@@ -160,7 +148,7 @@ class Peers:
         self.dialer = Dialer(
             self.handshaker,
             self.table,
-            self.timeouts.connect,
+            self._settings.endpoint.connect_timeout,
             is_invented=forwarder.table.is_invented,
             on_open=self._open_link,
             on_unreached=self._on_unreached,
@@ -225,7 +213,7 @@ class Peers:
             opening.transport,
             opening.address,
             is_accept=dialled is None,
-            connection=LinkStateMachine(self.hello, now=opening.begun_at, handshake_timeout=self.timeouts.handshake),
+            connection=LinkStateMachine(self.hello, now=opening.begun_at, handshake_timeout=self.handshaker.timeout),
             forwarder=self.forwarder,
             handler=self,
         )
@@ -443,7 +431,7 @@ class Peers:
     def _close_after_goaway(self, link: Link) -> None:
         """Send nothing more to a peer that drains; read until it closes."""
         log.info("moved away", link=link.number, peer=link.address)
-        link.drain(self._departures.remaining(link) + self.timeouts.handshake)
+        link.drain(self._departures.remaining(link) + self.handshaker.timeout)
         if self._binder.stop_serving(link, None):
             self._on_health_changed()
 
@@ -457,22 +445,27 @@ class Peers:
 
     # --- reload ---
 
-    def apply(self, tuning: Tuning, security: Security) -> None:
+    def apply(self, settings: Settings, addresses: tuple[str, ...], security: Security) -> None:
         """
         Use these settings from now on; no link is closed for them. `Handshaker.secure` replaces those of TLS.
 
         The two sides of a connection keep what they have agreed on (largest frame, heartbeat, addresses) until the
         connection is made again. Rates, shares of the pool, pauses and numbers of connections hold for existing links
         too.
+
+        Args:
+            settings: Of the instance.
+            addresses: At which peers reach it.
+            security: In force.
         """
-        timeouts, limits = tuning.timeouts, tuning.limits
+        endpoint, limits = settings.endpoint, settings.limits
+        heartbeat_ms = int(endpoint.heartbeat * 1000)
         self.hello = msgspec.structs.replace(
-            self.hello, max_frame=tuning.max_frame, heartbeat_ms=tuning.heartbeat_ms, addresses=tuning.addresses
+            self.hello, max_frame=endpoint.max_frame, heartbeat_ms=heartbeat_ms, addresses=addresses
         )
-        self.timeouts = timeouts
-        self.handshaker.timeout = timeouts.handshake
-        self.dialer.seconds = timeouts.connect
-        self.backpressure.limit_pauses(timeouts.backpressure)
+        self.handshaker.timeout = endpoint.handshake_timeout
+        self.dialer.seconds = endpoint.connect_timeout
+        self.backpressure.limit_pauses(endpoint.backpressure)
         self.handshaker.handshakes.most = limits.handshakes
         reserved = 0 if security.server is None else limits.handshakes
         self.admission.apply(limits, room_for_connections(reserved), self.forwarder.pool)
@@ -489,7 +482,7 @@ class Peers:
 
     async def _run_ticks(self) -> None:
         while True:
-            pause = min(TICK_SECONDS, self.hello.heartbeat_ms / 2000, self.timeouts.handshake / 2)
+            pause = min(TICK_SECONDS, self.hello.heartbeat_ms / 2000, self.handshaker.timeout / 2)
             due = self._loop.time() + pause
             await asyncio.sleep(pause)
             now = self._loop.time()

@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
-from broker.config.settings import HANDSHAKES
+from broker.config.settings import LimitSettings
 from broker.errors import ConnectDeniedError
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.pool import Pool, PoolQuota, forget_feeders
@@ -36,43 +36,9 @@ REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body ha
 log = structlog.get_logger(__name__)
 
 
-class Timeouts(NamedTuple):
-    """Seconds: for HELLO to be complete, for a connection to come about, and of one pause by back-pressure at most."""
-
-    handshake: float
-    connect: float
-    backpressure: float = 0.25
-
-
-class PeerLimits(NamedTuple):
-    """
-    The section `limits` of the settings; 0 means no limit.
-
-    Attributes:
-        connections: Number of connections in all.
-        connections_per_peer: Number of connections that one peer opened.
-        reserved_connections: Number of those in `connections` that are for known peers only.
-        handshakes: Number of TLS handshakes at one time, 1 or more.
-        bytes_per_second: Bytes a second that are read from one peer.
-        messages_per_second: Messages a second that are read from one peer.
-        pool_share: Percent of the forwarding pool that frames of one peer may take.
-    """
-
-    connections: int = 0
-    connections_per_peer: int = 0
-    reserved_connections: int = 0
-    handshakes: int = HANDSHAKES
-    bytes_per_second: int = 0
-    messages_per_second: int = 0
-    pool_share: int = 0
-
-    @property
-    def are_metered(self) -> bool:
-        """Whether what one peer brings has to be measured."""
-        return bool(self.bytes_per_second or self.messages_per_second or self.pool_share)
-
-
-NO_LIMITS = PeerLimits()
+def are_metered(limits: LimitSettings) -> bool:
+    """Whether what one peer brings has to be measured."""
+    return bool(limits.bytes_per_second or limits.messages_per_second or limits.pool_share)
 
 
 class MeteredLink(FrameOrigin, Protocol):
@@ -102,7 +68,7 @@ class Meter:
         free_at: Loop time from which a new meter would not allow more than this one.
     """
 
-    def __init__(self, limits: PeerLimits, quota: PoolQuota | None, pauses: Counter[str]) -> None:
+    def __init__(self, limits: LimitSettings, quota: PoolQuota | None, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
@@ -116,7 +82,7 @@ class Meter:
     def __len__(self) -> int:
         return len(self._counted)
 
-    def apply(self, limits: PeerLimits, quota: PoolQuota | None) -> None:
+    def apply(self, limits: LimitSettings, quota: PoolQuota | None) -> None:
         """Use these limits from now on; a debt stays, and is paid at the new rate."""
         for limit, bucket in self._buckets.items():
             bucket.rate = getattr(limits, limit)
@@ -163,7 +129,7 @@ class Meters:
         pauses: How often a connection was not read for a while, by the limit.
     """
 
-    def __init__(self, limits: PeerLimits) -> None:
+    def __init__(self, limits: LimitSettings) -> None:
         self.pauses: Counter[str] = Counter()
         self._limits = limits
         self._meters: dict[str, Meter] = {}
@@ -171,7 +137,7 @@ class Meters:
 
     def add(self, link: MeteredLink, pool: Pool) -> None:
         """A connection was admitted."""
-        if not self._limits.are_metered:
+        if not are_metered(self._limits):
             return
         name = self._names[link] = link.peer_id
         meter = self._meters.get(name)
@@ -183,12 +149,12 @@ class Meters:
         if meter.pool_quota is not None:
             pool.quotas[link] = meter.pool_quota
 
-    def apply(self, limits: PeerLimits, links: Iterable[MeteredLink], pool: Pool) -> None:
+    def apply(self, limits: LimitSettings, links: Iterable[MeteredLink], pool: Pool) -> None:
         """Use these limits from now on, for these connections too; what a peer holds of the pool stays its own."""
         before, self._limits = self._limits, limits
-        if before.are_metered != limits.are_metered:
+        if are_metered(before) != are_metered(limits):
             for link in list(links):
-                (self.add if limits.are_metered else self.remove)(link, pool)
+                (self.add if are_metered(limits) else self.remove)(link, pool)
         for meter in self._meters.values():
             quota = meter.pool_quota
             if quota is None and limits.pool_share:

@@ -164,8 +164,8 @@ def cases(at: Path) -> dict[str, Case]:
         one("limits.messages_per_second", 200, lambda i: meters(i).messages_per_second, 200),
         one("limits.pool_share", 20, lambda i: meters(i).pool_share, 20),
         one("tracing.enabled", True),
-        one("drain.announce", "1s", lambda i: i.drain._bounds_of().announce, 1.0),
-        one("drain.timeout", "9s", lambda i: i.drain._bounds_of().timeout, 9.0),
+        one("drain.announce", "1s", lambda i: i.drain._settings_of().announce, 1.0),
+        one("drain.timeout", "9s", lambda i: i.drain._settings_of().timeout, 9.0),
     ]
     return of_keys | dict(alone)
 

@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from broker.config.settings import EndpointSettings, Settings
 from broker.daemon.roles import LockSource, RoleKeeper
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import DialogContext, PathProblem
@@ -33,7 +34,6 @@ from broker.net.drain import left_cleanly
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
-from broker.net.quotas import Timeouts
 from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected
 from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress
@@ -52,7 +52,7 @@ from tests.simulation.performance import WatchedStore
 
 MAX_FRAME = 4096
 HEARTBEAT_MS = 1000
-TIMEOUTS = Timeouts(handshake=2.0, connect=2.0)
+SETTINGS = Settings(endpoint=EndpointSettings(handshake_timeout=2.0, connect_timeout=2.0))
 DRAIN_SECONDS = 1.0
 
 
@@ -171,7 +171,7 @@ class Instance:
         )
         self.peers = Peers(
             hello,
-            TIMEOUTS,
+            SETTINGS,
             on_rejected=self._on_rejected,
             on_capacity=self._on_room,
             answer_probe=self._prove,

@@ -10,7 +10,7 @@ import struct
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 import broker
+from broker.config.settings import EndpointSettings, LimitSettings, Settings
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.pool import Limits
@@ -25,7 +26,6 @@ from broker.forwarding.slow_path import SlowPath
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
-from broker.net.quotas import NO_LIMITS, PeerLimits, Timeouts
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
@@ -89,7 +89,7 @@ class Tuning:
     is_announcing: bool = True
     port: int = 0
     security: Security = NO_SECURITY
-    limits: PeerLimits = NO_LIMITS
+    limits: LimitSettings = field(default_factory=LimitSettings)
     kernel: type[SlowPath] = Kernel
 
 
@@ -112,14 +112,14 @@ class Instance:
             heartbeat_ms=tuning.heartbeat_ms,
             addresses=(str(self.address),) if tuning.is_announcing else (),
         )
+        endpoint = EndpointSettings(handshake_timeout=tuning.handshake, connect_timeout=5.0)
         self.peers = Peers(
             hello,
-            Timeouts(handshake=tuning.handshake, connect=5.0),
+            Settings(endpoint=endpoint, limits=tuning.limits),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
             answer_probe=answer_unknown,
             on_capacity=lambda: None,
             security=tuning.security,
-            limits=tuning.limits,
         )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None, jitter=lambda: 0.0)
         housekeeping = DeferredWork()

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.config.settings import EndpointSettings, Settings
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.net import dialer as module
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
-from broker.net.quotas import Timeouts
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Header,
@@ -76,7 +76,7 @@ class Neighbourhood:
         self.rooms = 0
         self.peers = Peers(
             msgspec.structs.replace(OWN, **hello),
-            Timeouts(handshake=10.0, connect=5.0),
+            Settings(endpoint=EndpointSettings(handshake_timeout=10.0, connect_timeout=5.0)),
             on_rejected=lambda _, rejected: self.rejected.append(rejected),
             answer_probe=answer_unknown,
             on_capacity=self._on_room,

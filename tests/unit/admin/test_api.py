@@ -36,10 +36,11 @@ from broker.admin.audit import Audit
 from broker.admin.auth import Caller
 from broker.config.admin_access import AdminRole
 from broker.config.load import in_force, load_settings
+from broker.config.settings import DrainSettings
 from broker.daemon.instance import Instance
 from broker.errors import BrokerError, DuplicateNameError, RequestError, StatementError, UnknownNameError
 from broker.flow import Disposition
-from broker.net.drain import Drain, DrainBounds, DrainRemainder
+from broker.net.drain import Drain, DrainRemainder
 from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
 from broker.observe.health import judge
@@ -264,7 +265,7 @@ class Leaver:
 @pytest.fixture
 async def drained(tmp_path: Path) -> AsyncIterator[Api]:
     """The API of something that only drains."""
-    drain = Drain(Leaver(), lambda: DrainBounds(0.0, 1.0))
+    drain = Drain(Leaver(), lambda: DrainSettings(announce=0.0, timeout=1.0))
     with ThreadPoolExecutor(1) as executor:
         instance: Any = SimpleNamespace(drain=drain)
         yield Api(instance, QuestionThreads(executor, 1), executor, Audit(tmp_path / "audit", executor))

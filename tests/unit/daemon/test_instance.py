@@ -10,9 +10,9 @@ import pytest
 
 from broker.config.settings import DrainSettings, Settings
 from broker.daemon.instance import InstanceLeaver
-from broker.daemon.reload import drain_bounds, open_journal
+from broker.daemon.reload import open_journal
 from broker.errors import SettingError
-from broker.net.drain import Drain, DrainBounds, DrainRemainder
+from broker.net.drain import Drain, DrainRemainder
 
 
 class Database:
@@ -70,14 +70,13 @@ async def test_ports_close_before_peers_are_told_and_partners_have_what_is_share
 
 async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
     instance = Instance()
-    drain = Drain(InstanceLeaver(cast("Any", instance)), lambda: drain_bounds(instance.settings))
+    drain = Drain(InstanceLeaver(cast("Any", instance)), lambda: instance.settings.drain)
     brief = DrainSettings().replace(announce=0.0, timeout=0.05)
     instance.settings = instance.settings.replace(drain=brief)
 
     await drain.end("SIGTERM")
 
     assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
-    assert DrainBounds(0.0, 0.05) == drain_bounds(instance.settings)
 
 
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:

@@ -18,9 +18,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from broker.config.settings import DrainSettings
 from broker.daemon.process import Notify, loop_factory, run
 from broker.errors import BrokerError
-from broker.net.drain import Drain, DrainBounds, DrainRemainder
+from broker.net.drain import Drain, DrainRemainder
 from tests.support.loopback import until
 
 PROGRAM = """
@@ -168,7 +169,7 @@ class Served:
     def __init__(self, *, left: DrainRemainder = DrainRemainder()) -> None:  # noqa: B008 - a value
         self.stopping = asyncio.Event()
         self.told: list[str] = []
-        self.drain = Drain(self, lambda: DrainBounds(0.0, 0.05))
+        self.drain = Drain(self, lambda: DrainSettings(announce=0.0, timeout=0.05))
         self.reloads = self.admin = self
         self.is_reload_refused = False
         self._left = left
@@ -278,8 +279,8 @@ SECOND_SIGNAL = """
     from broker.daemon.early_signal import end_on_signal
     from broker.daemon.process import run
     from tests.unit.daemon.test_process import Served
-    from broker.net.drain import DrainRemainder
-    from broker.net.drain import DrainBounds, Drain
+    from broker.config.settings import DrainSettings
+    from broker.net.drain import Drain, DrainRemainder
 
     @asynccontextmanager
     async def serving():
@@ -287,7 +288,7 @@ SECOND_SIGNAL = """
             asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
         served = Served(left=DrainRemainder(held=1))
-        served.drain = Drain(served, lambda: DrainBounds(0.0, 60.0))
+        served.drain = Drain(served, lambda: DrainSettings(announce=0.0, timeout=60.0))
         for wait in (0.05, 0.2):
             asyncio.get_running_loop().call_later(wait, os.kill, os.getpid(), signal.{name})
         yield served

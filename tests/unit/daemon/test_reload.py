@@ -10,9 +10,8 @@ import pytest
 
 from broker.catalog import check
 from broker.config.settings import Settings
-from broker.daemon.reload import journal_plan, peer_limits, timeouts_of
+from broker.daemon.reload import journal_plan
 from broker.errors import SettingError
-from broker.net.quotas import PeerLimits, Timeouts
 
 
 def with_journal(path: Path, **more: Any) -> Settings:
@@ -56,13 +55,3 @@ def test_missing_library_is_reported_with_what_to_do(
         journal_plan(with_journal(tmp_path, tracing={"enabled": True}))
 
     assert f"pip install service-broker[{extra}]" in str(caught.value)
-
-
-def test_every_limit_and_time_reaches_the_links() -> None:
-    counts = {"connections": 50, "connections_per_peer": 2, "reserved_connections": 10, "handshakes": 16}
-    limits = counts | {"bytes_per_second": 1 << 20, "messages_per_second": 1000, "pool_share": 30}
-
-    assert PeerLimits(**limits) == peer_limits(Settings.read({"limits": limits}))
-    assert not peer_limits(Settings()).are_metered
-    endpoint = {"handshake_timeout": "3s", "connect_timeout": "4s", "backpressure": "1s"}
-    assert Timeouts(handshake=3.0, connect=4.0, backpressure=1.0) == timeouts_of(Settings.read({"endpoint": endpoint}))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker.config.settings import LimitSettings
 from broker.net.admission import TURNED_AWAY_MAX, Admission
 from broker.net.handshake import Opening
 from broker.net.link import LinkState
-from broker.net.quotas import PeerLimits
 from broker.net.tls import Identity
 from broker.net.transport import PlainTransport
 from broker.protocol.frame import Fatal
@@ -23,7 +23,7 @@ from tests.support.played import PlayedSocket
 
 NOW = datetime.now(UTC)
 ORDERS = Identity("CN=orders", "ab", (), NOW, NOW)
-LIMITS = PeerLimits(connections=6, reserved_connections=2)
+LIMITS = LimitSettings(connections=6, reserved_connections=2)
 
 
 class Door:
@@ -32,7 +32,7 @@ class Door:
     def __init__(self, near: Neighbourhood) -> None:
         self.near = near
 
-    def limit(self, limits: PeerLimits = LIMITS) -> Admission:
+    def limit(self, limits: LimitSettings = LIMITS) -> Admission:
         self.near.peers.admission = Admission(limits, 1000)
         return self.near.peers.admission
 
@@ -124,7 +124,7 @@ async def test_who_has_said_no_hello_makes_room_the_longest_first(door: Door) ->
 
 
 async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
-    admission = door.limit(PeerLimits(connections_per_peer=2))
+    admission = door.limit(LimitSettings(connections_per_peer=2))
 
     socks = door.come("10.1.0.1", "10.1.0.1", "10.1.0.1", "10.1.0.2")
 
@@ -134,7 +134,7 @@ async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
 
 
 async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
-    door.limit(LIMITS._replace(connections=2, reserved_connections=1))
+    door.limit(LIMITS.replace(connections=2, reserved_connections=1))
     door.come("10.1.0.0")
 
     socks = door.come(*(f"10.2.0.{number}" for number in range(TURNED_AWAY_MAX + 10)), is_greeting=False)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.config.settings import DrainSettings
 from broker.net.drain import (
     LEAST_SECONDS,
     PROBED_SECONDS,
     QUIET_SECONDS,
     STUCK_SECONDS,
     Drain,
-    DrainBounds,
     DrainRemainder,
     DrainStage,
     PeerDepartures,
@@ -127,7 +127,7 @@ class Leaver:
 
 
 def drain_of(leaver: Leaver, *, announce: float = 5.0, timeout: float = 25.0) -> Drain:
-    return Drain(leaver, lambda: DrainBounds(announce, timeout))
+    return Drain(leaver, lambda: DrainSettings(announce=announce, timeout=timeout))
 
 
 async def drained(drain: Drain) -> float:

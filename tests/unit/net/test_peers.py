@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from broker.config.settings import EndpointSettings, LimitSettings, Settings
 from broker.flow import Disposition
 from broker.net import peers as module
 from broker.net.link import LINGER_SECONDS, LinkState
@@ -24,11 +25,9 @@ from broker.net.peers import (
     DeferredWork,
     LoopFairness,
     ProbeSubscribers,
-    Tuning,
     largest_frame,
     refresh_narrow,
 )
-from broker.net.quotas import PeerLimits, Timeouts
 from broker.net.tls import NO_SECURITY
 from broker.protocol.frame import (
     Fatal,
@@ -628,15 +627,16 @@ async def test_new_settings_hold_at_once_and_old_links_keep_what_they_agreed_on(
     peers, before = near.peers, near.peers.hello
     near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
     [link] = near.links
-    limits = PeerLimits(connections=7, handshakes=9)
+    endpoint = EndpointSettings(max_frame=1 << 20, heartbeat=3.0, handshake_timeout=2.0, connect_timeout=3.0)
+    settings = Settings(endpoint=endpoint, limits=LimitSettings(connections=7, handshakes=9))
 
-    peers.apply(Tuning(1 << 20, 3000, ("tcp://new:1",), Timeouts(2.0, 3.0, 0.5), limits), NO_SECURITY)
+    peers.apply(settings, ("tcp://new:1",), NO_SECURITY)
 
     hello = peers.hello
     assert (1 << 20, 3000, ("tcp://new:1",)) == (hello.max_frame, hello.heartbeat_ms, hello.addresses)
     assert (before.arbitration, before.instance) == (hello.arbitration, hello.instance)
     assert before.max_frame == link.connection.max_frame
-    assert (2.0, 2.0, 3.0) == (peers.timeouts.handshake, peers.handshaker.timeout, peers.dialer.seconds)
+    assert (2.0, 3.0) == (peers.handshaker.timeout, peers.dialer.seconds)
     assert (7, 9) == (peers.admission.most, peers.handshaker.handshakes.most)
 
 

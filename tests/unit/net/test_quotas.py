@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from broker.config.settings import LimitSettings
 from broker.errors import ConnectDeniedError
 from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.admission import Admission
 from broker.net.link import Link
-from broker.net.quotas import EVERYTHING, REASON_MAX, PeerLimits, Permissions
+from broker.net.quotas import EVERYTHING, REASON_MAX, Permissions
 from broker.net.tls import Identity
 from broker.protocol.frame import encode_dialog
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
@@ -36,7 +37,7 @@ class Source:
         self.number = 0
 
     def limit(self, **limits: int) -> None:
-        self.near.peers.admission = Admission(PeerLimits(**limits), 1000)
+        self.near.peers.admission = Admission(LimitSettings(**limits), 1000)
         self.hop = self.near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
 
     def come(self, host: str = "10.1.0.1") -> tuple[PlayedSocket, Link]:
@@ -196,11 +197,11 @@ async def test_limits_that_come_later_or_go_hold_for_who_is_connected(source: So
     sock.feed(source.frames(150))
     admission, pool = source.near.peers.admission, source.near.forwarder.pool
 
-    admission.apply(PeerLimits(bytes_per_second=RATE, pool_share=20), 1000, pool)
+    admission.apply(LimitSettings(bytes_per_second=RATE, pool_share=20), 1000, pool)
     assert not link.is_paused
     sock.feed(source.frames(150))
     assert (True, True) == (link.is_paused, link in pool.quotas)
-    admission.apply(PeerLimits(), 1000, pool)
+    admission.apply(LimitSettings(), 1000, pool)
     await asyncio.sleep(1.0)
     sock.feed(source.frames(300))
 
