@@ -87,9 +87,6 @@ Refusals = Mapping[NetworkAddress, float]
 """Next hops that have answered that a broker instance is not there, and when (monotonic seconds)."""
 
 
-NO_REFUSALS: Refusals = MappingProxyType({})
-
-
 class RoutingFacts(Struct, frozen=True):
     """The fields of a frame, or of a conversation about to send one, that decide where it goes. GUIDs are 16 bytes."""
 
@@ -148,6 +145,14 @@ class RoutingContext(Struct, frozen=True):
     def with_table(self, table: RouteTable) -> RoutingContext:
         """The same, but this table is searched."""
         return replace(self, table=table)
+
+    def health(self, address: NetworkAddress) -> AddressHealth:
+        """State of an address; this instance reaches itself."""
+        return AddressHealth.CONNECTED if address in self.own else self.health_of(address)
+
+    def refused(self, facts: RoutingFacts) -> Refusals:
+        """The next hops that do not have the broker instance that a frame names."""
+        return self.refusals.get((facts.to_service, facts.to_broker_instance), {})
 
 
 class Match(Struct, frozen=True):
@@ -217,21 +222,17 @@ def decide(facts: RoutingFacts, context: RoutingContext, passes: list[Pass] | No
     Returns:
         Every outcome is a value; nothing is raised.
     """
-
-    def health_of(address: NetworkAddress) -> AddressHealth:
-        return AddressHealth.CONNECTED if address in context.own else context.health_of(address)
-
     lone = _decide_lone(facts, context) if passes is None else None
     if lone is not None:
         return lone
-    first = _decide(facts, context, context.table, health_of, frozenset())
+    first = _decide(facts, context, context.table, frozenset())
     if passes is not None:
         passes.append(first)
     decision = first.decision
     if not decision.candidates or decision.candidates[0].address not in context.own:
         return decision
     # The route leads back to this instance: as if the frame had come from outside, and never a third time (R3.9).
-    second = _decide(replace(facts, database=None), context, context.msdb, context.health_of, context.own)
+    second = _decide(replace(facts, database=None), context, context.msdb, context.own)
     if passes is not None:
         passes.append(second)
     is_by_conversation = decision.is_by_conversation or second.decision.is_by_conversation
@@ -253,11 +254,7 @@ def _decide_lone(facts: RoutingFacts, context: RoutingContext) -> Decision | Non
 
 
 def _decide(
-    facts: RoutingFacts,
-    context: RoutingContext,
-    table: RouteTable,
-    health_of: HealthOf,
-    unusable: AbstractSet[NetworkAddress],
+    facts: RoutingFacts, context: RoutingContext, table: RouteTable, unusable: AbstractSet[NetworkAddress]
 ) -> Pass:
     """One pass: reply, match, choose, locate."""
     if facts.is_incoming and facts.is_from_target and facts.to_broker_instance in context.hosted.services_of:
@@ -269,15 +266,7 @@ def _decide(
     if matched.step == ASKING_STEP:
         asking = Decision(Disposition.ASKING_FOR_ROUTE, ASKING_STEP, matched.routes[0])
         return Pass(facts, table, matched, None, asking)
-    choice = choose(
-        matched.routes,
-        context.hosted,
-        facts,
-        health_of,
-        unusable=unusable,
-        principals=context.principals,
-        refusals=context.refusals.get((facts.to_service, facts.to_broker_instance), NO_REFUSALS),
-    )
+    choice = choose(matched.routes, facts, context, unusable=unusable)
     if choice is None:
         return Pass(facts, table, matched, None, _nothing_works(matched, facts, context.hosted))
     return Pass(facts, table, matched, choice, _follow(choice, matched, facts, context))
@@ -297,18 +286,9 @@ def _follow(choice: RouteChoice, matched: Match, facts: RoutingFacts, context: R
     if not choice.candidates:
         # Probing finds the principal; until one of the two addresses claims it, nothing leaves (R3.1, R6.1).
         return _decided(Disposition.PRINCIPAL_UNKNOWN, matched, route)
-    return _forward(choice, matched)
-
-
-def _forward(choice: RouteChoice, matched: Match) -> Decision:
-    best = choice.candidates[0]
-    return Decision(
-        Disposition.FORWARDED,
-        matched.step,
-        best.route,
-        candidates=choice.candidates,
-        is_by_conversation=matched.is_balanced or len(choice.candidates) > 1,
-    )
+    is_by_conversation = matched.is_balanced or len(choice.candidates) > 1
+    route, candidates = choice.candidates[0].route, choice.candidates
+    return Decision(Disposition.FORWARDED, matched.step, route, candidates, is_by_conversation=is_by_conversation)
 
 
 def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
@@ -468,27 +448,25 @@ def score(conversation_id: bytes, candidate: bytes, *, weight: int = 1) -> float
 
 def choose(
     routes: Iterable[Route],
-    hosted: Hosted,
     facts: RoutingFacts,
-    health_of: HealthOf,
+    context: RoutingContext,
     *,
     unusable: Container[NetworkAddress] = frozenset(),
-    principals: Principals = NOBODY,
-    refusals: Refusals = NO_REFUSALS,
 ) -> RouteChoice | None:
     """The first class with a member that works, `unusable` addresses apart; None when there is none."""
     distinct = distinct_routes(routes)
     mirrored = tuple(route for route in distinct if class_of(route) is RouteClass.MIRRORED)
     if mirrored:
-        return RouteChoice(RouteClass.MIRRORED, mirrored, _principal(mirrored, principals, health_of))
-    local = tuple(route for route in distinct if class_of(route) is RouteClass.LOCAL and is_here(route, hosted, facts))
+        return RouteChoice(RouteClass.MIRRORED, mirrored, _principal(mirrored, context))
+    local = [route for route in distinct if class_of(route) is RouteClass.LOCAL]
+    local = [route for route in local if is_here(route, context.hosted, facts)]
     if local:
-        return RouteChoice(RouteClass.LOCAL, local)
+        return RouteChoice(RouteClass.LOCAL, tuple(local))
     for route_class in (RouteClass.NETWORK, RouteClass.TRANSPORT):
         members = [(next_hop(route, facts), route) for route in distinct if class_of(route) is route_class]
         usable = [(hop, route) for hop, route in members if hop is not None and hop not in unusable]
         if usable:
-            return _forwarded(route_class, usable, facts, health_of, refusals)
+            return _forwarded(route_class, usable, facts, context)
     return None
 
 
@@ -526,24 +504,20 @@ def preference(address: NetworkAddress, facts: RoutingFacts) -> float:
     return score(facts.conversation_id, str(address).encode())
 
 
-def _principal(routes: Iterable[Route], principals: Principals, health_of: HealthOf) -> tuple[Candidate, ...]:
+def _principal(routes: Iterable[Route], context: RoutingContext) -> tuple[Candidate, ...]:
     """The principal of the first pair that has one."""
     for route in routes:
-        address = None if route.pair is None else principals.get(route.pair)
+        address = None if route.pair is None else context.principals.get(route.pair)
         if address is not None:
-            return (Candidate(address, route, health_of(address)),)
+            return (Candidate(address, route, context.health(address)),)
     return ()
 
 
 def _forwarded(
-    route_class: RouteClass,
-    pairs: list[tuple[NetworkAddress, Route]],
-    facts: RoutingFacts,
-    health_of: HealthOf,
-    refusals: Refusals,
+    route_class: RouteClass, pairs: list[tuple[NetworkAddress, Route]], facts: RoutingFacts, context: RoutingContext
 ) -> RouteChoice:
-    by_address = {address: Candidate(address, route, health_of(address)) for address, route in reversed(pairs)}
-    candidates = list(by_address.values())
+    by_address = {address: Candidate(address, route, context.health(address)) for address, route in reversed(pairs)}
+    candidates, refusals = list(by_address.values()), context.refused(facts)
     if len(candidates) > 1:
         candidates.sort(
             key=lambda c: (

@@ -31,7 +31,6 @@ from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import (
     NEVER_ASKED_ABOUT,
-    NO_REFUSALS,
     Decision,
     Hosted,
     Pass,
@@ -490,7 +489,7 @@ class _PassDescriber:
         return _fate(route, f"no database here has a service {facts.to_service!r}")
 
     def _candidates(self) -> Iterator[CandidateShown]:
-        refusals = self._context.refusals.get((self._facts.to_service, self._facts.to_broker_instance), NO_REFUSALS)
+        refusals = self._context.refused(self._facts)
         for one in self._all_candidates[:ROUTES_SHOWN]:
             is_own = one.address in self._context.own
             health = one.health.name.lower() + (", without this broker instance" if one.address in refusals else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from unittest import mock
@@ -23,6 +23,7 @@ from broker.routing.decide import (
     Match,
     RouteChoice,
     RouteClass,
+    RoutingContext,
     RoutingFacts,
     choose,
     hosted,
@@ -32,7 +33,7 @@ from broker.routing.decide import (
     wanted_instance,
 )
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, Route
-from broker.routing.table import build_table
+from broker.routing.table import RouteTable, build_table
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 
@@ -61,8 +62,19 @@ def _facts(service: str = "Orders", instance: UUID | None = None, *, conversatio
     return RoutingFacts(service, NO_GUID if instance is None else instance.bytes, conversation)
 
 
+def _choose(
+    routes: Iterable[Route],
+    here: Hosted,
+    facts: RoutingFacts,
+    health: HealthOf,
+    refused: Mapping[NetworkAddress, float] | None = None,
+) -> RouteChoice | None:
+    refusals = {(facts.to_service, facts.to_broker_instance): refused or {}}
+    return choose(routes, facts, RoutingContext(RouteTable(), here, health, is_forwarding=True, refusals=refusals))
+
+
 def _class(routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts) -> RouteClass | None:
-    choice = choose(routes, here, facts, _untried)
+    choice = _choose(routes, here, facts, _untried)
     return None if choice is None else choice.route_class
 
 
@@ -96,13 +108,13 @@ def test_first_class_that_has_a_member_and_works_is_taken(
 
 def test_mirrored_route_is_taken_with_its_like_only_and_names_no_candidate() -> None:
     second = Route("second", THREE, "Orders", EAST, mirror_address=TWO)
-    choice = choose([Route("plain", ONE, "Orders", EAST), MIRRORED, second], ORDERS_HERE, _facts(), _untried)
+    choice = _choose([Route("plain", ONE, "Orders", EAST), MIRRORED, second], ORDERS_HERE, _facts(), _untried)
 
     assert RouteChoice(RouteClass.MIRRORED, (MIRRORED, second)) == choice
 
 
 def test_local_class_holds_only_the_local_routes() -> None:
-    choice = choose([TO_ONE, AUTO_CREATED_LOCAL], ORDERS_HERE, _facts(), _untried)
+    choice = _choose([TO_ONE, AUTO_CREATED_LOCAL], ORDERS_HERE, _facts(), _untried)
 
     assert RouteChoice(RouteClass.LOCAL, (AUTO_CREATED_LOCAL,)) == choice
 
@@ -111,7 +123,7 @@ def test_transport_leads_to_the_address_in_the_service_name() -> None:
     health = _health(two=AddressHealth.SUPPRESSED)
     candidate = Candidate(NetworkAddress("two", 5022), BY_TRANSPORT, AddressHealth.SUPPRESSED)
 
-    choice = choose([BY_TRANSPORT], NOTHING_HERE, _facts("TCP://Two:5022/Orders"), health)
+    choice = _choose([BY_TRANSPORT], NOTHING_HERE, _facts("TCP://Two:5022/Orders"), health)
 
     assert RouteChoice(RouteClass.TRANSPORT, (BY_TRANSPORT,), (candidate,)) == choice
 
@@ -121,7 +133,7 @@ def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
     again = Route("again", ONE, "Orders", address_text="TCP://ONE/", weight=9)
     other = Route("other", TWO, "Orders")
 
-    choice = choose([first, other, again, other], NOTHING_HERE, _facts(), _untried)
+    choice = _choose([first, other, again, other], NOTHING_HERE, _facts(), _untried)
 
     assert choice is not None
     assert (first, other) == choice.routes
@@ -141,7 +153,7 @@ def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
 def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expected: list[str | None]) -> None:
     for n in range(16):
         facts = _facts(conversation=bytes([n]) * 16)
-        choice = choose([TO_ONE, TO_TWO, Route("to three", THREE)], NOTHING_HERE, facts, health)
+        choice = _choose([TO_ONE, TO_TWO, Route("to three", THREE)], NOTHING_HERE, facts, health)
 
         assert choice is not None
         found = [candidate.address.host for candidate in choice.candidates]
@@ -153,7 +165,7 @@ def test_next_hop_that_does_not_have_the_broker_instance_comes_last_whatever_its
     for n in range(16):
         facts = _facts(instance=EAST, conversation=bytes([n]) * 16)
         routes = [TO_ONE, TO_TWO, Route("to three", THREE)]
-        choice = choose(routes, NOTHING_HERE, facts, health, refusals={TWO: 1.0, ONE: 2.0})
+        choice = _choose(routes, NOTHING_HERE, facts, health, refused={TWO: 1.0, ONE: 2.0})
 
         assert choice is not None
         assert [THREE, TWO, ONE] == [candidate.address for candidate in choice.candidates]
@@ -163,8 +175,8 @@ def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
     first = Counter[str]()
     for n in range(400):
         facts = _facts(conversation=n.to_bytes(16, "big"))
-        forwards = choose([TO_ONE, TO_TWO], NOTHING_HERE, facts, _untried)
-        backwards = choose([TO_TWO, TO_ONE], NOTHING_HERE, facts, _untried)
+        forwards = _choose([TO_ONE, TO_TWO], NOTHING_HERE, facts, _untried)
+        backwards = _choose([TO_TWO, TO_ONE], NOTHING_HERE, facts, _untried)
         assert forwards is not None
         assert backwards is not None
         assert forwards.candidates == backwards.candidates
@@ -310,7 +322,7 @@ def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
 def test_lower_guid_wins_a_tie_and_so_does_the_lower_address() -> None:
     with mock.patch.object(module, "score", return_value=1.0):
         picked = pick_instance(DIALOG, {WEST.bytes: 1, EAST.bytes: 1})
-        choice = choose([TO_TWO, TO_ONE, Route("to three", THREE)], NOTHING_HERE, _facts(), _untried)
+        choice = _choose([TO_TWO, TO_ONE, Route("to three", THREE)], NOTHING_HERE, _facts(), _untried)
 
     assert EAST.bytes == picked
     assert choice is not None
