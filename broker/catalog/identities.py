@@ -9,18 +9,17 @@ is no longer in any file is no longer known.
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import structlog
 
 from broker.errors import BrokerError, CertificateUnusableError, SettingError
-from broker.net.certificates import trusted_files
+from broker.net.certificates import FileMarks, marks_of, trusted_files
 from broker.security.certificate_files import read_file
 from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
 from broker.security.session import DialogCredentials
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
-
-_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""Distinguishes one state of the files from the next: of each its path, device, inode, size and time of change."""
 
 Use = Callable[[str, DialogCredentials], Awaitable[None]]
 """Have a database use what was loaded for it."""
@@ -207,16 +203,5 @@ def _read(settings: Settings, path: tuple[str, ...], file: Path) -> bytes:
         raise settings.error(path, f"{file}: {error.problem}", error.hint) from error
 
 
-def _mark(database: DatabaseSettings) -> _Mark:
-    paths = [str(path) for path in (database.certificate, database.private_key) if path is not None]
-    for pattern in database.peers:
-        paths += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
-    return tuple(_stat(path) for path in paths)
-
-
-def _stat(path: str) -> tuple[str, int, int, int, int]:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return path, 0, 0, 0, 0
-    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _mark(database: DatabaseSettings) -> FileMarks:
+    return marks_of((database.certificate, database.private_key), database.peers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -40,8 +40,8 @@ POLL_SECONDS = 2.0  # between two polls of the files: a change is used within tw
 
 Section = Literal["endpoint", "admin"]
 
-_Mark: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
-"""The state of the files, by which changes are found: path, device, inode, size and time of change of each."""
+FileMarks: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""The state of files, by which changes are found: path, device, inode, size and time of change of each."""
 
 log = structlog.get_logger(__name__)
 
@@ -286,8 +286,8 @@ class CertificateWatch:
         self._settings = settings
         self._use: Callable[[Security], None] | None = None
         self._begin: Callable[[], object] | None = None  # polling, until that is done
-        self._tried: _Mark = ()  # the files that were loaded last, or could not be
-        self._seen: _Mark = ()
+        self._tried: FileMarks = ()  # the files that were loaded last, or could not be
+        self._seen: FileMarks = ()
 
     def load(self) -> Security:
         """
@@ -389,25 +389,22 @@ class CertificateWatch:
             log.error("certificates not loaded, those before stay", problem=problem, hint=error.hint)
         self.problem = problem
 
-    def _mark(self) -> _Mark:
-        return tuple(_marks(_files(self._settings)))
+    def _mark(self) -> FileMarks:
+        endpoint = self._settings.endpoint
+        return marks_of((endpoint.certificate, endpoint.private_key), (*endpoint.trust, *endpoint.peers))
 
 
-def _files(settings: Settings) -> Iterator[str]:
-    """Every file that matters, or would if it were there."""
-    endpoint = settings.endpoint
-    for path in (endpoint.certificate, endpoint.private_key):
-        if path is not None:
-            yield str(path)
-    for pattern in (*endpoint.trust, *endpoint.peers):
-        yield from sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+def marks_of(paths: Iterable[Path | None], patterns: Iterable[str]) -> FileMarks:
+    """The state of these files, and of those that the patterns match or would match. Blocking."""
+    files = [str(path) for path in paths if path is not None]
+    for pattern in patterns:
+        files += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+    return tuple(map(_mark_of, files))
 
 
-def _marks(files: Iterator[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    for file in files:
-        try:
-            found = Path(file).stat()
-        except OSError:
-            yield file, 0, 0, 0, 0
-        else:
-            yield file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _mark_of(file: str) -> tuple[str, int, int, int, int]:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return file, 0, 0, 0, 0
+    return file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
