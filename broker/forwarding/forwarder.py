@@ -436,7 +436,7 @@ class Forwarder:
     @property
     def kernel_name(self) -> str:
         """Which kernel is used: `compiled` or `python`."""
-        return self._kernels.name
+        return self._kernel.name
 
     @property
     def entries(self) -> Mapping[EntryKey, ForwardingEntry]:

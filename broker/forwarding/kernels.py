@@ -93,11 +93,6 @@ class Kernels:
         self._remembered_bytes = 0
         self._by_profile: dict[Profile, SlowPath] = {OPEN: make(partial(self._resolve_for, OPEN))}
 
-    @property
-    def name(self) -> str:
-        """Which kind is used: `compiled` or `python`."""
-        return self._by_profile[OPEN].name
-
     def of(self, profile: Profile) -> SlowPath:
         """The kernel of a profile. Cost: one look-up, each read."""
         return self._by_profile.get(profile) or self._add(profile)

@@ -46,9 +46,7 @@ class HopTimes(Times):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending = (
-            0  # frames that have left, or are about to, and are not counted; not those that wait or were dropped
-        )
+        self.pending = 0  # frames that have left, or are about to, and are not counted yet
         self.due = 0.0  # monotonic seconds from which the next read is timed, however few frames it brings
         self._last = 0.0
 

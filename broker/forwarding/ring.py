@@ -25,6 +25,7 @@ may add to `endings`, and changes nothing in either.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import NamedTuple, TypeAlias
@@ -137,7 +138,7 @@ class Ring:
         self._sample = Sample(sample)
         self._arrivals: list[PassOrigin] = []
         self._endings: dict[int, Ending] = {}
-        self._numbers: dict[ForwardingEntry | None, dict[Disposition | None, int]] = {}
+        self._numbers: defaultdict[ForwardingEntry | None, dict[Disposition | None, int]] = defaultdict(dict)
         self._next_number = 0
         self._freed: list[int] = []  # numbers that may be used again
         self._retired: list[int] = []  # numbers that only records in the ring still use
@@ -178,19 +179,18 @@ class Ring:
             self._arrival = PassOrigin(self.now, adjacent_in, is_from_here, queued)  # keywords would cost twice as much
         return self._arrival
 
-    def enter(self, slab: Buffer, pos: int, entry: ForwardingEntry, hop_count: int) -> None:
+    def enter(
+        self, slab: Buffer, pos: int, entry: ForwardingEntry, hop_count: int, arrival: PassOrigin | None = None
+    ) -> None:
         """The frame at `pos`, which arrived with this hop count, takes its entry now."""
         if self._is_followed(slab, pos) or entry.disposition not in _GOES_ON:
-            self._put(slab, pos, (entry, entry.disposition), self.arrival, self.now, hop_count)
+            self._put(slab, pos, (entry, entry.disposition), arrival or self.arrival, self.now, hop_count)
             self._span = self._span[0], self.used
 
     def move(self, frame: Buffer, entry: ForwardingEntry, arrival: PassOrigin) -> None:
         """A frame that waited is rerouted."""
         self._moving[copy_key(frame)] = arrival
-        if self._is_followed(frame, 0) or entry.disposition not in _GOES_ON:
-            hop_count = frame[HOP_COUNT_AT] - arrival.hops
-            self._put(frame, 0, (entry, entry.disposition), arrival, self.now, hop_count)
-            self._span = self._span[0], self.used
+        self.enter(frame, 0, entry, frame[HOP_COUNT_AT] - arrival.hops, arrival)
 
     def take_back(self, frame: Buffer) -> PassOrigin:
         """A frame of this pass does not leave at once for its next hop; when and from where it came."""
@@ -332,9 +332,7 @@ class Ring:
 
     def _number_of(self, ending: Ending) -> int:
         entry, disposition = ending
-        numbers = self._numbers.get(entry)
-        if numbers is None:
-            numbers = self._numbers[entry] = {}
+        numbers = self._numbers[entry]
         number = numbers.get(disposition)
         if number is None:
             number = self._freed.pop() if self._freed else self._next_number

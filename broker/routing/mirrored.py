@@ -390,17 +390,6 @@ class Act(Enum):
     STEP_DOWN = "step down"
 
 
-# By what this instance is, and what the source says it should be.
-ON_WORD = {
-    (MirrorRole.PRINCIPAL, MirrorRole.PRINCIPAL): Act.STAY,
-    (MirrorRole.PRINCIPAL, MirrorRole.MIRROR): Act.STEP_DOWN,
-    (MirrorRole.PRINCIPAL, MirrorRole.UNKNOWN): Act.STAY,
-    (MirrorRole.MIRROR, MirrorRole.PRINCIPAL): Act.TAKE,
-    (MirrorRole.MIRROR, MirrorRole.MIRROR): Act.STAY,
-    (MirrorRole.MIRROR, MirrorRole.UNKNOWN): Act.STAY,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class RoleAnswer:
     """
@@ -457,15 +446,15 @@ class OwnRole:
         has_lapsed = self.role is MirrorRole.PRINCIPAL and not self.is_confirmed(now)
         if word.role is MirrorRole.UNKNOWN:
             self.problem = word.problem or self.problem
-        act = ON_WORD[self.role, word.role]
+        is_ours = word.role is MirrorRole.PRINCIPAL
         if self.role is MirrorRole.PRINCIPAL:
-            was_another = word.role is MirrorRole.PRINCIPAL and word.epoch > self.epoch
-            if word.role is MirrorRole.PRINCIPAL and not has_lapsed:
+            if is_ours and not has_lapsed:
                 self._confirmed_at, self.problem = asked_at, ""
-            return Act.STEP_DOWN if has_lapsed or was_another else act
+            is_over = has_lapsed or word.role is MirrorRole.MIRROR or (is_ours and word.epoch > self.epoch)
+            return Act.STEP_DOWN if is_over else Act.STAY
         if word.role is MirrorRole.MIRROR:
             self.problem = ""
-        return act if now >= self.rests_until else Act.STAY
+        return Act.TAKE if is_ours and now >= self.rests_until else Act.STAY
 
     def on_taking(self, asked_at: float) -> None:
         """The database is about to be taken over, because of a word that was asked for then."""

@@ -166,4 +166,3 @@ def test_name_that_is_no_text_is_left_to_whoever_calls_it_malformed() -> None:
 
 def test_every_profile_that_is_open_takes_the_same(kernels: Kernels) -> None:
     assert kernels.of(Profile(frozenset(), is_open=True)) is kernels.of(OPEN)
-    assert kernels.name == kernels.of(OPEN).name
