@@ -21,11 +21,10 @@ import shlex
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from msgspec import Struct
@@ -81,20 +80,18 @@ log = structlog.get_logger(__name__)
 # --- taking and giving back ---
 
 
-class Stack(Protocol):
-    """An exit stack of either kind, which gives everything back in reverse."""
-
-    def callback(self, call: Callable[..., object], /, *arguments: object) -> object:
-        """Call this at the end."""
-
-
 def path_of(settings: Settings, name: str) -> Path:
     """The file of a database of the configuration, or of msdb."""
     return settings.instance.state_dir / "msdb.db" if name == MSDB else settings.databases[name].path
 
 
 def take(
-    settings: Settings, name: str, stack: Stack, *, least_epoch: int | None = None, reported_epoch: int = 0
+    settings: Settings,
+    name: str,
+    stack: ExitStack | AsyncExitStack,
+    *,
+    least_epoch: int | None = None,
+    reported_epoch: int = 0,
 ) -> DaemonConnection:
     """
     Take a database of the configuration, or msdb. If another instance has taken it over since, that one commits,

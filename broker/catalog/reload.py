@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -255,12 +255,13 @@ class Reloads:
             self._refuse_while_stopping()
             now = asyncio.get_running_loop().time()
             is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
-            warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
-            connections = instance.connections(now) if is_for_new else 0
-            done = Reloaded(changed, names, [], connections, is_dry_run, warnings)
             prunable = [one for one in left if one.is_prunable]
-            done = replace(
-                done,
+            done = Reloaded(
+                changes=changed,
+                databases=names,
+                connections=instance.connections(now) if is_for_new else 0,
+                is_dry_run=is_dry_run,
+                warnings=await asyncio.to_thread(_new_warnings, old, settings) if changed else [],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
                 more_unscripted=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
