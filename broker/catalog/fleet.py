@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,7 +36,7 @@ from broker.config.toml import KeyPath
 from broker.errors import CertificateUnusableError, SettingError
 from broker.flow import Disposition
 from broker.net.certificates import security_of
-from broker.net.tls import NO_SECURITY, Security, advice_for_hosts
+from broker.net.tls import NO_SECURITY, Security, advice_for_hosts, is_ip
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import RoutingFacts
@@ -126,9 +126,7 @@ class Given:
 
     def leads_in(self, route: Route) -> bool:
         """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
-        addresses = (route.address, route.mirror_address)
-        known = (self.network.sites_at(one) for one in addresses if isinstance(one, NetworkAddress))
-        return any(known) if isinstance(route.address, NetworkAddress) else leads_out(route)
+        return any(map(self.network.sites_at, route.addresses)) if route.addresses else leads_out(route)
 
     def facts(self, site: Site, database: bytes | None) -> Iterator[RoutingFacts]:
         """Messages that take the named routes of one table to an instance that was given."""
@@ -171,16 +169,7 @@ def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
 
 
 def _is_any(host: str) -> bool:
-    number = _number(host)
-    return number is not None and number.is_unspecified
-
-
-def _number(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a host is written as; None when it is a name."""
-    try:
-        return ip_address(host)
-    except ValueError:
-        return None
+    return is_ip(host) and ip_address(host).is_unspecified
 
 
 # --- circles ------------------------------------------------------------------------------------------------
@@ -278,7 +267,7 @@ def _other_hosts(given: Given) -> Iterator[Diagnostic]:
     for site, run in given.run_of.items():
         near = securities[site]
         for database in run.databases.values() if near.is_authenticating else ():
-            for route, address in _led_to(run, database):
+            for route, address in _next_hops(run, database):
                 for far in given.network.sites_at(address):
                     own = securities[far].own
                     if own is not None and own.fingerprint not in near.pinned and not own.covers(address.host):
@@ -289,12 +278,9 @@ def _other_hosts(given: Given) -> Iterator[Diagnostic]:
                         )
 
 
-def _led_to(run: DryRun, database: DryDatabase) -> Iterator[tuple[Route, NetworkAddress]]:
+def _next_hops(run: DryRun, database: DryDatabase) -> Iterator[tuple[Route, NetworkAddress]]:
     """The addresses that routes of a database name."""
-    for route in live_routes(run, database):
-        for address in (route.address, route.mirror_address):
-            if isinstance(address, NetworkAddress):
-                yield route, address
+    return ((route, address) for route in live_routes(run, database) for address in route.addresses)
 
 
 def _security_of(run: DryRun) -> Security:
@@ -505,10 +491,9 @@ def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
     """Return each host name in a live route, with the first database and route that has it."""
     found: dict[str, tuple[str, str]] = {}
     for database, home in run.databases.items():
-        for route in live_routes(run, home):
-            for address in (route.address, route.mirror_address):
-                if isinstance(address, NetworkAddress) and _number(address.host) is None:
-                    found.setdefault(address.host, (database, route.name))
+        for route, address in _next_hops(run, home):
+            if not is_ip(address.host):
+                found.setdefault(address.host, (database, route.name))
     return found
 
 

@@ -747,10 +747,9 @@ class RouteUp:
                 time.sleep(PAUSE_SECONDS)
             if route.lifetime is not None:
                 self._expiry = min(self._expiry or route.lifetime, route.lifetime)
-            for address in (route.address, route.mirror_address):
-                if isinstance(address, NetworkAddress):
-                    labels = self._cap.cap(ROUTE_UP, (route.name, str(address)))
-                    self._addresses.setdefault(labels, set()).add(address)
+            for address in route.addresses:
+                labels = self._cap.cap(ROUTE_UP, (route.name, str(address)))
+                self._addresses.setdefault(labels, set()).add(address)
 
 
 # --- the process: cheap, and for any thread; what a system does not report is left out ---

@@ -399,8 +399,7 @@ def _hops(decision: Decision, site: Site) -> list[tuple[NetworkAddress, Route]]:
         return [(candidate.address, candidate.route) for candidate in decision.candidates]
     route = decision.route
     if decision.disposition is Disposition.PRINCIPAL_UNKNOWN and route is not None:
-        addresses = (route.address, route.mirror_address)
-        return [(one, route) for one in addresses if isinstance(one, NetworkAddress) and one not in site.addresses]
+        return [(address, route) for address in route.addresses if address not in site.addresses]
     return []
 
 

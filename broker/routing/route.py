@@ -119,18 +119,18 @@ class Route(Struct, frozen=True):
         return (self.broker_instance, self.remote_service_name, self.address, self.mirror_address)
 
     @property
+    def addresses(self) -> list[NetworkAddress]:
+        """The network addresses that it names: none, one, or those of a mirrored pair."""
+        return [one for one in (self.address, self.mirror_address) if isinstance(one, NetworkAddress)]
+
+    @property
     def pair(self) -> MirroredPair | None:
         """The mirrored pair that the route leads to; None when it names no mirror, or no broker instance to ask for."""
-        service, instance, address, mirror = (
-            self.remote_service_name,
-            self.broker_instance,
-            self.address,
-            self.mirror_address,
-        )
-        if service is None or instance is None or mirror is None or not isinstance(address, NetworkAddress):
+        service, instance = self.remote_service_name, self.broker_instance
+        if self.mirror_address is None or service is None or instance is None:
             return None
-        # equal addresses: another program has stored the row
-        return None if address == mirror else MirroredPair(service, instance, address, mirror)
+        # fewer addresses, or equal ones: another program has stored the row
+        return None if len(set(self.addresses)) < 2 else MirroredPair(service, instance, *self.addresses)
 
 
 # The first route of every new database and of msdb (R1.3).
