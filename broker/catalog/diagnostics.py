@@ -115,7 +115,7 @@ def of_statement(
     subject = f"{run.settings.instance.name}, {database.name}"
     origin = statement.origin if statement is not None else None
     if origin is None:
-        return Diagnostic(lint, subject, problem, hint, _file_setting(run, database))
+        return Diagnostic(lint, subject, problem, hint, run.settings.error(key_of(database.name), "").span)
     return Diagnostic(lint, subject, problem, hint, Part(origin, part))
 
 
@@ -131,12 +131,6 @@ def of_setting(
     run, database = at
     subject = f"{run.settings.instance.name}, {database.name}"
     return Diagnostic(lint, subject, problem, hint, run.settings.error(path, "", of_key=of_key).span)
-
-
-def _file_setting(run: DryRun, database: DryDatabase) -> Span | None:
-    is_msdb = database is run.msdb
-    path: KeyPath = ("instance", "state_dir") if is_msdb else ("databases", database.name, "path")
-    return run.settings.error(path, "").span
 
 
 def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: int) -> tuple[list[_T], dict[Kind, int]]:
@@ -194,20 +188,12 @@ def store_error(settings: Settings, error: StoreUnavailableError) -> tuple[Setti
         found = place_errors(settings)
         if found:
             return SettingsError(sorted(found.values(), key=by_place)), code not in _PASSING
-    name = _database_at(settings, error.path)
-    if name is None:
-        return None, False
-    hint = STOP_IT if error.problem == HELD else ""
-    return SettingsError([settings.error(key_of(name), str(error), hint)]), False
-
-
-def _database_at(settings: Settings, path: str) -> str | None:
-    """The database whose file or directory this is."""
     for name in (MSDB, *settings.databases):
         file = path_of(settings, name)
-        if path in {str(file), str(file.parent)}:
-            return name
-    return None
+        if error.path in {str(file), str(file.parent)}:
+            hint = STOP_IT if error.problem == HELD else ""
+            return SettingsError([settings.error(key_of(name), str(error), hint)]), False
+    return None, False
 
 
 def listening(settings: Settings) -> Iterator[tuple[KeyPath, ListenAddress]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,21 +22,19 @@ from typing import Any, Protocol
 
 import structlog
 
-from broker.catalog.catalog import MESSAGES_MAX, Auditing, Catalog
+from broker.catalog.catalog import MESSAGES_MAX, Catalog
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
 from broker.catalog.dry_run import dry_run
 from broker.catalog.identities import identity_errors
-from broker.catalog.scripts import Scripts, look, run_changed
+from broker.catalog.scripts import Permitting, Scripts, look, run_changed
 from broker.catalog.unscripted import Unscripted, unscripted
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
 from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
-from broker.ddl.statements import Statement
 from broker.errors import (
     BrokerError,
-    DdlSyntaxError,
     ListenFailedError,
     RequestError,
     SettingError,
@@ -65,14 +63,11 @@ class ReloadRefusedError(RequestError):
         return f"the configuration is not read again: {self.problem}; nothing has changed"
 
 
-class ReloadObserver(Auditing, Protocol):
+class ReloadObserver(Permitting, Protocol):
     """Decides what a reload may change, and records what it does."""
 
     def allow(self, changed: Sequence[Difference]) -> None:
         """See that all of this may change; raises what refuses it."""
-
-    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
-        """Statements of changed scripts; raises when one that may not be executed is taken."""
 
     def seal_reload(self, keys: Sequence[str]) -> None:
         """These settings are about to change; raises when that cannot be recorded. Blocking."""

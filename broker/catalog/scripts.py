@@ -22,7 +22,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -256,33 +255,27 @@ async def run_changed(
         return []
     source = ", ".join(str(path) for name in here for path, _ in scripts[name])
     size = await asyncio.to_thread(lambda: sum(path.stat().st_size for name in here for path, _ in scripts[name]))
-    reading = _ScriptReader()
+    reading = MSDB
+
+    def read() -> Iterator[Statement | DdlSyntaxError]:
+        """Each script begins in its own database."""
+        nonlocal reading
+        for reading in here:
+            for path, _ in scripts[reading]:
+                yield UseDatabase(reading)
+                yield from read_script(decode_script(path.read_bytes(), source=str(path)), source=str(path))
+        for name, drop in drops:
+            yield from (UseDatabase(name), drop)
+
     try:
-        dropping = (statement for name, drop in drops for statement in (UseDatabase(name), drop))
-        statements = seen_by.permitted(chain(reading.statements({name: scripts[name] for name in here}), dropping))
+        statements = seen_by.permitted(read())
         progress = ScriptProgress(source, size, seen_by=seen_by)
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
-        name = reading.database
-        key: KeyPath = ("routes", "files") if name == MSDB else ("databases", name, "scripts")
+        key: KeyPath = ("routes", "files") if reading == MSDB else ("databases", reading, "scripts")
         found = settings.error(key, f"error {error.number}: {error.problem}", "correct the statement")
         found.span = error.span or found.span
         raise SettingsError([found]) from error
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
         raise SettingsError([SettingError(str(error.filename), problem, None, "make it readable")]) from error
-
-
-@dataclass(slots=True)
-class _ScriptReader:
-    """Several scripts as one; `database` is the one whose script is being read."""
-
-    database: str = MSDB
-
-    def statements(self, scripts: State) -> Iterator[Statement | DdlSyntaxError]:
-        """Each script begins in its own database."""
-        for name, files in scripts.items():
-            self.database = name
-            for path, _ in files:
-                yield UseDatabase(name)
-                yield from read_script(decode_script(path.read_bytes(), source=str(path)), source=str(path))

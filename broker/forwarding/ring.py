@@ -88,8 +88,6 @@ class Sample:
     __slots__ = ("_known", "limit")
 
     def __init__(self, fraction: float) -> None:
-        if not 0 <= fraction <= 1:
-            raise AssertionError(f"a sample of {fraction}, expected 0 .. 1")
         self.limit = math.ceil(math.ldexp(fraction, SAMPLE_BITS))  # the upper 53 bits of `mix` are less than this
         self._known: dict[bytes, bool] = {}
 

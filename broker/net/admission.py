@@ -14,7 +14,7 @@ Therefore many unknown peers cannot cause the listener to pause, which would loc
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from broker.config.settings import LimitSettings
 from broker.errors import HandshakeRefusedError
@@ -53,7 +53,7 @@ class Admission:
         self._turned_away: set[Link] = set()
         self._known: OrderedDict[str, None] = OrderedDict()
         self._tables: tuple[RouteTable, ...] = ()
-        self._named: frozenset[str] | None = frozenset()  # hosts that routes name; None until asked for
+        self._named: frozenset[str] | None = frozenset()  # IP addresses that routes name; None until asked for
 
     def apply(self, limits: LimitSettings, descriptors: int, pool: Pool) -> None:
         """Use these limits from now on; no connection is closed for them."""
@@ -70,7 +70,8 @@ class Admission:
         if host in self._known:
             return True
         if self._named is None:
-            self._named = frozenset(_hosts_of(self._tables))
+            hosts = {address.host for table in self._tables for address in table.addresses(ROUTES_MAX)}
+            self._named = frozenset(filter(is_ip, hosts))
         return host in self._named
 
     def on_routes(self, tables: Iterable[RouteTable]) -> None:
@@ -154,9 +155,3 @@ class Admission:
         self._known.move_to_end(host)
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-
-
-def _hosts_of(tables: Iterable[RouteTable]) -> Iterator[str]:
-    """The IP addresses that routes name."""
-    named = (address for table in tables for address in table.addresses(ROUTES_MAX))
-    return (address.host for address in named if is_ip(address.host))

@@ -78,21 +78,15 @@ class LinkEvent(Enum):
     CLOSE = auto()
 
 
-# A missing key: the event changes nothing.
+# The states in which an event counts, and the one that follows; in any other it changes nothing.
+_LIVE = (LinkState.CONNECTED, LinkState.LOGGED_IN, LinkState.DRAINING)
 TRANSITIONS = {
-    (LinkState.CONNECTED, LinkEvent.HELLO): LinkState.LOGGED_IN,
-    (LinkState.CONNECTED, LinkEvent.FAIL): LinkState.LINGERING,
-    (LinkState.CONNECTED, LinkEvent.CLOSE): LinkState.CLOSED,
-    (LinkState.LOGGED_IN, LinkEvent.DRAIN): LinkState.DRAINING,
-    (LinkState.LOGGED_IN, LinkEvent.READ_FAILED): LinkState.DRAINING,
-    (LinkState.LOGGED_IN, LinkEvent.FAIL): LinkState.LINGERING,
-    (LinkState.LOGGED_IN, LinkEvent.EOF_BLOCKED): LinkState.LINGERING,
-    (LinkState.LOGGED_IN, LinkEvent.CLOSE): LinkState.CLOSED,
-    (LinkState.DRAINING, LinkEvent.DRAIN): LinkState.DRAINING,
-    (LinkState.DRAINING, LinkEvent.FAIL): LinkState.LINGERING,
-    (LinkState.DRAINING, LinkEvent.EOF_BLOCKED): LinkState.LINGERING,
-    (LinkState.DRAINING, LinkEvent.CLOSE): LinkState.CLOSED,
-    (LinkState.LINGERING, LinkEvent.CLOSE): LinkState.CLOSED,
+    LinkEvent.HELLO: ((LinkState.CONNECTED,), LinkState.LOGGED_IN),
+    LinkEvent.DRAIN: ((LinkState.LOGGED_IN, LinkState.DRAINING), LinkState.DRAINING),
+    LinkEvent.READ_FAILED: ((LinkState.LOGGED_IN,), LinkState.DRAINING),
+    LinkEvent.FAIL: (_LIVE, LinkState.LINGERING),
+    LinkEvent.EOF_BLOCKED: ((LinkState.LOGGED_IN, LinkState.DRAINING), LinkState.LINGERING),
+    LinkEvent.CLOSE: ((*_LIVE, LinkState.LINGERING), LinkState.CLOSED),
 }
 
 
@@ -499,11 +493,11 @@ class Link:
         self._handler.on_closed(self)
 
     def _step(self, event: LinkEvent) -> bool:
-        state = TRANSITIONS.get((self.state, event))
-        if state is None:
-            return False
-        self.state = state
-        return True
+        before, after = TRANSITIONS[event]
+        is_followed = self.state in before
+        if is_followed:
+            self.state = after
+        return is_followed
 
     def _linger(self, event: LinkEvent, reason: str) -> bool:
         """Only what was queued before may still leave."""
