@@ -102,33 +102,31 @@ class Diagnostic(Struct, frozen=True):
 
 
 def of_statement(
+    run: DryRun,
+    database: DryDatabase,
     lint: Lint,
     problem: str,
     hint: str,
     *,
-    at: tuple[DryRun, DryDatabase],
     statement: Statement | None,
     part: str = NAME,
 ) -> Diagnostic:
     """A concern about what a statement made; None when it was in the file already."""
-    run, database = at
     subject = f"{run.settings.instance.name}, {database.name}"
-    origin = statement.origin if statement is not None else None
-    if origin is None:
+    if statement is None or statement.origin is None:
         return Diagnostic(lint, subject, problem, hint, run.settings.error(key_of(database.name), "").span)
-    return Diagnostic(lint, subject, problem, hint, Part(origin, part))
+    return Diagnostic(lint, subject, problem, hint, Part(statement.origin, part))
 
 
-def of_route(lint: Lint, problem: str, hint: str, *, at: tuple[DryRun, DryDatabase], route: str) -> Diagnostic:
+def of_route(run: DryRun, database: DryDatabase, lint: Lint, problem: str, hint: str, *, route: str) -> Diagnostic:
     """A concern about a route."""
-    return of_statement(lint, problem, hint, at=at, statement=at[1].statements.get(route))
+    return of_statement(run, database, lint, problem, hint, statement=database.statements.get(route))
 
 
 def of_setting(
-    lint: Lint, problem: str, hint: str, *, at: tuple[DryRun, DryDatabase], path: KeyPath, of_key: bool = False
+    run: DryRun, database: DryDatabase, lint: Lint, problem: str, hint: str, *, path: KeyPath, of_key: bool = False
 ) -> Diagnostic:
     """A concern about a setting, or about what is missing there."""
-    run, database = at
     subject = f"{run.settings.instance.name}, {database.name}"
     return Diagnostic(lint, subject, problem, hint, run.settings.error(path, "", of_key=of_key).span)
 

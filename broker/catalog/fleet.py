@@ -194,7 +194,7 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
         what = "every service that no route names" if UNNAMED in services else shown(services)
         problem = f"messages to {what} go in a circle, {path}, until their hops are used up (11285)"
         hint = "end the circle: on one of these instances lead them to where the service is, or drop the route"
-        yield of_route(Lint.ROUTING_LOOP, problem, hint, at=given.at(leg), route=leg.route.name)
+        yield of_route(*given.at(leg), Lint.ROUTING_LOOP, problem, hint, route=leg.route.name)
 
 
 # --- permissions ------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
         problem = f"messages over {', '.join(dict.fromkeys(statements.values()))} are refused: {name} lacks permissions"
         hint = f"USE [{name}]; {' '.join(f'{one};' for one in statements)}"
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
-        yield of_setting(Lint.MISSING_GRANT, problem, hint, at=(run, run.databases[name]), path=path)
+        yield of_setting(run, run.databases[name], Lint.MISSING_GRANT, problem, hint, path=path)
 
 
 def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
@@ -273,9 +273,7 @@ def _other_hosts(given: Given) -> Iterator[Diagnostic]:
                     if own is not None and own.fingerprint not in near.pinned and not own.covers(address.host):
                         problem = f"{address} leads to {far.name}, and {own.for_hosts}: no connection is made"
                         hint = f"correct the route, or {advice_for_hosts(own, address.host)}"
-                        yield of_route(
-                            Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, at=(run, database), route=route.name
-                        )
+                        yield of_route(run, database, Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, route=route.name)
 
 
 def _next_hops(run: DryRun, database: DryDatabase) -> Iterator[tuple[Route, NetworkAddress]]:
@@ -306,7 +304,7 @@ def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnost
         leg = end.legs[-2]
         assert leg.route is not None, "a way that goes on has a route"
         problem = f"messages over {end.path} are dropped at its end, for {shown(services)}: {_reason(end)}"
-        yield of_route(Lint.DEAD_END, problem, _remedy(end), at=given.at(leg), route=leg.route.name)
+        yield of_route(*given.at(leg), Lint.DEAD_END, problem, _remedy(end), route=leg.route.name)
 
 
 def _remedy(end: JourneyEnd) -> str:
@@ -426,11 +424,10 @@ def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
         f"CREATE ROUTE in {home.name} of {last.site.name} for {shown(one.home.services)},"
         f" leading to {one.site.name} or the next instance towards it"
     )
-    at = (run, home)
     if last.database is not None:
         path = ("databases", home.name)
-        return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
-    return of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=("routes", "files"))
+        return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=True)
+    return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=("routes", "files"))
 
 
 # --- several routes, one target -----------------------------------------------------------------------------
@@ -482,8 +479,7 @@ def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SEC
         database, route = first[host]
         text = f"the name {host!r} of its address does not resolve here: {problem}"
         hint = "correct the name, or see to the resolver; until then what takes this route waits"
-        at = (run, run.databases[database])
-        found.append(of_route(Lint.NAME_UNRESOLVED, text, hint, at=at, route=route))
+        found.append(of_route(run, run.databases[database], Lint.NAME_UNRESOLVED, text, hint, route=route))
     return found
 
 

@@ -63,12 +63,11 @@ def survey(
         unanswered: Databases of which a missing return path is reported already.
     """
     for database in run.databases.values():
-        at = (run, database)
         is_msdb = database is run.msdb
         remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb)
         for remark in remarks:
             if _is_certain(remark, run) and not _is_cleared(remark, database, is_one_target):
-                yield of_route(remark.lint, remark.problem, remark.hint, at=at, route=remark.route.name)
+                yield of_route(run, database, remark.lint, remark.problem, remark.hint, route=remark.route.name)
         yield from _renewed(run, database)
         yield from _missed_drops(run, database)
         yield from _transport_names(run, database)
@@ -110,8 +109,9 @@ def _renewed(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
         if statement.properties.lifetime is not None:
             problem = f"the LIFETIME of [{name}] starts again whenever the script runs, which is at every start"
             hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
-            at = (run, database)
-            yield of_statement(Lint.LIFETIME_RENEWED, problem, hint, at=at, statement=statement, part="LIFETIME")
+            yield of_statement(
+                run, database, Lint.LIFETIME_RENEWED, problem, hint, statement=statement, part="LIFETIME"
+            )
 
 
 def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
@@ -123,14 +123,14 @@ def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
         other = spelled.get(statement.name.casefold())
         if other is not None and other != statement.name:
             problem = f"DROP ROUTE finds no {statement.name!r}, and [{other}] stays: they differ in case"
-            at = (run, database)
-            yield of_statement(Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", at=at, statement=statement)
+            yield of_statement(
+                run, database, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", statement=statement
+            )
 
 
 def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """Yield services that TRANSPORT cannot find: of a database that uses it, and those with names like an address."""
     uses_transport = any(route.address == TRANSPORT for route in live_routes(run, database))
-    at = (run, database)
     for service in sorted(database.services):
         if transport_address(service) is not None:
             continue
@@ -138,18 +138,17 @@ def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]
         hint = "name it tcp://host:4022/Name, with an address of this instance"
         if service.casefold().startswith("tcp:"):
             problem = f"{service!r} looks as if it began with an address, and TRANSPORT finds none in it"
-            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+            yield of_statement(run, database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement=statement)
         elif uses_transport:
             problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
             hint += ", or give the instance that answers it a route to it"
-            yield of_statement(Lint.NO_TRANSPORT_ADDRESS, problem, hint, at=at, statement=statement)
+            yield of_statement(run, database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement=statement)
 
 
 def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """Contracts that services name and nothing has made, where contracts are made at all."""
     if not database.contracts:
         return
-    at = (run, database)
     known = database.contracts | CONTRACT_NAMES
     for name, service in sorted(database.services.items()):
         for contract in sorted(service.contracts - known):
@@ -157,7 +156,7 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
             near = get_close_matches(contract, sorted(database.contracts), n=1)
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
             statement = database.service_statements.get(name)
-            yield of_statement(Lint.UNDECLARED_CONTRACT, problem, hint, at=at, statement=statement)
+            yield of_statement(run, database, Lint.UNDECLARED_CONTRACT, problem, hint, statement=statement)
 
 
 def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
@@ -183,11 +182,10 @@ def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
         f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
         " may begin with; answers to what begins here need no route in msdb"
     )
-    at = (run, run.msdb)
     if door.name in run.msdb.statements:
-        yield of_route(Lint.EXPOSED_SERVICES, problem, hint, at=at, route=door.name)
+        yield of_route(run, run.msdb, Lint.EXPOSED_SERVICES, problem, hint, route=door.name)
     else:
-        yield of_setting(Lint.EXPOSED_SERVICES, problem, hint, at=at, path=("endpoint", "listen", reachable))
+        yield of_setting(run, run.msdb, Lint.EXPOSED_SERVICES, problem, hint, path=("endpoint", "listen", reachable))
 
 
 def _forwarding_off(run: DryRun) -> Iterator[Diagnostic]:
@@ -201,8 +199,7 @@ def _forwarding_off(run: DryRun) -> Iterator[Diagnostic]:
             " what takes them is dropped (9792)"
         )
         hint = "set message_forwarding = true, or drop them; what begins here needs its route in its own database"
-        at = (run, run.msdb)
-        yield of_route(Lint.FORWARDING_OFF, problem, hint, at=at, route=out[0].name)
+        yield of_route(run, run.msdb, Lint.FORWARDING_OFF, problem, hint, route=out[0].name)
 
 
 def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnostic]:
@@ -229,8 +226,7 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
                 " with the address of the next instance towards the sender"
             )
             path = ("databases", database.name)
-            at = (run, database)
-            yield of_setting(Lint.MISSING_RETURN_ROUTE, problem, hint, at=at, path=path, of_key=True)
+            yield of_setting(run, database, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=True)
 
 
 def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
@@ -241,7 +237,7 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
         hint = f"write it into a script, or drop it: {one.script}{all_of_them}"
         is_msdb = one.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", one.database.name, "scripts")
-        yield of_setting(Lint.NOT_IN_SCRIPTS, problem, hint, at=(run, one.database), path=path)
+        yield of_setting(run, one.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
 
 
 # --- permissions of msdb ---
@@ -282,8 +278,7 @@ def _lacks(run: DryRun) -> Iterator[Diagnostic]:
             continue
         securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
         hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
-        at = (run, run.msdb)
-        yield of_setting(lint, problem, hint, at=at, path=("endpoint", "authentication"))
+        yield of_setting(run, run.msdb, lint, problem, hint, path=("endpoint", "authentication"))
 
 
 def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
@@ -310,7 +305,7 @@ def _told(run: DryRun, rule: PermissionRule) -> str:
 
 def _of_rule(run: DryRun, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
     statement = run.msdb.permission_statements.get(rule)
-    return of_statement(lint, problem, hint, at=(run, run.msdb), statement=statement)
+    return of_statement(run, run.msdb, lint, problem, hint, statement=statement)
 
 
 # --- service names that differ in case ---
@@ -331,8 +326,12 @@ def _hosted(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
     for number, run in enumerate(runs):
         for database in run.users:
             for service in sorted(database.services):
-                at, statement = (run, database), database.service_statements.get(service)
-                yield of_statement(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, statement=statement), service, number
+                statement = database.service_statements.get(service)
+                yield (
+                    of_statement(run, database, Lint.NAMES_DIFFER_IN_CASE, "", "", statement=statement),
+                    service,
+                    number,
+                )
 
 
 def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
@@ -344,8 +343,7 @@ def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
                 name = route.remote_service_name
                 if name is not None and name not in seen:
                     seen.add(name)
-                    at = (run, database)
-                    yield of_route(Lint.NAMES_DIFFER_IN_CASE, "", "", at=at, route=route.name), name, number
+                    yield of_route(run, database, Lint.NAMES_DIFFER_IN_CASE, "", "", route=route.name), name, number
 
 
 def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:

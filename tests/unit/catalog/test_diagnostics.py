@@ -44,14 +44,14 @@ def test_a_concern_has_its_place_and_of_a_statement_a_caret(at: tuple[DryRun, Dr
     run, msdb = at
     statement = msdb.statements["r"]
     concerns = {
-        "a.sql:2:14": of_route(LINT, "problem", "hint", at=at, route="r"),
-        "a.sql:3:13": of_statement(LINT, "problem", "hint", at=at, statement=statement, part="ADDRESS"),
+        "a.sql:2:14": of_route(*at, LINT, "problem", "hint", route="r"),
+        "a.sql:3:13": of_statement(*at, LINT, "problem", "hint", statement=statement, part="ADDRESS"),
         # a part that was not written is the whole statement
-        "a.sql:2:1": of_statement(LINT, "problem", "hint", at=at, statement=statement, part="LIFETIME"),
-        "broker.toml:6:8": of_setting(LINT, "problem", "hint", at=at, path=("databases", "d", "path")),
-        "broker.toml:5:1": of_setting(LINT, "problem", "hint", at=at, path=("databases", "d"), of_key=True),
+        "a.sql:2:1": of_statement(*at, LINT, "problem", "hint", statement=statement, part="LIFETIME"),
+        "broker.toml:6:8": of_setting(*at, LINT, "problem", "hint", path=("databases", "d", "path")),
+        "broker.toml:5:1": of_setting(*at, LINT, "problem", "hint", path=("databases", "d"), of_key=True),
         # a route that was in the file stands where the file is named
-        "broker.toml:6:8 ": of_route(LINT, "problem", "hint", at=(run, run.databases["d"]), route="AutoCreatedLocal"),
+        "broker.toml:6:8 ": of_route(run, run.databases["d"], LINT, "problem", "hint", route="AutoCreatedLocal"),
     }
 
     for place, one in concerns.items():
@@ -63,7 +63,7 @@ def test_a_concern_has_its_place_and_of_a_statement_a_caret(at: tuple[DryRun, Dr
 
 
 def test_what_has_no_place_names_instance_and_database(at: tuple[DryRun, DryDatabase]) -> None:
-    concern = of_route(LINT, "problem", "hint", at=at, route="AutoCreatedLocal")
+    concern = of_route(*at, LINT, "problem", "hint", route="AutoCreatedLocal")
     nowhere = Diagnostic(LINT, "one, msdb", "problem", "hint")
 
     assert Diagnostic(LINT, "one, msdb", "problem", "hint", concern.span) == concern
