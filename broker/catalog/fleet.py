@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -50,8 +50,7 @@ from broker.security.identity import who_of
 from broker.security.principal import Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
-NAMES_MAX = 200  # that are asked for
-_THREADS = 16
+NAMES_MAX = 200  # that are asked for, each in a thread
 UNNAMED = ""  # means a service that no route names: what routes of last resort are for
 
 # The site and the table that lose a message, the reason, and the route that leads there.
@@ -493,36 +492,24 @@ def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _ask(hosts: Iterable[str], resolve: Resolve, seconds: float) -> dict[str, str]:
-    """The problem of each host, empty for none; threads that are still waiting end with the process."""
-    asked: SimpleQueue[str] = SimpleQueue()
+def _ask(hosts: Sequence[str], resolve: Resolve, seconds: float) -> dict[str, str]:
+    """The problem of each host that has one; threads that are still waiting end with the process."""
     answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
-    missing = 0
-    for host in hosts:
-        asked.put(host)
-        missing += 1
-    for _ in range(min(_THREADS, missing)):
-        threading.Thread(target=_answer, args=(asked, answers, resolve), name="resolve", daemon=True).start()
-    deadline, problems = time.monotonic() + seconds, {}
-    for _ in range(missing):
-        try:
-            host, problem = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except Empty:
-            break
-        if problem:
-            problems[host] = problem
-    return problems
 
-
-def _answer(asked: SimpleQueue[str], answers: SimpleQueue[tuple[str, str]], resolve: Resolve) -> None:
-    while True:
-        try:
-            host = asked.get_nowait()
-        except Empty:
-            return
+    def ask(host: str) -> None:
         try:
             resolve(host)
         except (OSError, UnicodeError) as error:
             answers.put((host, getattr(error, "strerror", None) or str(error)))
         else:
             answers.put((host, ""))
+
+    for host in hosts:
+        threading.Thread(target=ask, args=(host,), name="resolve", daemon=True).start()
+    deadline, problems = time.monotonic() + seconds, {}
+    with suppress(Empty):
+        for _ in hosts:
+            host, problem = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            if problem:
+                problems[host] = problem
+    return problems
