@@ -134,8 +134,7 @@ def carry_out(statement: ddl.Statement, _session: Session) -> None:
 
 @carry_out.register
 def _create_route(statement: ddl.CreateRoute, session: Session) -> None:
-    row = metadata.find_route(session.db, statement.name)
-    _expect_absent("route", statement.name, session, exists=row is not None)
+    row = _expect_absent("route", statement.name, session, metadata.find_route(session.db, statement.name))
     route = create_route(statement.name, statement.properties, now=session.now)
     new = RouteRow.of(route)
     if new != row:
@@ -161,8 +160,8 @@ def _alter_route(statement: ddl.AlterRoute, session: Session) -> None:
 
 @carry_out.register
 def _drop_route(statement: ddl.DropRoute, session: Session) -> None:
-    row = metadata.find_route(session.db, statement.name)
-    if _may_drop("route", statement.name, session, exists=row is not None):
+    row = _to_drop("route", statement.name, session, metadata.find_route(session.db, statement.name))
+    if row is not None:
         metadata.drop(session.db, "route", statement.name)
         session.changes.add(stored_route(row), None)
     session.messages.add("route", statement.name, "dropped")
@@ -174,8 +173,7 @@ def _drop_route(statement: ddl.DropRoute, session: Session) -> None:
 @carry_out.register
 def _create_queue(statement: ddl.CreateQueue, session: Session) -> None:
     name, db = statement.queue.name, session.db
-    old = metadata.find_queue(db, name)
-    _expect_absent("queue", name, session, exists=old is not None)
+    old = _expect_absent("queue", name, session, metadata.find_queue(db, name))
     # A poison message or an administrator may have turned it off: no start undoes that unless the script says so.
     status = statement.status if statement.status is not None else old is None or old.is_receive_enabled
     poison = statement.poison_message_handling
@@ -200,8 +198,8 @@ def _alter_queue(statement: ddl.AlterQueue, session: Session) -> None:
 @carry_out.register
 def _drop_queue(statement: ddl.DropQueue, session: Session) -> None:
     name, db = statement.queue.name, session.db
-    queue = metadata.find_queue(db, name)
-    if _may_drop("queue", name, session, exists=queue is not None) and queue is not None:
+    queue = _to_drop("queue", name, session, metadata.find_queue(db, name))
+    if queue is not None:
         used = metadata.find_service_of(db, queue.queue_id)
         if used is not None:
             raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
@@ -212,8 +210,7 @@ def _drop_queue(statement: ddl.DropQueue, session: Session) -> None:
 @carry_out.register
 def _create_service(statement: ddl.CreateService, session: Session) -> None:
     name, db = statement.name, session.db
-    old = metadata.find_service(db, name)
-    _expect_absent("service", name, session, exists=old is not None)
+    old = _expect_absent("service", name, session, metadata.find_service(db, name))
     is_exclusive = statement.exclusive_target
     if is_exclusive is None:
         is_exclusive = old is not None and old.is_exclusive_target
@@ -240,7 +237,7 @@ def _alter_service(statement: ddl.AlterService, session: Session) -> None:
 @carry_out.register
 def _drop_service(statement: ddl.DropService, session: Session) -> None:
     name, db = statement.name, session.db
-    if _may_drop("service", name, session, exists=metadata.find_service(db, name) is not None):
+    if _to_drop("service", name, session, metadata.find_service(db, name)) is not None:
         _refuse_bound("service", name, PRIORITY, metadata.find_priority_for(db, name))
         metadata.drop(db, "service", name)
         metadata.drop_permissions_on(db, name)
@@ -261,8 +258,8 @@ def _queue_id(session: Session, queue: ddl.QueueName) -> int:
 def _create_message_type(statement: ddl.CreateMessageType, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("message type", name, "create")
-    old, new = metadata.find_message_type(db, name), Validation(statement.validation)
-    _expect_absent("message type", name, session, exists=old is not None)
+    old = _expect_absent("message type", name, session, metadata.find_message_type(db, name))
+    new = Validation(statement.validation)
     metadata.put_message_type(db, name, new)
     _made("message type", name, session, old, new)
 
@@ -280,7 +277,7 @@ def _alter_message_type(statement: ddl.AlterMessageType, session: Session) -> No
 def _drop_message_type(statement: ddl.DropMessageType, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("message type", name, "drop")
-    if _may_drop("message type", name, session, exists=metadata.find_message_type(db, name) is not None):
+    if _to_drop("message type", name, session, metadata.find_message_type(db, name)) is not None:
         _refuse_bound("message type", name, "contract", metadata.find_contract_of(db, name))
         metadata.drop(db, "message_type", name)
     session.messages.add("message type", name, "dropped")
@@ -290,8 +287,7 @@ def _drop_message_type(statement: ddl.DropMessageType, session: Session) -> None
 def _create_contract(statement: ddl.CreateContract, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("contract", name, "create")
-    old = metadata.find_contract(db, name)
-    _expect_absent("contract", name, session, exists=old is not None)
+    old = _expect_absent("contract", name, session, metadata.find_contract(db, name))
     for one in (one.message_type for one in statement.message_types):
         if metadata.find_message_type(db, one) is None:
             problem = f"the message type {one!r} does not exist; CREATE MESSAGE TYPE [{one}] first"
@@ -305,7 +301,7 @@ def _create_contract(statement: ddl.CreateContract, session: Session) -> None:
 def _drop_contract(statement: ddl.DropContract, session: Session) -> None:
     name, db = statement.name, session.db
     _refuse_built_in("contract", name, "drop")
-    if _may_drop("contract", name, session, exists=metadata.find_contract(db, name) is not None):
+    if _to_drop("contract", name, session, metadata.find_contract(db, name)) is not None:
         _refuse_bound("contract", name, "service", metadata.find_service_under(db, name))
         _refuse_bound("contract", name, PRIORITY, metadata.find_priority_under(db, name))
         metadata.drop_contract(db, name)
@@ -341,8 +337,7 @@ def _alter_priority(statement: ddl.AlterPriority, session: Session) -> None:
 
 @carry_out.register
 def _drop_priority(statement: ddl.DropPriority, session: Session) -> None:
-    exists = metadata.find_priority(session.db, statement.name) is not None
-    if _may_drop(PRIORITY, statement.name, session, exists=exists):
+    if _to_drop(PRIORITY, statement.name, session, metadata.find_priority(session.db, statement.name)) is not None:
         metadata.drop(session.db, "priority", statement.name)
     session.messages.add("priority", statement.name, "dropped")
 
@@ -422,8 +417,7 @@ def _change_permission(statement: ddl.ChangePermission, session: Session) -> Non
 @carry_out.register
 def _create_binding(statement: ddl.CreateRemoteServiceBinding, session: Session) -> None:
     name = statement.name
-    old = metadata.find_binding(session.db, name)
-    _expect_absent(BINDING, name, session, exists=old is not None)
+    old = _expect_absent(BINDING, name, session, metadata.find_binding(session.db, name))
     _put_binding(name, statement.remote_service_name, statement.user, session, is_anonymous=statement.anonymous)
     _made(BINDING, name, session, old, metadata.find_binding(session.db, name))
 
@@ -440,8 +434,7 @@ def _alter_binding(statement: ddl.AlterRemoteServiceBinding, session: Session) -
 
 @carry_out.register
 def _drop_binding(statement: ddl.DropRemoteServiceBinding, session: Session) -> None:
-    exists = metadata.find_binding(session.db, statement.name) is not None
-    if _may_drop(BINDING, statement.name, session, exists=exists):
+    if _to_drop(BINDING, statement.name, session, metadata.find_binding(session.db, statement.name)) is not None:
         metadata.drop(session.db, "remote_service_binding", statement.name)
     session.messages.add(BINDING, statement.name, "dropped")
 
@@ -560,17 +553,18 @@ def _expect_present(what: str, name: str, found: _T | None) -> _T:
     return found
 
 
-def _expect_absent(what: str, name: str, session: Session, *, exists: bool) -> None:
-    """Refuse a CREATE of what exists, unless the script is declared."""
-    if exists and not session.is_declared:
+def _expect_absent(what: str, name: str, session: Session, found: _T | None) -> _T | None:
+    """The object that a CREATE replaces; only a declared script may name one that exists."""
+    if found is not None and not session.is_declared:
         raise DuplicateNameError(2714, f"there is already a {what} named {name!r} in the database")
+    return found
 
 
-def _may_drop(what: str, name: str, session: Session, *, exists: bool) -> bool:
-    """Whether there is something to drop."""
-    if not exists and not session.is_declared:
+def _to_drop(what: str, name: str, session: Session, found: _T | None) -> _T | None:
+    """The object that a DROP names; only a declared script may name one that is gone."""
+    if found is None and not session.is_declared:
         raise UnknownNameError(15151, f"cannot drop the {what} {name!r}, because it does not exist")
-    return exists
+    return found
 
 
 def _refuse_bound(what: str, name: str, other: str, other_name: str | None) -> None:
