@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -63,7 +63,6 @@ LOCK_SECONDS = 20.0  # that a script waits for a database which another program 
 # Its only conversations are requests for routes, and an administrator may have to end one.
 _IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
 
-_State: TypeAlias = tuple[CatalogRows, RouteTable]
 _T = TypeVar("_T")
 
 
@@ -113,8 +112,8 @@ async def execute(
         try:
             await _in_thread(progress, partial(_run_and_commit, script, statements))
         finally:
-            for name, (rows, table) in script.committed.items():
-                catalog.databases[name].rows, catalog.databases[name].table = rows, table
+            for name, state in script.committed.items():
+                catalog.databases[name].rows, catalog.databases[name].table = state.rows, state.table
             if script.committed:
                 catalog.changed()
     messages = script.messages.lines()
@@ -183,7 +182,7 @@ class Script:
     ) -> None:
         self.progress = progress or ScriptProgress()
         self.messages = ScriptMessages()
-        self.committed: dict[str, _State] = {}
+        self.committed: dict[str, ScriptPreview] = {}
         self.fails_over: tuple[AlterDatabase, str] | None = None
         self._catalog = catalog
         self._databases = catalog.databases if databases is None else databases
@@ -286,7 +285,7 @@ class Script:
                 raise _unavailable(self._databases[name], error, done) from error
             done.append(name)
             if name in states:
-                self.committed[name] = states[name].rows, states[name].table
+                self.committed[name] = states[name]
 
     def close(self) -> None:
         """Roll back what is not committed, and give the connections back."""
