@@ -19,8 +19,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
-from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted
+from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, RouteClass, class_of
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route, is_live
 
 
@@ -155,40 +155,34 @@ def _absent(
             yield Remark(Lint.LOCAL_SERVICE_ABSENT, route, problem, hint)
 
 
-def _first_taken(group: Sequence[Route], hosted: Hosted) -> tuple[Route, str] | None:
-    """The route whose class is always taken first in a group of several classes, and why; None when that depends."""
-    mirrored = next((route for route in group if route.mirror_address is not None), None)
-    if mirrored is not None:
-        return mirrored, "a mirrored route is taken before any other"
-    local = next((route for route in group if route.address == LOCAL), None)
-    if local is not None and local.remote_service_name in hosted.databases_with:
-        instance = local.broker_instance
-        if instance is None or instance.bytes in hosted.services_of:
-            return local, "the service is here, and LOCAL is taken before a network address"
-    network = next((route for route in group if isinstance(route.address, NetworkAddress)), None)
-    if network is not None:
-        return network, "a network address is taken before TRANSPORT"
-    return None
-
-
-def _is_shadowed(route: Route, first: Route) -> bool:
-    """Whether `first`, of the same group and always taken first, keeps the other from ever being taken."""
-    if first.mirror_address is not None:
-        return route.mirror_address is None
-    if first.address == LOCAL:
-        return route.address != LOCAL
-    return route.address == TRANSPORT
+# Why a class keeps all later ones from ever being taken.
+_BEFORE = {
+    RouteClass.MIRRORED: "a mirrored route is taken before any other",
+    RouteClass.LOCAL: "the service is here, and LOCAL is taken before a network address",
+    RouteClass.NETWORK: "a network address is taken before TRANSPORT",
+}
 
 
 def _shadowed(group: Sequence[Route], hosted: Hosted) -> Iterator[Remark]:
-    taken = _first_taken(group, hosted) if len(group) > 1 else None
-    if taken is None:
+    """Routes of later classes than one that is always taken; whether that is so may depend on the message."""
+    if len(group) < 2:
         return
-    first, why = taken
-    for route in group:
-        if _is_shadowed(route, first):
-            problem = f"[{route.name}] is never taken: [{first.name}] matches the same, and {why}"
-            yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{first.name}]")
+    order = list(RouteClass)
+    firsts = {class_of(route): route for route in reversed(group)}
+    for route_class, why in _BEFORE.items():
+        first = firsts.get(route_class)
+        if first is not None and (route_class is not RouteClass.LOCAL or _is_here(first, hosted)):
+            for route in group:
+                if order.index(class_of(route)) > order.index(route_class):
+                    problem = f"[{route.name}] is never taken: [{first.name}] matches the same, and {why}"
+                    yield Remark(Lint.SHADOWED_ROUTE, route, problem, f"drop it, or drop [{first.name}]")
+            return
+
+
+def _is_here(route: Route, hosted: Hosted) -> bool:
+    instance = route.broker_instance
+    is_database_here = instance is None or instance.bytes in hosted.services_of
+    return is_database_here and route.remote_service_name in hosted.databases_with
 
 
 def _unreached(last_resort: Sequence[Route], asked: Route) -> Iterator[Remark]:
