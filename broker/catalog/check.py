@@ -38,7 +38,6 @@ from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
 from broker.catalog.identities import identity_errors
 from broker.config.admin_access import AdminRole, TokenFileError, holders_of, read_tokens, socket_group_of
-from broker.config.consistency import setting_warnings
 from broker.config.load import load_settings
 from broker.config.settings import Settings, by_place
 from broker.config.toml import KeyPath
@@ -46,12 +45,7 @@ from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError, SettingError, SettingsError
 from broker.files import ANSWERED, socket_problem, write_problem
 from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
-from broker.net.certificates import (
-    admin_certificate_errors,
-    admin_security_of,
-    certificate_errors,
-    certificate_warnings,
-)
+from broker.net.certificates import admin_certificate_errors, admin_security_of, certificate_errors, unwise
 from broker.net.listener import bind
 from broker.store.sqlite.database import is_locked
 
@@ -177,13 +171,7 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
 
 def warnings_of(settings: Settings, run: DryRun) -> list[SettingError]:
     """Return warnings about settings that are legal but not advisable, sorted by place."""
-    found = [
-        *setting_warnings(settings),
-        *certificate_warnings(settings),
-        *run.warnings,
-        *_role_commands(settings),
-    ]
-    found += file_warnings(settings)
+    found = [*unwise(settings), *run.warnings, *_role_commands(settings), *file_warnings(settings)]
     problem = clock_problem(settings.instance.state_dir, now=run.now.timestamp())
     if problem:
         found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))
@@ -249,16 +237,14 @@ def _skipped(settings: Settings, run: DryRun) -> Iterator[tuple[KeyPath, str]]:
     for key, address in listening(settings):
         yield key, f'whether "{address}" can be bound'
     yield ("admin", "socket"), f'whether another instance answers on "{settings.admin.socket}"'
-    locked = [
-        str(path) for path in (path_of(settings, name) for name in (MSDB, *settings.databases)) if is_locked(path)
-    ]
-    if locked:
-        shown = ", ".join(locked[:10]) + (f" and {len(locked) - 10} more" if len(locked) > 10 else "")
-        yield _STATE_DIR, f"whether it is this instance that has them open: {shown}"
-    hosts = named_hosts(run)
-    if hosts:
-        shown = ", ".join(sorted(hosts)[:10]) + (f" and {len(hosts) - 10} more" if len(hosts) > 10 else "")
-        yield ("routes",), f"whether the names of next hops resolve: {shown}"
+    locked = [str(path) for name in (MSDB, *settings.databases) if is_locked(path := path_of(settings, name))]
+    for key, question, subjects in (
+        (_STATE_DIR, "whether it is this instance that has them open", locked),
+        (("routes",), "whether the names of next hops resolve", sorted(named_hosts(run))),
+    ):
+        more = f" and {len(subjects) - 10} more" if len(subjects) > 10 else ""
+        if subjects:
+            yield key, f"{question}: {', '.join(subjects[:10])}{more}"
 
 
 def check_ways_in(settings: Settings) -> None:

@@ -161,11 +161,6 @@ class Mirrors:
             return PathProblem()
         return PathProblem(describe(one.route), NEVER if one.route.due is None else one.route.due)
 
-    def told(self, pair: MirroredPair) -> str:
-        """Return the answers of a pair in words; empty while it was not asked."""
-        one = self.in_use.get(pair)
-        return "" if one is None else describe(one.route)
-
     def principal_of(self, pair: MirroredPair) -> NetworkAddress | None:
         """Where frames for a pair are sent now."""
         return self._forwarder.routing_context.principals.get(pair)

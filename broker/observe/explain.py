@@ -114,14 +114,13 @@ def running_place(instance: Running) -> InstanceView:
         for name, endpoint in instance.endpoints.items()
     }
     here = instance.forwarder.routing_context
-    told = instance.mirrors.told
     return InstanceView(
         instance.name,
         instance.broker_instance,
         here,
         homes,
         instance.peers.table.problem_of,
-        told,
+        lambda pair: instance.mirrors.trouble_of(pair).problem,
         grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
         principal_of(instance.peers.handshaker.security.own),
     )

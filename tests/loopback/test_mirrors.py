@@ -222,7 +222,7 @@ async def test_dialog_waits_for_the_principal_and_says_so(sending: Sending) -> N
     await asyncio.gather(sending.first.meet(), sending.second.meet())
     await sending.second.says("mirror", 4)
     pair = next(iter(sending.instance.mirrors.in_use))
-    await until(lambda: "mirror" in sending.instance.mirrors.told(pair))
+    await until(lambda: "mirror" in sending.instance.mirrors.trouble_of(pair).problem)
     (status,) = sending.statuses()
     assert status.startswith(
         f"delayed, principal unknown (9794): {sending.first.address} has not answered yet,"
