@@ -133,19 +133,16 @@ class Meters:
         self.pauses: Counter[str] = Counter()
         self._limits = limits
         self._meters: dict[str, Meter] = {}
-        self._names: dict[MeteredLink, str] = {}
 
     def add(self, link: MeteredLink, pool: Pool) -> None:
         """A connection was admitted."""
         if not are_metered(self._limits):
             return
-        name = self._names[link] = link.peer_id
-        meter = self._meters.get(name)
+        meter = link.meter = self._meters.get(link.peer_id)
         if meter is None:
             quota = PoolQuota(pool, self._limits.pool_share) if self._limits.pool_share else None
-            meter = self._meters[name] = Meter(self._limits, quota, self.pauses)
+            meter = link.meter = self._meters[link.peer_id] = Meter(self._limits, quota, self.pauses)
         meter.add(link)
-        link.meter = meter
         if meter.pool_quota is not None:
             pool.quotas[link] = meter.pool_quota
 
@@ -162,8 +159,8 @@ class Meters:
             elif quota is not None:
                 quota.percent = limits.pool_share
             meter.apply(limits, quota if limits.pool_share else None)
-        for link, name in self._names.items():
-            quota = self._meters[name].pool_quota
+        for link in links:
+            quota = None if link.meter is None else link.meter.pool_quota
             if quota is None:
                 pool.quotas.pop(link, None)
             else:
@@ -171,12 +168,10 @@ class Meters:
 
     def remove(self, link: MeteredLink, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still charged to its peer."""
-        name = self._names.pop(link, None)
-        if name is None:
-            return
-        pool.quotas.pop(link, None)
-        link.meter = None
-        self._meters[name].remove(link)
+        if link.meter is not None:
+            pool.quotas.pop(link, None)
+            link.meter.remove(link)
+            link.meter = None
 
     def prune(self, now: float) -> None:
         """Forget peers that have gone, owe nothing and have nothing in the pool."""
