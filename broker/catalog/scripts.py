@@ -64,16 +64,12 @@ def closed_directory(pattern: str) -> str | None:
     for end in range(1, len(parts)):
         if glob.has_magic(parts[end]):
             above = os.path.join(*parts[:end])  # noqa: PTH118 - a pattern, no path
-            found = [*glob.glob(above, recursive=True), *_beneath(above, parts[end])] or [unescaped(above)]  # noqa: PTH207
-            closed = next((one for one in found if _is_closed(one)), None)
+            beneath = os.path.join(above, "**", "") if parts[end] == "**" else above  # noqa: PTH118 - a pattern, no path
+            found = glob.glob(above, recursive=True) + glob.glob(beneath, recursive=True)  # noqa: PTH207
+            closed = next((one for one in found or [unescaped(above)] if _is_closed(one)), None)
             if closed is not None:
                 return closed
     return None
-
-
-def _beneath(above: str, part: str) -> list[str]:
-    """What `**` goes into."""
-    return glob.glob(os.path.join(above, part, ""), recursive=True) if part == "**" else []  # noqa: PTH118, PTH207
 
 
 def unescaped(pattern: str) -> str:

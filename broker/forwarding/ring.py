@@ -114,10 +114,6 @@ class RingContents(NamedTuple):
     arrivals: list[PassOrigin]
 
 
-def _unnamed(_origin: FrameOrigin) -> str:
-    return ""
-
-
 class Ring:
     """
     Bounded memory for records. Loop-only.
@@ -125,7 +121,9 @@ class Ring:
     Besides the buffer there are at most one `PassOrigin` for each record and one number for each `Ending`.
     """
 
-    def __init__(self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = _unnamed) -> None:
+    def __init__(
+        self, capacity: int, *, sample: float, adjacent_of: Callable[[FrameOrigin], str] = lambda _: ""
+    ) -> None:
         self.buffer = bytearray(capacity)
         self.used = 0  # bytes
         self.shed = 0  # records since the start that found no room
