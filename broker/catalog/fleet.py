@@ -85,8 +85,8 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from (_missing_return(given, one) for one in lost)
     for run in runs:
         unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is run}
-        is_one_target = partial(_is_one_target, given, run)
-        for one in survey(run, is_one_target=is_one_target, unanswered=unanswered):
+        has_several_targets = partial(_has_several_targets, given, run)
+        for one in survey(run, has_several_targets=has_several_targets, unanswered=unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
                 yield one
     yield from differing_names(runs)
@@ -429,21 +429,18 @@ def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
     return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=("routes", "files"))
 
 
-# --- several routes, one target -----------------------------------------------------------------------------
+# --- several routes, several targets ------------------------------------------------------------------------
 
 
-def _is_one_target(given: Given, run: DryRun, home: DryDatabase, service: str) -> bool:
-    """Whether every conversation with a service ends in one database, whichever of its ways it takes."""
+def _has_several_targets(given: Given, run: DryRun, home: DryDatabase, service: str) -> bool:
+    """Whether a conversation with a service may begin in several databases, as its ways lead to different ones."""
     site, database = next(
         (site, database) for (site, database), one in given.home_of.items() if one is home and given.run_of[site] is run
     )
-    for facts in given.open_facts(service, database):
-        ends = given.network.follow(facts, site)
-        if any(end.outcome is not JourneyOutcome.DELIVERED for end in ends):
-            return False
-        if len({(end.legs[-1].site, end.database) for end in ends}) > 1:
-            return False
-    return True
+    return any(
+        len({(end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED}) > 1
+        for ends in (list(given.network.follow(facts, site)) for facts in given.open_facts(service, database))
+    )
 
 
 def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:

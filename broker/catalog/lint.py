@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain, islice
 
 from msgspec.structs import replace
@@ -51,7 +52,7 @@ _LACK = {
 def survey(
     run: DryRun,
     *,
-    is_one_target: Callable[[DryDatabase, str], bool] = lambda _database, _service: False,
+    has_several_targets: Callable[[DryDatabase, str], bool] = lambda _database, _service: False,
     unanswered: Collection[str] = (),
 ) -> Iterator[Diagnostic]:
     """
@@ -59,14 +60,14 @@ def survey(
 
     Args:
         run: The result of running its scripts dry.
-        is_one_target: Whether several routes of a database to a service are known to lead to one target.
+        has_several_targets: Whether the routes of a database to a service are known to lead to several targets.
         unanswered: Databases of which a missing return path is reported already.
     """
     for database in run.databases.values():
         is_msdb = database is run.msdb
         remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb)
         for remark in remarks:
-            if _is_certain(remark, run) and not _is_cleared(remark, database, is_one_target):
+            if _is_certain(remark, run, partial(has_several_targets, database)):
                 yield of_route(run, database, remark.lint, remark.problem, remark.hint, route=remark.route.name)
         yield from _renewed(run, database)
         yield from _missed_drops(run, database)
@@ -91,17 +92,17 @@ def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
     return (route for route in database.routes.values() if is_live(route.lifetime, run.now))
 
 
-def _is_certain(remark: Remark, run: DryRun) -> bool:
-    """Return False if a service reported as absent may be one that the application creates: not all are known."""
+def _is_certain(remark: Remark, run: DryRun, has_several_targets: Callable[[str], bool]) -> bool:
+    """
+    Return False if it may not be so: two hosts may be gateways to one target, and the application may create a service.
+    """
+    if remark.lint is Lint.SEVERAL_TARGETS:
+        service = remark.route.remote_service_name
+        return service is not None and has_several_targets(service)
     if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
         return True
     needs_identity = remark.route.broker_instance is not None
     return all(database.is_known and (database.is_identified or not needs_identity) for database in run.users)
-
-
-def _is_cleared(remark: Remark, database: DryDatabase, is_one_target: Callable[[DryDatabase, str], bool]) -> bool:
-    service = remark.route.remote_service_name
-    return remark.lint is Lint.SEVERAL_TARGETS and service is not None and is_one_target(database, service)
 
 
 def _renewed(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:

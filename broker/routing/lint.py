@@ -253,7 +253,7 @@ def _several_targets(service: str, group: Sequence[Route], hosted: Hosted) -> It
         more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
         problem = (
             f"[{first.name}] and [{route.name}] lead {service!r} to {first.address} and {address}{more} and name no"
-            " broker instance: if both host it, one conversation may begin at both, and the second is ended (-8495)"
+            " broker instance: one conversation may begin at both targets, and the second is ended (-8495)"
         )
-        hint = "name the BROKER_INSTANCE in each; two gateways that lead to one target may stay as they are"
+        hint = "name the BROKER_INSTANCE in each"
         yield Remark(Lint.SEVERAL_TARGETS, route, problem, hint)

@@ -250,9 +250,9 @@ def test_local_to_an_absent_service_is_told_when_that_is_certain(
     assert is_told == any(one.lint == "local-service-absent" for one in concerns(msdb=script, scripts=scripts))
 
 
-def test_several_ways_to_one_target_are_cleared_for_their_database_alone(concerns: Concerns, tmp_path: Path) -> None:
+def test_several_targets_are_told_of_the_database_whose_routes_are_known_to_lead_there(concerns: Concerns, tmp_path: Path) -> None:
     two = "".join(f"CREATE ROUTE {one} WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://{one}';\n" for one in "xy")
-    told = concerns(msdb=two, a=two, is_one_target=lambda home, service: (home.name, service) == ("a", "T"))
+    told = concerns(msdb=two, a=two, has_several_targets=lambda home, service: (home.name, service) == ("msdb", "T"))
 
     assert ["msdb.sql:2:14"] == [one.split(": ")[0] for one in lines(told, tmp_path) if "several-targets" in one]
 
