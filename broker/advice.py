@@ -1,4 +1,8 @@
-"""Parts of advice in messages: the name that was probably meant, and the statement to run, always in the same form."""
+"""
+Parts of advice in messages: the name that was probably meant, and the statement to run, always in the same form.
+
+`broker.ddl.render` writes whole statements with the same names and texts.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +26,24 @@ def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.8) -> str:
     by_folded = {one.strip().casefold(): one for one in islice(known, FOLDED_MAX) if one != name}
     folded = name.strip().casefold()
     compared = [folded] if folded in by_folded else list(islice(by_folded, SPELLINGS_MAX))
-    return "".join(by_folded[one] for one in get_close_matches(folded, compared, n=1, cutoff=cutoff))
+    near = get_close_matches(folded, compared, n=1, cutoff=cutoff)
+    return by_folded[near[0]] if near else ""
 
 
-def bracketed(name: str) -> str:
-    """A name as statements write it."""
+def render_name(name: str) -> str:
+    """A name in brackets, as statements write it."""
     return "[" + name.replace("]", "]]") + "]"
+
+
+def render_text(text: str) -> str:
+    """A text in quotes, as statements write it."""
+    return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
 
 
 def create_route(service: str) -> str:
     """The statement that makes a route to a service, with a gap for the address."""
-    text = ("'" if service.isascii() else "N'") + service.replace("'", "''") + "'"
-    return f"CREATE ROUTE {bracketed(service)} WITH SERVICE_NAME = {text}, ADDRESS = 'tcp://HOST:PORT';"
+    name, text = render_name(service), render_text(service)
+    return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text}, ADDRESS = 'tcp://HOST:PORT';"
 
 
 def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True) -> str:
@@ -48,4 +58,4 @@ def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bo
     """
     where = f"at {instance}, " if instance else ""
     script = ", and in its script" if is_scripted else ""
-    return f"{where}with broker sql{script}: USE {bracketed(database)}; {statement}"
+    return f"{where}with broker sql{script}: USE {render_name(database)}; {statement}"

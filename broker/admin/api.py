@@ -26,6 +26,7 @@ from msgspec import Meta
 
 from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import STATEMENT_LEAST, Caller
+from broker.advice import render_name
 from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
@@ -344,7 +345,7 @@ class Api:
             raise UnknownNameError(
                 208, f"{request.name!r} is not the name of a view: write sys.name or database.sys.name"
             )
-        quoted = ".".join(f"[{part.replace(']', ']]')}]" for part in name.groups() if part is not None)
+        quoted = ".".join(render_name(part) for part in name.groups() if part is not None)
         # One row more than requested shows whether there is a next page.
         page = f"OFFSET {request.after} ROWS FETCH NEXT {request.limit + 1} ROWS ONLY"
         statement = f"SELECT * FROM {quoted} ORDER BY (SELECT NULL) {page}"  # noqa: S608 - a name in brackets, and numbers

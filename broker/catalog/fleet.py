@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
@@ -211,7 +212,7 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
     for (site, name), statements in found.items():
         run = given.run_of[site]
         problem = f"messages over {', '.join(dict.fromkeys(statements.values()))} are refused: {name} lacks permissions"
-        hint = f"USE [{name}]; {' '.join(f'{one};' for one in statements)}"
+        hint = f"USE {render_name(name)}; {' '.join(f'{one};' for one in statements)}"
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
         yield of_setting(run, run.databases[name], Lint.MISSING_GRANT, problem, hint, path=path)
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from broker.advice import render_name
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import Settings
-from broker.ddl.render import render_name, render_statement
+from broker.ddl.render import render_statement
 from broker.ddl.statements import (
     DropQueue,
     DropRemoteServiceBinding,

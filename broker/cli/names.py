@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from broker.advice import render_name
 from broker.cli.access import admin_client
 from broker.errors import BrokerError
 
@@ -152,7 +153,7 @@ def _names_after(names: Names, kinds: Sequence[str], word: str, *, is_text: bool
     """Names as a statement writes them: in brackets where needed, unless inside quotes."""
     for kind in kinds:
         for name in names.of(kind):
-            quoted = name if is_text or kind == "view" or _PLAIN.fullmatch(name) else f"[{name.replace(']', ']]')}]"
+            quoted = name if is_text or kind == "view" or _PLAIN.fullmatch(name) else render_name(name)
             yield f"{quoted}." if kind == "database" and "view" in kinds else quoted
     database, dot, _ = word.partition(".")
     if "view" in kinds and dot and database.casefold() != "sys":  # the views of that database: orders.sys.routes

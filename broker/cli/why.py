@@ -17,6 +17,7 @@ import msgspec
 
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, Trace, ask_why, trace
+from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import admin_client, ask_daemon_or_files, credentials, read_settings
@@ -25,7 +26,6 @@ from broker.cli.options import Command, Where, config_option, output_option, soc
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
 from broker.config.units import plural
-from broker.ddl.render import render_name
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
 from broker.observe.health import HARMLESS_DROPS, Level, judge

@@ -13,6 +13,7 @@ from functools import singledispatch
 
 from msgspec.structs import asdict
 
+from broker.advice import render_name, render_text
 from broker.ddl import statements as ddl
 from broker.routing.route import RouteProperties
 from broker.security.grants import Permission
@@ -32,16 +33,6 @@ def render_statement(statement: ddl.Statement) -> str:
 def _guard(guard: ddl.ExistsGuard) -> str:
     word = "IF NOT EXISTS" if guard.is_negated else "IF EXISTS"
     return f"{word} (SELECT * FROM sys.{guard.view} WHERE name = {render_text(guard.name)}) "  # noqa: S608 - a script
-
-
-def render_name(name: str) -> str:
-    """A name in brackets."""
-    return "[" + name.replace("]", "]]") + "]"
-
-
-def render_text(text: str) -> str:
-    """A text in quotes."""
-    return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
 
 
 @singledispatch

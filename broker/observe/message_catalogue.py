@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from broker.advice import bracketed, create_route, to_run
+from broker.advice import create_route, render_name, to_run
 from broker.catalog.catalog import MSDB
 from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, StatementError
 from broker.flow import Disposition
@@ -209,7 +209,7 @@ def remedy_of(
 
 def queue_on(database: str, queue: str, *, instance: str = "") -> str:
     """How a queue is turned on."""
-    statement = f"ALTER QUEUE {bracketed(queue)} WITH STATUS = ON;"
+    statement = f"ALTER QUEUE {render_name(queue)} WITH STATUS = ON;"
     return to_run(statement, database=database, instance=instance, is_scripted=False)
 
 
@@ -220,7 +220,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     fields = drop.fields
     service = fields.to_service_name or "SERVICE"
     if drop.disposition is Disposition.NOT_PERMITTED and drop.database is not None:
-        statement = f"GRANT SEND ON SERVICE::{bracketed(service)} TO [PRINCIPAL];"
+        statement = f"GRANT SEND ON SERVICE::{render_name(service)} TO [PRINCIPAL];"
         run = to_run(statement, database=drop.database, instance=instance)
         return f"{run} PRINCIPAL is that of the certificate of {fields.from_service_name}"
     return remedy_of(drop.disposition, instance=instance, service=service, reason=drop.reason)
@@ -277,7 +277,7 @@ def _filled(
     """Fill in a text in one pass: names of peers and applications may have braces, so they are never a format."""
     values = {
         "instance": instance,
-        "service": bracketed(service),
+        "service": render_name(service),
         "create_route": create_route(service),
         "run": to_run("", database=table, instance=instance).rstrip(),
         "run_in_database": to_run("", database="DATABASE", instance=instance).rstrip(),

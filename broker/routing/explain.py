@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from broker.advice import bracketed, create_route, near_name, to_run
+from broker.advice import create_route, near_name, render_name, to_run
 from broker.flow import Disposition
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import (
@@ -549,7 +549,7 @@ def hints_for(last: Pass, near: Mapping[str, str], table: str) -> Iterator[str]:
     considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
     expired = (route for route in considered if not is_live(route.lifetime, last.table.now))
     for route in islice(expired, EXPIRED_SHOWN):
-        statement = f"ALTER ROUTE {bracketed(route.name)} WITH LIFETIME = SECONDS;"
+        statement = f"ALTER ROUTE {render_name(route.name)} WITH LIFETIME = SECONDS;"
         yield f"route {route.name} has expired; to bring it back, {to_run(statement, database=table)}"
     if decision.disposition is Disposition.NO_ROUTE:
         statement = to_run(create_route(service), database=table)

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from broker.advice import bracketed
+from broker.advice import render_name
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
 
 ENDPOINT_NAME = "Broker"  # of the endpoint in reasons, where its name is not known
@@ -212,7 +212,7 @@ _CLASS = {Permission.CONNECT: "ENDPOINT", Permission.SEND: "SERVICE"}
 
 def render_rule(state: PermissionState, permission: Permission, securable: str, principal: str) -> str:
     """A rule as the statement that makes it, without its `;`."""
-    return f"{state} {permission} ON {_CLASS[permission]}::{bracketed(securable)} TO {bracketed(principal)}"
+    return f"{state} {permission} ON {_CLASS[permission]}::{render_name(securable)} TO {render_name(principal)}"
 
 
 def _ordered(rules: Iterable[PermissionRule]) -> list[PermissionRule]:
