@@ -8,8 +8,11 @@ an instance that runs is only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 from uuid import UUID, uuid4
@@ -24,7 +27,8 @@ from broker.catalog.handlers import grants_of
 from broker.config.settings import EndpointSettings, Settings
 from broker.config.values import ListenAddress
 from broker.conversation.frames import Contact
-from broker.errors import BadRequestError, SettingsError, UnknownNameError
+from broker.errors import BadRequestError, CertificateUnusableError, SettingsError, UnknownNameError
+from broker.net.certificates import trusted_files
 from broker.net.listener import own_addresses
 from broker.net.tls import Identity
 from broker.observe.database_stats import DatabaseName, find_conversation
@@ -36,6 +40,7 @@ from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
+from broker.security.certificate_files import read_certificates
 from broker.security.grants import Grants
 from broker.security.identity import load_pem, who_of
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
@@ -94,6 +99,7 @@ class InstanceView(Struct, frozen=True):
         surroundings: The routing context, which decides about frames that arrive.
         homes: Its user databases by name.
         grants: The grants in msdb.
+        certified: Returns what is known of the certificates of its peers, which may have more names than the one asked.
         principal: The principal under which its peers know it; None without a certificate, empty where not known.
     """
 
@@ -105,6 +111,17 @@ class InstanceView(Struct, frozen=True):
     pair_told: Callable[[MirroredPair], str] = lambda _: ""
     grants: Grants = field(default_factory=Grants)
     principal: str | None = None
+    certified: Callable[[], Iterable[Who]] = tuple
+
+    def who_is(self, peer: str) -> Who:
+        """
+        Return the identity of a peer, with all names of its certificate if that is known here.
+
+        Raises:
+            PrincipalError: it is not a principal, or matches more than one name.
+        """
+        asked = who_is(peer)
+        return next((who for who in self.certified() if who.name == asked.name), asked)
 
 
 def running_place(instance: Running) -> InstanceView:
@@ -123,7 +140,16 @@ def running_place(instance: Running) -> InstanceView:
         lambda pair: instance.mirrors.trouble_of(pair).problem,
         grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
         principal_of(instance.peers.handshaker.security.own),
+        partial(_certified, instance),
     )
+
+
+def _certified(instance: Running) -> Iterator[Who]:
+    """The peers that are connected, then those whose certificates are named. Loop-only."""
+    connected = (link.transport.identity for link in instance.peers.links.values())
+    for one in chain(connected, instance.peers.handshaker.security.trusted):
+        if one is not None:
+            yield one.who
 
 
 def frozen_place(instance: Running) -> InstanceView:
@@ -138,6 +164,7 @@ def frozen_place(instance: Running) -> InstanceView:
         surroundings=here,
         problem_of=lambda address: problems.get(address, ""),
         pair_told=lambda pair: told.get(pair, ""),
+        certified=tuple,
     )
 
 
@@ -175,7 +202,10 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     instance = run.msdb.broker_instance if run.msdb.is_identified else None
     grants = grants_of(settings, run.msdb.rows.permissions)
     principal = _configured_principal(settings.endpoint)
-    return InstanceView(settings.instance.name, instance, here, homes, grants=grants, principal=principal)
+    certified = partial(_configured_peers, settings.endpoint)
+    return InstanceView(
+        settings.instance.name, instance, here, homes, grants=grants, principal=principal, certified=certified
+    )
 
 
 def _configured_principal(endpoint: EndpointSettings) -> str | None:
@@ -186,6 +216,13 @@ def _configured_principal(endpoint: EndpointSettings) -> str | None:
         return who_of(load_pem(endpoint.certificate.read_bytes())[0]).name
     except (OSError, ValueError):
         return ""
+
+
+def _configured_peers(endpoint: EndpointSettings) -> Iterator[Who]:
+    """The peers whose certificates are named, as far as the files can be read here."""
+    for path in trusted_files(endpoint.peers):
+        with suppress(CertificateUnusableError, ValueError):
+            yield from map(who_of, read_certificates(path))
 
 
 def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
@@ -242,7 +279,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
 def _who(place: InstanceView, peer: str) -> Who:
     """Return the identity of a peer there; without authentication all peers have the same one."""
     try:
-        who = who_is(peer)
+        who = place.who_is(peer)
     except PrincipalError as error:
         raise BadRequestError(str(error)) from None
     return who if place.grants.is_default_deny else NOBODY

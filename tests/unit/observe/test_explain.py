@@ -34,7 +34,7 @@ from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
-from broker.security.principal import parse_principal
+from broker.security.principal import Who, parse_principal
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service
 from tests.support.certificates import make
@@ -224,6 +224,17 @@ def test_a_configuration_has_the_principal_of_its_certificate(
     assert principal == answer(two, ExplainRequest("//b")).principal
 
 
+def test_a_configuration_knows_the_certificates_of_its_peers_that_can_be_read(tmp_path: Path) -> None:
+    for name in ("two", "peer"):
+        make(name).store(tmp_path, name)
+    (tmp_path / "bad.pem").write_text("nothing")
+    files = 'certificate = "two.pem"\nprivate_key = "two.key"\npeers = ["peer.pem", "bad.pem"]'
+
+    two = described(tmp_path, SCRIPT, f'encryption = "required"\n{files}')
+
+    assert ["CN=peer"] == [who.name for who in two.certified()]
+
+
 @pytest.mark.parametrize(
     ("endpoint", "own"),
     [
@@ -278,6 +289,18 @@ def test_what_a_peer_may_not_bring_is_dropped_and_the_statement_named(
     assert f"not permitted (11215): {why}; the sender keeps" in told.sentence
     assert hint in told.hints[0]
     assert told.passes
+
+
+@pytest.mark.parametrize(("peer", "is_permitted"), [("CN=a", True), ("O=X, CN=a", False), ("CN=b", False)])
+def test_a_rule_may_use_any_name_of_a_certificate_that_is_known_here(peer: str, *, is_permitted: bool) -> None:
+    print_of_a = "ab" * 32
+    grants = Grants([rule("CONNECT", f"sha256:{print_of_a}"), rule("SEND", "spiffe://a")], is_default_deny=True)
+    known = (Who("CN=b"), Who("CN=a", "a", ("spiffe://a",), print_of_a))
+    here = replace(place("orders"), grants=grants, certified=lambda: known)
+
+    told = answer(here, ExplainRequest("S", peer=peer)).explanation
+
+    assert [is_permitted] * 2 == [one.is_permitted for one in told.permissions]
 
 
 def test_without_authentication_every_peer_is_public() -> None:
