@@ -17,7 +17,6 @@ instance starts and logs a warning.
 from __future__ import annotations
 
 import os
-import shlex
 import sqlite3
 import time
 import uuid
@@ -62,10 +61,10 @@ from broker.store.sqlite.transaction import DaemonConnection, damage, open_watch
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
 LOST_HINT = (
     "put the file or a backup back, or mount its disk, then start again; to go on with a new, empty database: broker"
-    " database create {}"
+    " database create {}{}"
 )
 CREATED_HINT = (
-    "put the file or a backup back before anything uses the new, empty one; to accept it: broker database keep {}"
+    "put the file or a backup back before anything uses the new, empty one; to accept it: broker database keep {}{}"
 )
 STOP_IT = "stop the other instance, or give this one a separate state directory and files"
 FREE_SPACE = "free space there, or name a directory on another disk"
@@ -137,7 +136,7 @@ def take(
         except OSError as error:
             raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
         if sighting.lost:
-            hint = CREATED_HINT.format(name)
+            hint = CREATED_HINT.format(name, settings.config_option)
             log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
         kept = taken.pop_all()
     stack.callback(_give_back, kept, path, state_dir, db.epoch)
@@ -166,13 +165,7 @@ def _check_not_lost(settings: Settings, name: str, path: Path) -> None:
     with suppress(sqlite3.Error, OSError):  # opening it reports these
         problem = lost_problem(settings, name)
     if problem:
-        raise StoreUnavailableError(str(path), f"{problem}: {_lost_hint(settings, name)}")
-
-
-def _lost_hint(settings: Settings, name: str) -> str:
-    source = settings.places.source
-    where = f" -c {shlex.quote(str(source.path))}" if source is not None and source.path is not None else ""
-    return LOST_HINT.format(name) + where
+        raise StoreUnavailableError(str(path), f"{problem}: {LOST_HINT.format(name, settings.config_option)}")
 
 
 def may_create(settings: Settings, name: str) -> bool:
@@ -301,7 +294,8 @@ def file_errors(
             is_moved = name != MSDB and settings.databases[name].mirroring == "command"
             problem = "" if is_moved or may_create(settings, name) else lost_problem(settings, name)
             if problem:
-                errors.append(settings.error(key_of(name), f"{path}: {problem}", _lost_hint(settings, name)))
+                hint = LOST_HINT.format(name, settings.config_option)
+                errors.append(settings.error(key_of(name), f"{path}: {problem}", hint))
             if not path.is_file() or not path.stat().st_size:
                 continue
             check_links(path)
@@ -331,7 +325,8 @@ def file_warnings(settings: Settings) -> list[SettingError]:
             problem = lost_problem(settings, name) if may_create(settings, name) else ""
             problem = problem or replaced_at(path, settings.instance.state_dir)
             if problem:
-                warnings.append(settings.error(key_of(name), f"{path}: {problem}", CREATED_HINT.format(name)))
+                hint = CREATED_HINT.format(name, settings.config_option)
+                warnings.append(settings.error(key_of(name), f"{path}: {problem}", hint))
     return warnings
 
 
@@ -370,9 +365,10 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
 
 def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
     """Return the error that the file of this database is not what it should be."""
+    which = f"{name}{settings.config_option}"
     hint = (
-        f"if it is the one to go on with, moved or restored: broker database keep {name}; if it shall be used along"
-        f" with the original: broker database reset-identity {name}; --dry-run shows what that changes"
+        f"if it is the one to go on with, moved or restored: broker database keep {which}; if it shall be used along"
+        f" with the original: broker database reset-identity {which}; --dry-run shows what that changes"
     )
     return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -182,7 +183,8 @@ def _own(settings: Settings, name: str, database: DatabaseSettings) -> OwnIdenti
     try:
         return parse_own(certificate, key)
     except ValueError as error:
-        hint = f"broker certs issue --database {name}"
+        out = shlex.quote(str(database.certificate.parent))
+        hint = f"broker certs issue --database {shlex.quote(name)} --out {out} --force makes both again"
         raise settings.error(path, f"{database.certificate}: {error}", hint) from error
 
 

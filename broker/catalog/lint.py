@@ -27,6 +27,7 @@ from broker.catalog.handlers import grants_of
 from broker.catalog.unscripted import unscripted
 from broker.config.toml import KeyPath
 from broker.conversation.message_types import CONTRACT_NAMES
+from broker.net.certificates import holders
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
 from broker.routing.route import Route, is_live
@@ -93,9 +94,7 @@ def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
 
 
 def _is_certain(remark: Remark, run: DryRun, has_several_targets: Callable[[str], bool]) -> bool:
-    """
-    Return False if it may not be so: two hosts may be gateways to one target, and the application may create a service.
-    """
+    """Return False if it may not be so: two hosts may be gateways to one target, applications may create services."""
     if remark.lint is Lint.SEVERAL_TARGETS:
         service = remark.route.remote_service_name
         return service is not None and has_several_targets(service)
@@ -273,12 +272,15 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
 
 def _lacks(run: DryRun) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each permission that is granted to no principal."""
-    grants = grants_of(run.settings, run.msdb.rows.permissions)
+    grants, endpoint = grants_of(run.settings, run.msdb.rows.permissions), run.settings.endpoint
+    own = {who.name for who in holders((str(endpoint.certificate),))}
+    peers = sorted({who.name for who in holders(endpoint.peers)} - own) or ["PRINCIPAL"]
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue
         securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
-        hint = f"USE msdb; {render_rule(PermissionState.GRANT, permission, securable, 'PRINCIPAL')}"
+        statements = (render_rule(PermissionState.GRANT, permission, securable, peer) for peer in peers)
+        hint = f"USE msdb; {'; '.join(statements)}"
         yield of_setting(run, run.msdb, lint, problem, hint, path=("endpoint", "authentication"))
 
 

@@ -159,7 +159,7 @@ def issue(
     if database is not None and how["hosts"]:
         raise click.UsageError("a database is on no host: --host belongs to an endpoint")
     if name is not None and authority is None:
-        raise click.UsageError("give --ca DIRECTORY, or make it on its own with broker certs init --self-signed")
+        raise click.UsageError("give --ca DIRECTORY, or run broker certs init --self-signed DIRECTORY without one")
     holder = _subject(database or name or "", how["hosts"], how["spiffe"])
     make = issue_endpoint if database is None else issue_database
     issued = make(holder, _leaf_validity(how["days"]), _authority(authority))

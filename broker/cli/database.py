@@ -46,6 +46,10 @@ _FILE_ALONE = (
     "only the file was checked: neither the databases.json of the configuration nor one next to the file lists it, so"
     " it is not known whether the file is older than its instance's last state"
 )
+_AGAIN = (
+    "scripts run at the next start; what broker partner import or broker sql had made in the lost one is gone: import"
+    " the partner files again. A route elsewhere that names the lost broker instance needs ALTER ROUTE with the new one"
+)
 _UNRECORDED = "not recorded in an audit: there is no configuration; -c FILE names that of the instance"
 _ASK_INSTANCE = "; broker database keep NAME -c CONFIG checks that too"
 
@@ -142,6 +146,7 @@ def create(config: Path | None, database: str) -> None:
         file_identity.forget_lost(path, settings.instance.state_dir)
         with closing(open_store(path, broker_instance=configured)) as db:
             click.echo(f"{path}: has a new, empty database of broker instance {_instance(db)}")
+            click.echo(f"{path}: {_AGAIN}")
 
 
 @database.command("reset-identity")
@@ -176,7 +181,7 @@ def reset_identity(config: Path | None, database: str, output: str, *, dry_run: 
         # The real run draws another one.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
         f"{'would be' if dry_run else 'were'} removed: {stake}",
-        f"routes and dialogs elsewhere that name {old} lead to the original",
+        f"routes and dialogs elsewhere that name {old} lead to the original: where it is replaced, ALTER ROUTE",
         *notes,
     ]
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)

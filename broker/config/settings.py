@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -451,6 +452,12 @@ class Settings(Section, frozen=True):
         copy = self.replace()
         vars(copy)["places"] = places
         return copy
+
+    @property
+    def config_option(self) -> str:
+        """The option that names the configuration file in commands, after a blank; empty where there is no file."""
+        source = self.places.source
+        return "" if source is None or source.path is None else f" -c {shlex.quote(str(source.path))}"
 
     @property
     def places(self) -> KeyPositions:

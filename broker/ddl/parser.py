@@ -91,7 +91,7 @@ _GIVE = ("GRANT", "DENY", "REVOKE")
 _INSTEAD = {
     "SEND": f"{_BY_CODE}: dialog.send(body, type=...); or broker send",
     "RECEIVE": f"{_BY_CODE}: broker.receive(db, queue=...); or broker receive",
-    "WAITFOR": f"{_BY_CODE}: broker.receive(db, queue=..., wait=SECONDS); or broker receive --wait",
+    "WAITFOR": f"{_BY_CODE}: broker.receive(db, queue=..., wait=SECONDS); or broker receive --wait SECONDS",
     "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
     "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
     **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),

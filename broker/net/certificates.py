@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import glob
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,8 @@ from broker.net.tls import (
     narrowed,
 )
 from broker.security.certificate_files import read_certificates
-from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading
+from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading, who_of
+from broker.security.principal import Who
 from broker.supervision import Supervision
 
 SOON = timedelta(days=30)  # a certificate that ends within it is worth a warning
@@ -114,6 +115,13 @@ def trusted_files(patterns: tuple[str, ...]) -> list[Path]:
             matches = [pattern]
         found += map(Path, matches)
     return list(dict.fromkeys(found))
+
+
+def holders(patterns: tuple[str, ...]) -> Iterator[Who]:
+    """The holders of the certificates in these files, as far as they can be read here."""
+    for path in trusted_files(patterns):
+        with suppress(CertificateUnusableError, ValueError):
+            yield from map(who_of, read_certificates(path))
 
 
 def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:

@@ -206,7 +206,7 @@ def advice_for_hosts(identity: Identity, *hosts: str) -> str:
     """What to do so that a certificate covers these hosts as well, with the command."""
     named = " ".join(f"--host {shlex.quote(host)}" for host in dict.fromkeys([*identity.hosts, *hosts]))
     name = shlex.quote(identity.who.common_name or "NAME")
-    command = f"broker certs issue {name} {named} --ca DIRECTORY --force"
+    command = f"broker certs issue {name} {named} --ca DIRECTORY --out DIRECTORY --force"
     return f"make the certificate again where its CA is, with {command}"
 
 

@@ -130,8 +130,8 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
             take(settings, "orders", stack)
 
     assert ("databases.orders.path", 4) == (caught.value.key, caught.value.span and caught.value.span.line)
-    assert "broker database keep orders; " in caught.value.hint
-    assert "broker database reset-identity orders; " in caught.value.hint
+    assert "broker database keep orders -c " in caught.value.hint
+    assert "broker database reset-identity orders -c " in caught.value.hint
     assert (before, [caught.value]) == (path.read_bytes(), file_errors(settings))
 
 

@@ -374,7 +374,7 @@ def test_a_route_by_a_host_that_the_certificate_does_not_name_is_told(
     told = [one for one in found(*sites) if "host-not-in-certificate" in one]
 
     what = "tcp://billing:4022 leads to billing, and the certificate of CN=billing is for elsewhere: no connection"
-    command = "broker certs issue billing --host elsewhere --host billing --ca DIRECTORY --force"
+    command = "broker certs issue billing --host elsewhere --host billing --ca DIRECTORY --out DIRECTORY --force"
     assert count == len(told)
     assert all(one.startswith("orders/db.sql:") and what in one and command in one for one in told)
 

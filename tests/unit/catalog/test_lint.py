@@ -19,6 +19,7 @@ from broker.config.settings import Settings
 from broker.routing.address import parse_address
 from broker.routing.route import Route, RouteRow
 from broker.store.sqlite import database, metadata
+from tests.support.certificates import make
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 QUEUE = "CREATE QUEUE Q;\n"
@@ -201,6 +202,17 @@ QUIET: dict[str, dict[str, Any]] = {
 }
 
 
+def test_peers_whose_certificates_are_named_are_in_the_statement(concerns: Concerns, tmp_path: Path) -> None:
+    for name in ("one", "peer"):
+        make(name).store(tmp_path, name)
+    files = "certificate = 'one.pem'\nprivate_key = 'one.key'\npeers = ['*.pem']\n"
+    endpoint = f"{LOCAL_ONLY}encryption = 'required'\nauthentication = 'certificate'\n{files}"
+
+    first, _ = lines(concerns(endpoint=endpoint), tmp_path)
+
+    assert first.endswith("USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [CN=peer]")
+
+
 @pytest.mark.parametrize("what", QUIET.values(), ids=QUIET)
 def test_what_is_in_order_is_not_told(concerns: Concerns, tmp_path: Path, what: dict[str, Any]) -> None:
     assert [] == lines(concerns(**what), tmp_path)
@@ -250,7 +262,9 @@ def test_local_to_an_absent_service_is_told_when_that_is_certain(
     assert is_told == any(one.lint == "local-service-absent" for one in concerns(msdb=script, scripts=scripts))
 
 
-def test_several_targets_are_told_of_the_database_whose_routes_are_known_to_lead_there(concerns: Concerns, tmp_path: Path) -> None:
+def test_several_targets_are_told_of_the_database_whose_routes_are_known_to_lead_there(
+    concerns: Concerns, tmp_path: Path
+) -> None:
     two = "".join(f"CREATE ROUTE {one} WITH SERVICE_NAME = 'T', ADDRESS = 'tcp://{one}';\n" for one in "xy")
     told = concerns(msdb=two, a=two, has_several_targets=lambda home, service: (home.name, service) == ("msdb", "T"))
 

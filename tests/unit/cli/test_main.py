@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 import pytest
 
+import broker
 from broker.cli import main
 from broker.cli.main import COMMANDS as TABLE
 from broker.cli.main import SECTIONS
@@ -55,6 +59,73 @@ def command(name: str) -> click.Command:
         assert isinstance(found, click.Group)
         found = found.commands[word]
     return found
+
+
+# --- commands in texts ---
+
+
+PACKAGE = Path(broker.__file__).parent
+COMMAND = re.compile(rf"\bbroker ((?:{'|'.join(TABLE)})\b[^;|\n]*)")
+GAP = re.compile(r"[A-Z][A-Z:/=_]*")  # for the reader, or what the program fills in
+
+
+def texts() -> Iterator[str]:
+    """The texts of the package but for its docstrings; what the program fills in is X."""
+    for path in sorted(PACKAGE.rglob("*.toml")):
+        yield re.sub(r"\{\w+\}", "X", path.read_text())
+    for source in filter(COMMAND.search, (path.read_text() for path in sorted(PACKAGE.rglob("*.py")))):
+        yield from texts_of(ast.parse(source))
+
+
+def texts_of(node: ast.AST) -> Iterator[str]:
+    """The texts of a part of a module."""
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
+    elif isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        for one in ast.iter_child_nodes(node):
+            yield from texts_of(one)
+
+
+def words_of(text: str) -> list[str]:
+    """A command at the beginning of a text with its arguments, up to the words of the sentence around it."""
+    found: list[str] = []
+    named: click.Command = main
+    for written in text.split():
+        word = written.strip("`'\".,:()")
+        before = [one for one in named.params if found and found[-1] in one.opts]
+        is_value = any(not getattr(one, "is_flag", True) for one in before)
+        if isinstance(named, click.Group) and word in named.commands:
+            named = named.commands[word]
+        elif isinstance(named, click.Group) or not (word.startswith("-") or GAP.fullmatch(word) or is_value):
+            break
+        found.append(word)
+        if written[-1] in ".,:)":
+            break
+    return found
+
+
+def problem_of(words: Sequence[str]) -> str:
+    """Why a command does not run; a value that is filled in may be wrong."""
+    depth = 1 + isinstance(command(words[0]), click.Group)
+    try:
+        command(" ".join(words[:depth])).make_context(words[0], list(words[depth:]))
+    except click.exceptions.Exit:  # --help
+        return ""
+    except click.UsageError as error:
+        is_value = isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter)
+        return "" if is_value else f"broker {' '.join(words)}: {error.format_message()}"
+    return ""
+
+
+def test_commands_in_texts_run_as_they_stand() -> None:
+    """One without arguments is only named."""
+    named = {tuple(words_of(found[1])) for text in texts() for found in COMMAND.finditer(text)}
+    complete = [words for words in sorted(named) if GAP.fullmatch(words[-1]) or any(one[0] == "-" for one in words)]
+
+    assert len(complete) > 15
+    assert [] == [problem for words in complete if (problem := problem_of(words))]
 
 
 def test_every_command_is_in_one_section_of_the_help() -> None:
@@ -123,7 +194,7 @@ def test_the_help_of_the_program_lists_every_command_and_exit_code() -> None:
         ("pipeline report --journal . --explain", "use --explain with its jobs"),
         ("certs issue", "give either the NAME of an endpoint or --database NAME"),
         ("certs issue a --database b", "give either the NAME of an endpoint or --database NAME"),
-        ("certs issue a", "give --ca DIRECTORY, or make it on its own with broker certs init --self-signed"),
+        ("certs issue a", "give --ca DIRECTORY, or run broker certs init --self-signed DIRECTORY without one"),
         ("certs issue --database a --host b", "a database is on no host"),
         ("certs issue --database a --days 826", "--days 826 is above 825"),
         ("certs issue --database a --spiffe http://a", "SPIFFE id"),

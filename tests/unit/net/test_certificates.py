@@ -279,7 +279,7 @@ def test_advertised_host_that_the_certificate_does_not_name_is_a_warning(
 
     warnings = certificate_warnings(Settings.read({"endpoint": endpoint}))
 
-    command = "broker certs issue a --host localhost --host a.example --ca DIRECTORY --force"
+    command = "broker certs issue a --host localhost --host a.example --ca DIRECTORY --out DIRECTORY --force"
     assert ([] if is_self_signed else ["endpoint.advertise[1]"]) == [one.key for one in warnings]
     assert all("the certificate of CN=a is for localhost, so" in one.problem for one in warnings)
     assert all(one.hint.endswith(command) for one in warnings)

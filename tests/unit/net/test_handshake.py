@@ -22,7 +22,7 @@ async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -
     _check_host(None, "b.example")
     with pytest.raises(TlsRefusedError, match=r"of CN=a is for a.example and not for b.example") as caught:
         _check_host(identify(pair.der), "b.example")
-    command = "broker certs issue a --host a.example --host b.example --ca DIRECTORY --force"
+    command = "broker certs issue a --host a.example --host b.example --ca DIRECTORY --out DIRECTORY --force"
     assert caught.value.problem.endswith(command)
     with pytest.raises(TlsRefusedError, match="is for no host"):
         _check_host(identify(make("a").der), "b.example")
