@@ -16,22 +16,40 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
+from broker.advice import render_name, to_run
 from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import DoubtfulName, remedy_of
-from broker.observe.why import RECEIVED, Severity, Spot, WhyAnswer, WhyFinding, doubtful_name, queue_off_finding
+from broker.observe.message_catalogue import DoubtfulName, TakenRoute, remedy_of
+from broker.observe.why import (
+    LOOP,
+    RECEIVED,
+    Severity,
+    Spot,
+    WhyAnswer,
+    WhyFinding,
+    cause_of_failure,
+    dead_end,
+    doubtful_name,
+    how_to_end,
+    next_hop_problem,
+    queue_off_finding,
+    remedy_of_failed,
+    remedy_of_loop,
+    route_of_several,
+    taken_route,
+)
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.explain import Explanation, Outcome
+from broker.routing.explain import Outcome
 from broker.security.principal import PUBLIC
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
@@ -65,6 +83,9 @@ class TraceEnd(StrEnum):
 
 
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
+_NOT_REACHED = frozenset({"next hop not reached", "held"})
+Dialog: TypeAlias = tuple[DoubtfulName | None, str]
+"""The name of its far service, where that may be wrong, and how its initiator ends it."""
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -369,6 +390,8 @@ class _Chain:
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
         self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
+        self._targets: dict[tuple[str, bool], tuple[str, str]] = {}  # by instance and direction, instance and database
+        self._ways_out: dict[str, str] = {}  # by instance, how a target beyond it is taken out of several
         self._conversation = conversation
         self._directory = directory
         self._asked = {first.broker_instance}
@@ -385,22 +408,47 @@ class _Chain:
         """All findings in the order of the path; those of a path on which no message waits are not severe."""
         is_waiting = any(side.held for answer in self.answers for side in answer.sides)
         is_waiting = is_waiting or any(answer.held for answer in self.answers)
-        senders = [(side, answer.instance) for answer in self.answers for side in answer.sides if side.is_initiator]
-        name = doubtful_name(*senders[0]) if senders else DoubtfulName()
         found: list[WhyFinding] = []
         for station in self._stations:
             if station.hop is not None:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
-                of_way = [*station.loop, *hop_findings(station.hop, dropped, name)]
-                of_way = [self._as_of_now(station.hop.instance, one) for one in of_way]
+                of_way = list(
+                    hop_findings(station.hop, dropped, self._dialog(), station.before, leads_on=station.leads_on)
+                )
+                of_way = [self._as_of_now(station.hop.instance, one) for one in [*station.loop, *of_way]]
                 found += of_way if is_waiting else [_quiet(one) for one in of_way]
             if station.answer is not None:
-                found += [self._as_of_now(station.answer.instance, one) for one in station.answer.findings]
+                of_answer = (self._named(station.answer, one) for one in station.answer.findings)
+                found += [self._as_of_now(station.answer.instance, one) for one in of_answer]
                 known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
                 found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
+        found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
+
+    def _dialog(self) -> Dialog:
+        """The name of the far service, where it may be wrong, and how the sender ends the dialog."""
+        for answer in self.answers:
+            for side in answer.sides:
+                if side.is_initiator:
+                    return doubtful_name(side, answer.instance), how_to_end(side, answer.instance)
+        name = DoubtfulName()
+        return name, name.end
+
+    def _named(self, answer: WhyAnswer, finding: WhyFinding) -> WhyFinding:
+        """A dialog that the far database has failed, with the name of that database, which its way shows."""
+        for side in answer.sides:
+            is_of_it = side.database == finding.database and finding.cause == cause_of_failure(side)
+            if is_of_it and (far := self._targets.get((answer.instance, side.is_initiator))):
+                spot = Spot(answer.instance, side.database, 0.0)
+                return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, *far))
+        return finding
+
+    def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
+        """What is not reached, and is one of several targets, can be taken out."""
+        way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
+        return msgspec.structs.replace(finding, remedy=f"{finding.remedy}. {way_out}") if way_out else finding
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
@@ -417,16 +465,36 @@ class _Chain:
     def _follow(self, start: ExplainAnswer) -> None:
         way = follow(start, self._directory.explain)
         self.paths[way.sentence] = None
-        for before, hop in zip(way.hops, way.hops[1:], strict=False):
+        for number, (before, hop) in enumerate(zip(way.hops, way.hops[1:], strict=False), 1):
             is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
             self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
             address = parse_address(before.explanation.next_hop or "")
             assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
-            self._stations.append(_Station(hop, self._why(hop, address)))
+            leads_on = self._leads_on(before, hop, address)
+            self._stations.append(_Station(hop, self._why(hop, address), way.hops[:number], leads_on=leads_on))
+        last = way.hops[-1].explanation
+        if last.database is not None:
+            self._targets[start.instance, not last.is_from_target] = way.hops[-1].instance, last.database
+        for number, hop in enumerate(way.hops):
+            if (route := route_of_several(hop, is_reached=number < len(way.hops) - 1)) is not None:
+                name, end = self._dialog()
+                for later in way.hops[number:]:
+                    self._ways_out[later.instance] = _way_out(route, "" if name is not None else end)
+                break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
         elif way.end is not TraceEnd.DECIDED:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
+
+    def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
+        """Whether the routes of an instance lead on from there, whatever it permits."""
+        if hop.explanation.disposition != Disposition.NOT_PERMITTED:
+            return hop.explanation.has_way
+        try:
+            request = msgspec.structs.replace(_as_it_arrives(before), peer=None)
+            return self._directory.explain(address, request).explanation.has_way
+        except NotAskedError:
+            return False
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
         """The answer of an instance of the path; None when it is known already, or the instance cannot be asked."""
@@ -444,15 +512,31 @@ class _Chain:
 
 @dataclass(slots=True)
 class _Station:
-    """An instance on a way: what it would do, None for the first; what it knows, None when that is not new; a loop."""
+    """
+    An instance along a path.
+
+    Attributes:
+        hop: Its decision; None for the first.
+        answer: Its knowledge; None when that is not new.
+        before: The decisions of the instances before it.
+        leads_on: Whether its routes lead on, whatever it permits.
+        loop: The finding that the way goes round.
+    """
 
     hop: ExplainAnswer | None = None
     answer: WhyAnswer | None = None
+    before: tuple[ExplainAnswer, ...] = ()
+    leads_on: bool = True
     loop: list[WhyFinding] = field(default_factory=list)
 
 
 def hop_findings(
-    hop: ExplainAnswer, dropped: Mapping[str, int], name: DoubtfulName | None = None
+    hop: ExplainAnswer,
+    dropped: Mapping[str, int],
+    dialog: Dialog = (None, ""),
+    before: tuple[ExplainAnswer, ...] = (),
+    *,
+    leads_on: bool = False,
 ) -> Iterator[WhyFinding]:
     """
     Yield the findings about an instance of the path: its decision on the message, and its drops so far by reason.
@@ -460,25 +544,30 @@ def hop_findings(
     Args:
         hop: The decision.
         dropped: Drops by reason.
-        name: Of the service, where it may be wrong.
+        dialog: The name of the service, where it may be wrong, and how the dialog is ended.
+        before: The decisions of the instances before it.
+        leads_on: Whether its routes lead on, whatever it permits.
     """
     decision = hop.explanation
     service = decision.to_service
-    table = decision.passes[-1].table
     symptom = f"messages for {service} do not get past {hop.instance}"
-    if name is not None:
-        name = None if decision.is_from_target else replace(name, known=decision.near_names)
+    name, end = dialog
+    name = None if decision.is_from_target else name
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
-        reason = decision.sentence
-        remedy = remedy_of(
-            decision.disposition, instance=hop.instance, service=service, table=table, reason=reason, name=name
-        )
-        yield _at(hop, decision.disposition, symptom, decision.sentence, again, remedy)
+        cause, why, remedy = dead_end(hop, name, end=end, before=() if leads_on else before)
+        yield _at(hop, cause, "its way leads in a circle" if cause == LOOP else symptom, why, again, remedy)
     elif not decision.is_service_there:
-        remedy = remedy_of(Disposition.SERVICE_NOT_FOUND, instance=hop.instance, service=service, name=name)
+        remedy = remedy_of(
+            Disposition.SERVICE_NOT_FOUND,
+            instance=hop.instance,
+            service=service,
+            database=decision.database or "DATABASE",
+            name=name and replace(name, known=decision.near_names),
+            route=taken_route(before[-1]) if before and not decision.near_names else None,
+        )
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
-    elif problem := _problem(decision):
+    elif problem := next_hop_problem(decision):
         address, what = problem
         remedy = f"start the instance at {address}, open the way to it, or correct the route to it at {hop.instance}"
         yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
@@ -491,6 +580,15 @@ def hop_findings(
             yield msgspec.structs.replace(
                 _at(hop, reason.value, symptom, why, again, remedy), severity=Severity.WAITING
             )
+
+
+def _way_out(route: TakenRoute, end: str) -> str:
+    """How a target is taken out; `end` is how a dialog is ended that it has answered."""
+    drop = to_run(
+        f"DROP ROUTE {render_name(route.name)};", database=route.table, instance=route.instance, is_scripted=False
+    )
+    answered = f" This dialog has been answered by it: {end} and send again in another one" if end else ""
+    return f"If it does not return soon, take it out: {drop} Remove it from the script as well.{answered}"
 
 
 def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:
@@ -512,16 +610,11 @@ def _quiet(finding: WhyFinding) -> WhyFinding:
 
 
 def _loop(hop: ExplainAnswer, sentence: str) -> WhyFinding:
-    remedy = remedy_of(Disposition.HOPS_EXHAUSTED, instance=hop.instance, service=hop.explanation.to_service)
+    service, route = hop.explanation.to_service, taken_route(hop)
+    remedy = remedy_of(Disposition.HOPS_EXHAUSTED, instance=hop.instance, service=service)
+    remedy = remedy if route is None else remedy_of_loop(route, service)
     then = "each copy is dropped when its hops are used up, and the sender sends it again"
-    return _at(hop, "loop", "its way leads in a circle", sentence, then, remedy)
-
-
-def _problem(decision: Explanation) -> tuple[str, str] | None:
-    for candidate in decision.passes[-1].candidates[:1]:
-        if candidate.problem:
-            return candidate.address, candidate.problem
-    return None
+    return _at(hop, LOOP, "its way leads in a circle", sentence, then, remedy)
 
 
 def _cause(findings: list[WhyFinding]) -> WhyFinding:

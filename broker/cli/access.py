@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +36,10 @@ state_dir = "state"
 listen = ["127.0.0.1:4022"]
 encryption = "disabled"
 message_forwarding = true"""
+_COMMAND = re.compile(  # of the instance itself: a command at another one is named with its place
+    r"\bbroker (quarantine (list|resume)|partner import|dialogs retry|database keep|reload|(why|status|explain)"
+    r"(?= shows| lists))\b(?! -c )"
+)
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 
 
@@ -80,6 +86,16 @@ def _is_empty(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
+def option_of(config: Path | None) -> str:
+    """The option that names a configuration, after a blank; empty without one."""
+    return "" if config is None else f" -c {shlex.quote(str(config))}"
+
+
+def with_config(text: str, config: Path | None) -> str:
+    """Name the configuration in the commands of a text that have none, so that they run as they stand."""
+    return _COMMAND.sub(lambda one: f"{one[0]}{option_of(config)}", text)
 
 
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:

@@ -10,8 +10,9 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from broker.admin.client import AdminClient
-from broker.cli.access import admin_client
+from broker.cli.access import admin_client, with_config
 from broker.cli.options import Command, config_option, output_option, socket_option
 from broker.cli.output import Terminal, encodable, readable, render_table, show_json
 from broker.errors import DaemonUnreachableError
@@ -53,7 +54,7 @@ def status(config: Path | None, socket: Path | str | None, interval: float, outp
         broker status -c config/gateway.toml
         broker status --socket /run/broker/admin.sock --watch --interval 10
     """
-    _show(admin_client(config, socket), output, interval if watch else None)
+    _show(config, socket, output, interval if watch else None)
 
 
 @click.command(cls=Command)
@@ -72,18 +73,19 @@ def top(config: Path | None, socket: Path | str | None, interval: float, output:
         broker top -c config/gateway.toml
         broker top --socket /run/broker/admin.sock -o json --interval 10
     """
-    _show(admin_client(config, socket), output, None if once else interval)
+    _show(config, socket, output, None if once else interval)
 
 
-def _show(client: AdminClient, output: str, interval: float | None) -> None:
+def _show(config: Path | None, socket: Path | str | None, output: str, interval: float | None) -> None:
     """Print the state, once or at an interval until Ctrl-C."""
+    client, render = admin_client(config, socket), partial(render_status, config=config)
     answer = client.get("/v1/status")
     with contextlib.suppress(KeyboardInterrupt):
         if interval is not None and output == "table" and sys.stdout.isatty():
-            _fill_screen(client, answer, interval)
+            _fill_screen(client, answer, interval, render)
         while True:
             if output == "table":
-                render_status(answer)
+                render(answer)
             else:
                 show_json(answer, indent=2 if interval is None else None)
             if interval is None:
@@ -92,7 +94,12 @@ def _show(client: AdminClient, output: str, interval: float | None) -> None:
             answer = client.get("/v1/status")
 
 
-def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float) -> NoReturn:
+def _fill_screen(
+    client: AdminClient,
+    answer: Mapping[str, Any],
+    interval: float,
+    render: Callable[[Mapping[str, Any], Terminal], None],
+) -> NoReturn:
     """Fill the screen with the newest state; while the instance does not answer, with the last one and its age."""
     console, came_at, problem = Console(highlight=False), time.monotonic(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -101,7 +108,7 @@ def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float
             terminal = Terminal(page, width=console.width, is_styled=True)
             if problem:
                 terminal.prose(f"NO NEWS for {time.monotonic() - came_at:.0f} s: {problem}", "bold red")
-            render_status(answer, terminal)
+            render(answer, terminal)
             live.update(Text.from_ansi(encodable(page.getvalue(), console.encoding)), refresh=True)
             time.sleep(interval)
             try:
@@ -110,15 +117,20 @@ def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float
                 problem = readable(error.problem)
 
 
-def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -> None:
+def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, *, config: Path | None = None) -> None:
     """
     Print an answer of `/v1/status`.
 
     It begins with a sentence on whether all is well, and with everything that is not; the identity of the instance and
     the tables follow.
+
+    Args:
+        status: The answer.
+        terminal: Where it is printed; None is standard output.
+        config: The configuration, which is named in commands.
     """
     terminal = terminal or Terminal()
-    _render_verdict(status, terminal)
+    _render_verdict(status, terminal, config)
     _render_identity(status, terminal)
     _render_forwarding(status["forwarding"], terminal)
     refused = status.get("transport", {}).get("refused")
@@ -141,13 +153,13 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None) -
         _render_database(database_name, database, terminal)
 
 
-def _render_verdict(status: Mapping[str, Any], terminal: Terminal) -> None:
+def _render_verdict(status: Mapping[str, Any], terminal: Terminal, config: Path | None) -> None:
     """One sentence on the whole, and a line for each finding."""
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
         parts = [f"{finding.level}: {finding.what}"] if finding.what not in report.sentence else []
-        parts += [f"-> {finding.do}"] if finding.do else []
+        parts += [f"-> {with_config(finding.do, config)}"] if finding.do else []
         if parts:
             terminal.prose(readable(" ".join(parts)), _LEVEL_STYLES[finding.level])
     if report.more:

@@ -20,7 +20,7 @@ from broker.admin.trace import Directory, Trace, ask_why, trace
 from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
-from broker.cli.access import admin_client, ask_daemon_or_files, credentials, read_settings
+from broker.cli.access import admin_client, ask_daemon_or_files, credentials, option_of, read_settings, with_config
 from broker.cli.exit_codes import ExitCode
 from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import TextLine, print_lines, show_json
@@ -46,6 +46,10 @@ _ARRIVED = (
 _HELD = (
     f"SELECT TOP {LISTED_MAX} MAX(held_ms), conversation_id, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.dm_broker_forwarded_messages GROUP BY conversation_id, to_service_name ORDER BY 1 DESC"
+)
+_ACKNOWLEDGED = (
+    "SELECT TOP 1 conversation_handle FROM sys.conversation_endpoints"
+    " WHERE is_initiator = 1 AND state IN ('SI', 'CO') AND acknowledged_sequence > 0 ORDER BY create_date DESC"
 )
 _Waiting: TypeAlias = tuple[str, str, str, str, int]
 """A conversation: since when it waits, GUID, service, database and messages."""
@@ -84,16 +88,17 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
         client = admin_client(config, socket)
         status = client.get("/v1/status")
         waiting = sorted(_conversations(client, status))
-        rows = list(_causes(client, waiting, directory))
+        rows = list(_causes(client, waiting, directory, config))
         if output == "json":
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
-            print_lines([] if rows else [TextLine(NOTHING_WAITS)])
+            if not rows:
+                print_lines([TextLine(NOTHING_WAITS), *_acknowledged(client, status, config)])
             if len(waiting) > ASKED_MAX:
                 note = f"{ASKED_MAX} of {len(waiting):,} dialogs were asked about, the oldest of each service in turn"
                 print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
-            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status)))
+            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), config))
         return
     first, note = _first(config, socket, guid, directory)
     journalled = None
@@ -109,18 +114,18 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
         if note:
             click.echo(note, err=True)
         sys.exit(ExitCode.NOT_FOUND)
-    found = trace(first, directory)
+    found = _with_config(trace(first, directory), first, config)
     if output == "json":
         show_json(found)
     else:
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status) -> Iterator[str]:
+def _besides(status: Status, config: Path | None) -> Iterator[str]:
     """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
     for finding in judge(status).findings:
         if finding.about == "database" and finding.level is Level.BAD:
-            yield f"but {finding.what}; broker status shows what to do"
+            yield f"but {finding.what} -> {with_config(finding.do, config)}"
     dropped = [
         f"{drop.frames:,} {drop.reason}, the last {drop.last_s:.0f} s ago"
         for drop in status.drops or ()
@@ -133,7 +138,29 @@ def _besides(status: Status) -> Iterator[str]:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 
 
-def _causes(client: AdminClient, waiting: Sequence[_Waiting], directory: Directory) -> Iterator[dict[str, object]]:
+def _with_config(found: Trace, first: WhyAnswer, config: Path | None) -> Trace:
+    """The trace with the configuration in the commands for its instance, so that they run as they stand."""
+    here = f"at {first.instance}, with broker sql"
+    remedy = found.remedy.replace(here, f"{here}{option_of(config)}")
+    if found.where.partition(",")[0] == first.instance:
+        remedy = with_config(remedy, config)
+    return msgspec.structs.replace(found, remedy=remedy)
+
+
+def _acknowledged(client: AdminClient, status: Mapping[str, Any], config: Path | None) -> Iterator[TextLine]:
+    """What is known of messages that have left for good: they may wait at the far side."""
+    for database in status["databases"]:
+        for (handle,) in client.sql(_ACKNOWLEDGED, database)["rows"]:
+            ask = f"broker why {handle}{option_of(config)}"
+            yield TextLine(
+                f"what {database} has sent is acknowledged, so the far side has stored it: {ask} asks there about the"
+                " last open dialog, and broker why at the far instance lists messages that wait there"
+            )
+
+
+def _causes(
+    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, config: Path | None
+) -> Iterator[dict[str, object]]:
     """A row for each cause that holds `ASKED_MAX` of the conversations, the oldest of each service, oldest first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     known: set[str | None] = set()
@@ -144,9 +171,9 @@ def _causes(client: AdminClient, waiting: Sequence[_Waiting], directory: Directo
         of_service[one[2:4]] += 1
     for since, guid, service, database, messages in sorted(one for _, one in sorted(ranked)[:ASKED_MAX]):
         answer = directory.learn(client, ask_why(client, UUID(guid)))
-        found = trace(answer, directory) if answer.is_known else None  # acknowledged by now
-        if found is None or found.conversation_id in known:
-            continue
+        if not answer.is_known or answer.conversation_id in known:
+            continue  # acknowledged by now, or another side of it
+        found = _with_config(trace(answer, directory), answer, config)
         known.add(found.conversation_id)
         row: dict[str, Any] = {
             "since": since,

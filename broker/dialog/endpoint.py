@@ -87,7 +87,7 @@ class Endpoint:
         self.broker_instance = store.broker_instance  # 16 bytes
         self.delivered: Counter[str] = Counter()  # whole messages by service
         self.dropped: Counter[Disposition] = Counter()  # frames
-        self.last_dropped: dict[Disposition, tuple[float, Header | None]] = {}
+        self.last_dropped: dict[Disposition, tuple[float, Header | None, str]] = {}  # instant, header, reason
         self.problem = ""  # what the store last failed with, empty while it works
         self.commits = Times()  # how long transactions took
         self._store = store
@@ -371,7 +371,10 @@ class Endpoint:
         self.delivered += received.delivered
         self.dropped += received.dropped
         self._log_refusals(received.refusals, now)
-        self.last_dropped |= {disposition: (now, header) for disposition, header in received.last_dropped.items()}
+        self.last_dropped |= {
+            disposition: (now, header, received.refusals.get(disposition, ""))
+            for disposition, header in received.last_dropped.items()
+        }
         if received.delivered[SERVICE_BROKER]:
             self.route_requester.on_arrived()
         for (conversation_id, is_initiator), evidence in received.keys.items():

@@ -9,7 +9,6 @@ an instance that runs is only read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -27,8 +26,8 @@ from broker.catalog.handlers import grants_of
 from broker.config.settings import EndpointSettings, Settings
 from broker.config.values import ListenAddress
 from broker.conversation.frames import Contact
-from broker.errors import BadRequestError, CertificateUnusableError, SettingsError, UnknownNameError
-from broker.net.certificates import trusted_files
+from broker.errors import BadRequestError, SettingsError, UnknownNameError
+from broker.net.certificates import holders
 from broker.net.listener import own_addresses
 from broker.net.tls import Identity
 from broker.observe.database_stats import DatabaseName, find_conversation
@@ -40,7 +39,6 @@ from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
-from broker.security.certificate_files import read_certificates
 from broker.security.grants import Grants
 from broker.security.identity import load_pem, who_of
 from broker.security.principal import NOBODY, PrincipalError, Who, who_is
@@ -99,6 +97,7 @@ class InstanceView(Struct, frozen=True):
         surroundings: The routing context, which decides about frames that arrive.
         homes: Its user databases by name.
         grants: The grants in msdb.
+        config_option: Names its configuration in commands, after a blank; empty where it has none.
         certified: Returns what is known of the certificates of its peers, which may have more names than the one asked.
         principal: The principal under which its peers know it; None without a certificate, empty where not known.
     """
@@ -112,6 +111,7 @@ class InstanceView(Struct, frozen=True):
     grants: Grants = field(default_factory=Grants)
     principal: str | None = None
     certified: Callable[[], Iterable[Who]] = tuple
+    config_option: str = ""
 
     def who_is(self, peer: str) -> Who:
         """
@@ -141,6 +141,7 @@ def running_place(instance: Running) -> InstanceView:
         grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
         principal_of(instance.peers.handshaker.security.own),
         partial(_certified, instance),
+        instance.settings.config_option,
     )
 
 
@@ -202,9 +203,15 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     instance = run.msdb.broker_instance if run.msdb.is_identified else None
     grants = grants_of(settings, run.msdb.rows.permissions)
     principal = _configured_principal(settings.endpoint)
-    certified = partial(_configured_peers, settings.endpoint)
     return InstanceView(
-        settings.instance.name, instance, here, homes, grants=grants, principal=principal, certified=certified
+        settings.instance.name,
+        instance,
+        here,
+        homes,
+        grants=grants,
+        principal=principal,
+        certified=partial(holders, settings.endpoint.peers),
+        config_option=settings.config_option,
     )
 
 
@@ -216,13 +223,6 @@ def _configured_principal(endpoint: EndpointSettings) -> str | None:
         return who_of(load_pem(endpoint.certificate.read_bytes())[0]).name
     except (OSError, ValueError):
         return ""
-
-
-def _configured_peers(endpoint: EndpointSettings) -> Iterator[Who]:
-    """The peers whose certificates are named, as far as the files can be read here."""
-    for path in trusted_files(endpoint.peers):
-        with suppress(CertificateUnusableError, ValueError):
-            yield from map(who_of, read_certificates(path))
 
 
 def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:

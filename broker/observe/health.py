@@ -301,10 +301,16 @@ def _pool(status: Status) -> Iterator[HealthFinding]:
 
 
 def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[HealthFinding]:
+    off = {
+        name
+        for name, database in status.databases.items()
+        if not all(queue.is_receive_enabled for queue in database.queues or ())
+    }
     for drop in status.drops or ():
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
-        if is_recent and drop.reason not in HARMLESS_DROPS:
+        is_told = drop.reason == Disposition.QUEUE_DISABLED and drop.database in off  # with the statement, below
+        if is_recent and not is_told and drop.reason not in HARMLESS_DROPS:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}", do)

@@ -15,6 +15,7 @@ Source: Transact-SQL reference, "sys.messages"; SQL Server documentation, "Datab
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from broker.advice import create_route, render_name, to_run
+from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
 from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, StatementError
-from broker.flow import Disposition
 from broker.observe.snapshot import DropSnapshot
 
 _TEXTS = Path(__file__).parent / "messages"
@@ -135,20 +135,22 @@ _NAME = r"\[(?:[^\]]|\]\])*\]"
 _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
+_CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 
 
-def statement_of(reason: str, where: str) -> str:
+def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
     """
     How the statement is run that gives the permission which a reason names; empty when it names none.
 
     Args:
         reason: Of a refusal, as the instance that refused words it.
         where: The instance, as a sentence names it.
+        database: The database that lacks the permission.
     """
     if missing := _MISSING.search(reason):
-        return to_run(f"{missing[1]};", database=MSDB, instance=where)
+        return to_run(f"{missing[1]};", database=database, instance=where)
     if denied := _DENIED.search(reason):
-        return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=MSDB, instance=where)
+        return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
     return ""
 
 
@@ -159,19 +161,49 @@ class DoubtfulName:
 
     Attributes:
         known: Known services with a similar name.
-        end: How the dialog is ended at the sender; empty when that was not asked.
+        end: How the dialog is ended at the sender.
     """
 
     known: Sequence[str] = ()
-    end: str = ""
+    end: str = "end the dialog at the sender (broker why there has the statement)"
 
     def __str__(self) -> str:
         known = f" Known there: {', '.join(self.known)}." if self.known else ""
-        end = self.end or "END CONVERSATION 'HANDLE' WITH CLEANUP; at the sender,"
         return (
-            f"is the name right?{known} A sent message cannot be readdressed: if the name is wrong, {end} and begin"
-            " another dialog"
+            f"is the name right?{known} A sent message cannot be readdressed: if the name is wrong, {self.end} and"
+            " begin another dialog"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRoute:
+    """
+    The route by which messages have come to an instance, which may be the wrong one.
+
+    Attributes:
+        name: Empty where only that instance was asked.
+        instance: The instance that has the route, as a sentence names it.
+        table: The database whose route it is.
+    """
+
+    name: str = ""
+    instance: str = ""
+    table: str = MSDB
+
+    def altered(self, option: str) -> str:
+        """How an option of the route is changed."""
+        statement = f"ALTER ROUTE {render_name(self.name)} WITH {option};"
+        return to_run(statement, database=self.table, instance=self.instance)
+
+    def led_elsewhere(self) -> str:
+        """How another address is given to it."""
+        return self.altered("ADDRESS = 'tcp://HOST:PORT'")
+
+    def question(self, here: str, service: str) -> str:
+        """The beginning of a remedy: whether messages shall arrive at `here` at all."""
+        if not self.name:
+            return f"if messages to {service} are not to arrive at {here}, correct the route to it. Otherwise, "
+        return f"if route {self.name} of {self.instance} is not to lead to {here}, {self.led_elsewhere()} Otherwise, "
 
 
 _DOUBTFUL = DoubtfulName()
@@ -187,8 +219,10 @@ def remedy_of(
     instance: str,
     service: str,
     table: str = MSDB,
+    database: str = "DATABASE",
     reason: str = "",
     name: DoubtfulName | None = _DOUBTFUL,
+    route: TakenRoute | None = None,
 ) -> str:
     """
     Return the remedy for frames that end by this disposition at this instance.
@@ -197,14 +231,25 @@ def remedy_of(
         disposition: Why they end.
         instance: The instance, as a sentence names it.
         service: The service that they are for.
-        table: The database whose routes were searched.
+        table: The database whose routes or permissions count.
+        database: The database that has the service, or should have it.
         reason: As the instance words it.
         name: Asked first where nothing leads to the service; None where the far side has been reached.
+        route: By which they arrive, where that may be wrong.
     """
-    if statement := statement_of(reason, instance):
-        return statement
+    statement = statement_of(reason, instance, database=table)
     text = _advice().get(disposition, "see the page on dispositions: {instance} shows the reason in broker status")
-    return _filled(text, instance=instance, service=service, table=table, name=name)
+    return _filled(
+        "{address_right}{statement}" if statement else text,
+        instance=instance,
+        service=service,
+        table=table,
+        database=database,
+        statement=statement,
+        reason=reason,
+        name_right="" if name is None else f"{name}. Otherwise, ",
+        address_right="" if route is None else route.question(instance, service),
+    )
 
 
 def queue_on(database: str, queue: str, *, instance: str = "") -> str:
@@ -217,28 +262,41 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
     if drop.is_past:
         return DEFINITIONS_CHANGED
-    fields = drop.fields
+    fields, database = drop.fields, drop.database or MSDB
     service = fields.to_service_name or "SERVICE"
-    if drop.disposition is Disposition.NOT_PERMITTED and drop.database is not None:
-        statement = f"GRANT SEND ON SERVICE::{render_name(service)} TO [PRINCIPAL];"
-        run = to_run(statement, database=drop.database, instance=instance)
-        return f"{run} PRINCIPAL is that of the certificate of {fields.from_service_name}"
-    return remedy_of(drop.disposition, instance=instance, service=service, reason=drop.reason)
+    if drop.leads_nowhere and drop.is_back:
+        return (
+            f"{instance} has sent it, and a route leads it back: broker explain --to {shlex.quote(service)} --through"
+            " shows the way; correct the address of its last route"
+        )
+    return remedy_of(
+        drop.disposition,
+        instance=instance,
+        service=service,
+        table=database,
+        database=database,
+        reason=drop.reason,
+        name=DoubtfulName(end=f"end the dialog at its sender (broker why {fields.conversation_id} has the statement)"),
+        route=TakenRoute() if drop.leads_nowhere else None,
+    )
 
 
-def or_other_address(remedy: str) -> str:
-    """The remedy for a refusal by the instance that answered, which need not be the one that the route means."""
-    return f"{remedy.rstrip(';')}; if another instance was meant, correct the address of the route"
+def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None = None) -> str:
+    """
+    Return the remedy for a next hop when the instance here or there refuses the other; empty when none does.
 
-
-def remedy_of_refused_link(address: str, problem: str) -> str:
-    """Return the remedy for a next hop when the instance here or there refuses the other; empty when none does."""
+    Args:
+        address: Of the next hop.
+        problem: As the instance that refuses words it.
+        route: The route to it; None where it is not known.
+    """
     if MAY_NOT_CONNECT in problem:
         is_there = problem.startswith("FATAL")
         where = f"the instance at {address}" if is_there else "this instance"
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
         remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
-        return or_other_address(remedy) if is_there else remedy
+        correct = f"correct the route to {address}" if route is None else route.led_elsewhere().rstrip(";")
+        return f"if another instance is meant, {correct}. Otherwise, {remedy}" if is_there else remedy
     if NOT_TRUSTED in problem:
         return (
             f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
@@ -250,37 +308,62 @@ def remedy_of_refused_link(address: str, problem: str) -> str:
     return remedy if is_tls and what else ""
 
 
-def remedy_of_unreached(address: str, problem: str) -> str:
-    """Return the remedy for a next hop that is not reached, for a reason that the instance here or there reports."""
-    return remedy_of_refused_link(address, problem) or (
+def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None) -> str:
+    """Return the remedy for a next hop that is not reached; the arguments are those of `remedy_of_refused_link`."""
+    return remedy_of_refused_link(address, problem, route) or (
         f"start the instance at {address}, open the way to it, or correct the route to it"
     )
 
 
-def remedy_of_error(code: int | None, *, service: str, text: str = "") -> str:
-    """Return the remedy for a dialog that failed with this number and text; a positive one is an application's own."""
+def remedy_of_error(
+    code: int | None, *, service: str, text: str = "", here: str = "", target: str = "", database: str = "DATABASE"
+) -> str:
+    """
+    Return the remedy for a dialog that failed with this number and text; a positive one is an application's own.
+
+    Args:
+        code: None where the Error message has been received.
+        service: The far service.
+        text: Of the Error message.
+        here: How a statement is run in the database of the dialog, up to the statement.
+        target: The far instance, as a sentence names it; empty where it is not known.
+        database: The far database.
+    """
     end = "RECEIVE the Error message and END CONVERSATION here"
     if code is None:
         return end
     if code > 0:
         return f"the far application ended the dialog with its own error {code}: ask there; {end}"
-    there = f"the instance of {service}"
-    if missing := _MISSING.search(text):
-        return f"{to_run(f'{missing[1]};', database='DATABASE', instance=there)} {end}, and begin another dialog"
-    advice = _advice().get(str(-code))
-    return end if advice is None else f"{_filled(advice, instance=there, service=service)}; {end}"
+    there = target or f"the instance of {service}"
+    statement = statement_of(text, there, database=database)
+    advice = "{statement} Then begin another dialog" if statement else _advice().get(str(-code))
+    if advice is None:
+        return end
+    filled = _filled(
+        advice,
+        instance=there,
+        service=service,
+        database=database,
+        statement=statement,
+        reason=text,
+        run_here=here,
+    )
+    return f"{filled}; {end}"
 
 
 def _filled(
-    text: str, *, instance: str, service: str, table: str = "DATABASE", name: DoubtfulName | None = _DOUBTFUL
+    text: str, *, instance: str, service: str, database: str, reason: str, table: str = MSDB, **values: str
 ) -> str:
     """Fill in a text in one pass: names of peers and applications may have braces, so they are never a format."""
-    values = {
+    contract = _CONTRACT.search(reason)
+    values |= {
+        "contract": render_name("CONTRACT" if contract is None else contract[1]),
         "instance": instance,
         "service": render_name(service),
+        "service_name": render_text(service),
+        "to": shlex.quote(service),
         "create_route": create_route(service),
         "run": to_run("", database=table, instance=instance).rstrip(),
-        "run_in_database": to_run("", database="DATABASE", instance=instance).rstrip(),
-        "name_right": "" if name is None else f"{name}. Otherwise, ",
+        "run_in_database": to_run("", database=database, instance=instance).rstrip(),
     }
     return _GAP.sub(lambda gap: values[gap[1]], text)

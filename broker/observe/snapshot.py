@@ -31,7 +31,7 @@ from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer
+from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, plain_text_told
@@ -52,9 +52,18 @@ from broker.observe.status import (
     struct_from,
 )
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HEADER, HEADER_BYTES, MIN_DIALOG_FRAME, NO_GUID, Flag
+from broker.protocol.layout import (
+    FLAGS_AT,
+    GUID_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    MIN_DIALOG_FRAME,
+    NO_GUID,
+    ROUTE_KEY_AT,
+    Flag,
+)
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth
+from broker.routing.decide import UNKNOWN_HERE, AddressHealth, RoutingFacts, decide
 from broker.routing.mirrored import AddressState, OwnRoleStatus
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
@@ -248,6 +257,8 @@ class DropSnapshot(Struct, frozen=True):
     Attributes:
         database: None for what passed through.
         is_past: Definitions here have changed since the last of them.
+        leads_nowhere: Whether no route here leads on from the last of those that passed through, permitted or not.
+        is_back: Whether a database here has sent it.
     """
 
     disposition: Disposition
@@ -257,6 +268,8 @@ class DropSnapshot(Struct, frozen=True):
     sample: bytes | Header | None
     reason: str
     is_past: bool = False
+    leads_nowhere: bool = False
+    is_back: bool = False
 
     @property
     def fields(self) -> FrameFields:
@@ -479,13 +492,26 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
     for disposition in Disposition:
         for name, endpoint in instance.endpoints.items():
             if frames := endpoint.dropped[disposition]:
-                at, sample = endpoint.last_dropped.get(disposition, (None, None))
-                yield DropSnapshot(disposition, name, frames, at, sample, "", at is not None and at < changed_at)
+                at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
+                yield DropSnapshot(disposition, name, frames, at, sample, reason, at is not None and at < changed_at)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
             is_past = last_at is not None and last_at < changed_at
-            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past)
+            ahead = _ahead(instance, frame)
+            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past, *ahead)
+
+
+def _ahead(instance: Running, frame: bytes | None) -> tuple[bool, bool]:
+    """Whether no route here leads on from a frame, were it permitted; and whether a database here has sent it."""
+    if frame is None or len(frame) < MIN_DIALOG_FRAME:
+        return False, False
+    key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
+    service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace")
+    facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
+    here, sender = instance.forwarder.routing_context, frame_fields(frame).from_broker_instance
+    is_back = sender is not None and sender.bytes in here.hosted.services_of
+    return decide(facts, here).disposition in UNKNOWN_HERE, is_back
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:

@@ -9,10 +9,11 @@ may be one that runs, or the files of a configuration. The findings of all insta
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
@@ -22,7 +23,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, structs
 
-from broker.advice import to_run
+from broker.advice import create_route, render_name, render_text, to_run
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
@@ -32,7 +33,7 @@ from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
     DoubtfulName,
-    or_other_address,
+    TakenRoute,
     queue_on,
     remedy_of,
     remedy_of_drop,
@@ -44,10 +45,12 @@ from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
-from broker.routing.explain import Outcome
+from broker.routing.decide import UNKNOWN_HERE
+from broker.routing.explain import Explanation, Outcome
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.metadata import queues_off
+from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
 
@@ -209,18 +212,26 @@ _USUAL = frozenset(
         Disposition.QUEUE_DISABLED,  # while it is, `queues_off` has it
     }
 )  # drops of a dialog that goes on
-_UNKNOWN_THERE = frozenset({Disposition.NO_ROUTE, Disposition.SERVICE_NOT_FOUND, Disposition.SERVICE_NOT_HERE})
+_UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
+LOOP = "loop"
 RECEIVED = "received"
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Place and time of a finding; `now` is UTC seconds since 1970."""
+    """
+    Place and time of a finding.
+
+    Attributes:
+        now: UTC seconds since 1970.
+        config_option: Names the configuration of the instance in commands, after a blank; empty where it has none.
+    """
 
     instance: str
     database: str
     now: float
+    config_option: str = ""
 
     def found(self, cause: str, severity: Severity, symptom: str, *chain: str) -> WhyFinding:
         """Make a finding of this spot; `chain` is why, what next, and what to do if there is anything."""
@@ -274,39 +285,39 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         f" since {when(side.held_since)}: not acknowledged from number {side.held_from} on{_ending(side)}"
     )
     give_up = f"it is kept until it is acknowledged, or the lifetime of the dialog ends at {when(side.lifetime)}"
-    status = side.transmission_status
+    status, name = side.transmission_status, doubtful_name(side, spot.instance)
     if way is not None and _is_dead_end(way):
-        told = way.explanation
-        table = told.passes[-1].table
-        name = doubtful_name(side, spot.instance, told.near_names)
-        remedy = remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table, name=name)
+        cause, why, remedy = dead_end(way, name, end=how_to_end(side, spot.instance))
+        if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
+            remedy = _remedy_of_unsealable(side, name, spot)
         again = f"matched again when routes or services change; {give_up}"
-        return spot.found(told.disposition, Severity.TROUBLE, symptom, f"{told.sentence}; {status}", again, remedy)
-    problem = _problem(way)
-    if problem is not None:
+        return spot.found(cause, Severity.TROUBLE, symptom, f"{why}; {status}", again, remedy)
+    route = None if way is None else taken_route(way)
+    by = "" if route is None else f"by route {route.name}, "
+    if way is not None and (problem := next_hop_problem(way.explanation)):
         address, what = problem
         why = f"the next hop {address} is not reached: {status if what in status else f'{what}; {status}'}"
-        return spot.found(
-            "next hop not reached",
-            Severity.TROUBLE,
-            symptom,
-            f"{_by_route(way)}{why}",
-            f"it is tried again and again; {give_up}",
-            remedy_of_unreached(address, what),
-        )
-    refused = _refused(status)
-    if refused is not None:
+        again = f"it is tried again and again; {give_up}"
+        remedy = remedy_of_unreached(address, what, route)
+        return spot.found("next hop not reached", Severity.TROUBLE, symptom, f"{by}{why}", again, remedy)
+    if (refused := _refused(status)) is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
-        hop = spot.instance if DROPPED_HERE in status else hop
-        name = doubtful_name(side, spot.instance)
-        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, name=name)
+        if DROPPED_HERE in status:
+            hop, route = spot.instance, None
+        is_elsewhere = refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE
+        remedy = remedy_of(
+            refused,
+            instance=hop,
+            service=side.far_service,
+            reason=status,
+            name=name,
+            route=route if is_elsewhere else None,
+        )
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
-        if refused in _UNKNOWN_THERE and DROPPED_HERE not in status:
-            remedy = or_other_address(remedy)
-        why = f"{_by_route(way)}{hop} {what}: {status}"
-        return spot.found(refused, Severity.TROUBLE, symptom, why, give_up, remedy)
+        return spot.found(refused, Severity.TROUBLE, symptom, f"{by}{hop} {what}: {status}", give_up, remedy)
     if NOT_STORED in status:
-        remedy = remedy_of(Disposition.QUEUE_DISABLED, instance="its instance", service=side.far_service)
+        there = f"the instance of {side.far_service}"
+        remedy = remedy_of(Disposition.QUEUE_DISABLED, instance=there, service=side.far_service)
         return spot.found(Disposition.QUEUE_DISABLED, Severity.TROUBLE, symptom, status, give_up, remedy)
     return spot.found(
         "not acknowledged",
@@ -318,25 +329,130 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     )
 
 
-def doubtful_name(side: SideShown, instance: str, known: Sequence[str] = ()) -> DoubtfulName | None:
+def doubtful_name(side: SideShown, instance: str) -> DoubtfulName | None:
     """
     Whether the name of the far service may be wrong; None once messages of either side have arrived.
 
     Args:
         side: The side that sends.
         instance: The instance of the side.
-        known: Known services with a similar name.
     """
     if not side.is_initiator or side.acknowledged_sequence or side.receive_sequence:
         return None
+    return DoubtfulName(end=how_to_end(side, instance))
+
+
+def how_to_end(side: SideShown, instance: str) -> str:
+    """How a side is ended that cannot go on."""
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
-    return DoubtfulName(known, to_run(statement, database=side.database, instance=instance, is_scripted=False))
+    return to_run(statement, database=side.database, instance=instance, is_scripted=False)
 
 
-def _by_route(way: ExplainAnswer | None) -> str:
-    """Which route leads to the next hop, as the beginning of a sentence; "" where none does."""
-    route = None if way is None else way.explanation.route
-    return f"by route {route}, " if route else ""
+def _remedy_of_unsealable(side: SideShown, name: DoubtfulName | None, spot: Spot) -> str:
+    """The remedy for a dialog that is to be sealed, where a route alone would end it with -9727."""
+    service, text = render_name(side.far_service), render_text(side.far_service)
+    binding = f"CREATE REMOTE SERVICE BINDING {service} TO SERVICE {text} WITH USER = [PRINCIPAL];"
+    both = to_run(f"{create_route(side.far_service)} {binding}", database=spot.database, instance=spot.instance)
+    question = "" if name is None else f"{name}. Otherwise, "
+    return (
+        f"{question}import the partner file of the organization that has the service (broker partner import FILE):"
+        f" a sealed dialog needs a remote service binding as well as a route. Without a file, {both} PRINCIPAL is that"
+        f" of the certificate of its database. This dialog began without a binding: {how_to_end(side, spot.instance)}"
+        " and begin another"
+    )
+
+
+# --- dead ends: also of the instances along the path ---
+
+
+def dead_end(
+    way: ExplainAnswer, name: DoubtfulName | None, *, end: str, before: Sequence[ExplainAnswer] = ()
+) -> tuple[str, str, str]:
+    """
+    Return the cause, why, and the remedy for messages that an instance does not lead on.
+
+    Args:
+        way: The decision of the instance.
+        name: As for `remedy_of`.
+        end: How the dialog is ended.
+        before: The decisions of the instances before it.
+    """
+    decision = way.explanation
+    route = taken_route(before[-1]) if before else None
+    is_back = way.broker_instance is not None and way.broker_instance in {hop.broker_instance for hop in before}
+    if len(decision.passes) > 1:  # a route of the instance leads to itself
+        first = decision.passes[0]
+        route, is_back = TakenRoute(first.candidates[0].route, way.instance, first.table), True
+    is_misspelt = name is not None and bool(decision.near_names)
+    name = name and replace(name, known=decision.near_names)
+    if is_back and route is not None:
+        why = f"route {route.name} of {route.instance} leads back to {way.instance}: {decision.sentence}"
+        question = f"{name}. Otherwise, " if is_misspelt else ""
+        return LOOP, why, question + remedy_of_loop(route, decision.to_service)
+    remedy = _remedy_of_replaced(way, end, before) or remedy_of(
+        decision.disposition,
+        instance=way.instance,
+        service=decision.to_service,
+        table=decision.passes[-1].table,
+        reason=decision.sentence,
+        name=name,
+        route=None if is_misspelt else route,
+    )
+    return decision.disposition, decision.sentence, remedy
+
+
+def remedy_of_loop(route: TakenRoute, service: str) -> str:
+    """The remedy for a route that leads back to an instance where messages have been."""
+    return f"{route.led_elsewhere()} with the address of the instance that has {service}, or of one that leads there"
+
+
+def _remedy_of_replaced(way: ExplainAnswer, end: str, before: Sequence[ExplainAnswer]) -> str:
+    """The remedy where a route or the dialog names a broker instance that another one has replaced; otherwise ""."""
+    decision, wanted = way.explanation, way.explanation.to_broker_instance
+    if wanted is None or decision.disposition not in UNKNOWN_HERE:
+        return ""
+    again = f"{end} and begin another dialog"
+    for now in decision.other_instances[:1]:
+        named = [route for hop in before if (route := taken_route(hop)) and _instance_of(hop) == wanted]
+        steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), again]
+        what = f"{decision.to_service} at {way.instance} is broker instance {now} now, and the messages name {wanted}"
+        return f"{what}: {' Then '.join(steps)}"
+    table = decision.passes[-1]
+    for other in (route for step in table.steps if step.step == 1 for route in step.routes):
+        alter = TakenRoute(other.name, way.instance, table.table).altered(f"BROKER_INSTANCE = '{wanted}'")
+        before_that = "" if decision.is_from_target else f" If it is the one before, {again}"
+        return (
+            f"route {other.name} names broker instance {other.broker_instance}, and the messages are for {wanted}. If"
+            f" that is the broker instance of the database now (sys.databases there), {alter}{before_that}"
+        )
+    return ""
+
+
+def taken_route(way: ExplainAnswer) -> TakenRoute | None:
+    """The route by which messages leave an instance; None where none has a name."""
+    decision = way.explanation
+    return TakenRoute(decision.route, way.instance, decision.passes[-1].table) if decision.route else None
+
+
+def route_of_several(way: ExplainAnswer, *, is_reached: bool) -> TakenRoute | None:
+    """
+    The route by which messages leave an instance, if it leads to one of several broker instances of the service.
+
+    Args:
+        way: The decision of the instance.
+        is_reached: Whether the next hop is; if all of them share one that is not reached, taking one out does not help.
+    """
+    steps = [step for step in way.explanation.passes[-1].steps if step.step in {1, 3}]
+    routes = [route for step in steps for route in step.routes]
+    seen = {route.broker_instance if is_reached else route.address for route in routes}
+    return taken_route(way) if len(seen) > 1 and _instance_of(way) is not None else None
+
+
+def _instance_of(way: ExplainAnswer) -> str | None:
+    """The broker instance that the taken route names."""
+    decision = way.explanation
+    routes = (route for tried in decision.passes[-1].classes for route in tried.routes)
+    return next((route.broker_instance for route in routes if route.name == decision.route), None)
 
 
 def _ending(side: SideShown) -> str:
@@ -348,15 +464,14 @@ def _ending(side: SideShown) -> str:
 
 
 def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
-    told = way.explanation
-    table = told.passes[-1].table
+    _, why, remedy = dead_end(way, None, end=how_to_end(side, spot.instance))
     return spot.found(
         "no way back",
         Severity.TROUBLE,
         f"{side.service_name} has received, and its acknowledgements have no route to {side.far_service}",
-        told.sentence,
+        why,
         "the sender does not learn that its messages arrived, and sends them again until the dialog's lifetime ends",
-        remedy_of(told.disposition, instance=spot.instance, service=side.far_service, table=table, name=None),
+        remedy,
     )
 
 
@@ -364,11 +479,9 @@ def _is_dead_end(way: ExplainAnswer) -> bool:
     return way.explanation.outcome in _DEAD_END
 
 
-def _problem(way: ExplainAnswer | None) -> tuple[str, str] | None:
+def next_hop_problem(decision: Explanation) -> tuple[str, str] | None:
     """The address that would be used and what is known against it; None when nothing is."""
-    if way is None:
-        return None
-    for candidate in way.explanation.passes[-1].candidates[:1]:
+    for candidate in decision.passes[-1].candidates[:1]:
         if candidate.problem:
             return candidate.address, candidate.problem
     return None
@@ -426,7 +539,7 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
     received = "its Error message has been received, and is not kept"
     why = received if is_read else f"the Error message in its queue says so{told}"
     return spot.found(
-        {None: "error", LIFETIME_OVER: "lifetime over"}.get(side.error_code, f"error {side.error_code}"),
+        cause_of_failure(side),
         Severity.TROUBLE,
         f"the dialog of {side.service_name} with {side.far_service} has failed{number}",
         why,
@@ -434,8 +547,20 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
             "nothing more of it is sent; what was not acknowledged is counted as failed in the ledger; this side is"
             f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
         ),
-        remedy_of_error(side.error_code, service=side.far_service, text=side.error_text),
+        remedy_of_failed(side, spot),
     )
+
+
+def cause_of_failure(side: SideShown) -> str:
+    """The word for the error with which a dialog has failed."""
+    return {None: "error", LIFETIME_OVER: "lifetime over"}.get(side.error_code, f"error {side.error_code}")
+
+
+def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: str = "DATABASE") -> str:
+    """The remedy for a dialog that has failed; `target` and `database` are the far ones, where they are known."""
+    here = to_run("", database=spot.database, instance=spot.instance).rstrip()
+    code, service, text = side.error_code, side.far_service, side.error_text
+    return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database)
 
 
 def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
@@ -462,7 +587,8 @@ def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
         "its messages are not received; other dialogs go on",
         (
             f"correct the program that receives from {side.queue_name}, by this error, then broker quarantine resume"
-            f" -d {spot.database} {handle}; or broker quarantine skip or end"
+            f"{spot.config_option} -d {shlex.quote(spot.database)} {handle}; with skip in place of resume the message"
+            " is dropped"
         ),
     )
 
@@ -652,7 +778,7 @@ def answer_why(
     ways: list[ExplainAnswer] = []
     findings: list[WhyFinding] = []
     for database, (instance, found) in facts.found.items():
-        spot = Spot(place.name, database, now)
+        spot = Spot(place.name, database, now, place.config_option)
         for one in found.sides:
             side = side_shown(database, one)
             side = side if shows_texts else _without_texts(side)

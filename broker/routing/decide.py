@@ -54,6 +54,17 @@ DELAYED_STEP = 7
 # The service that is asked, and the one that asks: frames to either cannot wait for an answer.
 NEVER_ASKED_ABOUT = frozenset({BROKER_CONFIGURATION, SERVICE_BROKER})
 
+# Dispositions of frames that no route of an instance leads on.
+UNKNOWN_HERE = frozenset(
+    {
+        Disposition.NO_ROUTE,
+        Disposition.FORWARDING_DISABLED,
+        Disposition.ROUTE_INVALID,
+        Disposition.SERVICE_NOT_HERE,
+        Disposition.INSTANCE_NOT_HERE,
+    }
+)
+
 
 class AddressHealth(IntEnum):
     """State of an address as far as it is known; the lower is preferred."""

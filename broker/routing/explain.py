@@ -187,6 +187,9 @@ class Explanation(msgspec.Struct, frozen=True):
     near_names: Annotated[
         tuple[str, ...], Meta(description="Services known here with a similar name, if it leads nowhere.")
     ] = ()
+    other_instances: Annotated[
+        tuple[str, ...], Meta(description="Broker instances here that have the service, if the named one is not here.")
+    ] = ()
     peer: Annotated[str | None, Meta(description="The peer that brings the message; null when that was not asked.")] = (
         None
     )
@@ -252,6 +255,7 @@ def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -
         passes=tuple(_PassDescriber(one, context, names, is_first=one is passes[0]).describe() for one in passes),
         hints=tuple(hints_for(passes[-1], near, table)),
         near_names=tuple(near),
+        other_instances=tuple(_other_instances(decision, facts, context.hosted)),
     )
 
 
@@ -286,6 +290,12 @@ def _absent(facts: RoutingFacts) -> str:
     """Say how a database treats a message for a service that it does not have (R4.1)."""
     answer = "drops it" if facts.is_from_target else "answers with the error -8490"
     return f"; it has no service {facts.to_service!r} and {answer}"
+
+
+def _other_instances(decision: Decision, facts: RoutingFacts, hosted: Hosted) -> Iterator[str]:
+    """Yield the broker instances here that have the service of a message for one that is not here."""
+    if decision.disposition is Disposition.INSTANCE_NOT_HERE:
+        yield from map(_guid, hosted.databases_with.get(facts.to_service, ())[:DATABASES_SHOWN])
 
 
 class _PassDescriber:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.admin.client import AdminClient, ProblemError
-from broker.ddl.render import render_statement, render_text
+from broker.advice import render_text
+from broker.ddl.render import render_statement
 from broker.ddl.statements import CreateRoute, DropRoute
 from broker.errors import ConversationError, DaemonUnreachableError
 

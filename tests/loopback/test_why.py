@@ -102,7 +102,7 @@ CAUSES = [
     ("//refused", "held", "Connection refused", "gateway", f"make {DEAD} reachable"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
     ("//far", "hops exhausted", "of any dialog", "narrow", "raise endpoint.max_hops of narrow"),
-    ("//absent", "error -8490", "", HERE, "USE [DATABASE]; CREATE SERVICE [//absent] ON QUEUE [QUEUE];"),
+    ("//absent", "error -8490", "", HERE, "at billing, with broker sql, and in its script: USE [billing]; CREATE"),
 ]
 
 

@@ -61,12 +61,15 @@ def holding(count: int = 1, status: str = "sent and not acknowledged yet", **mor
     return side(send_sequence=count, held=count, held_from=0, held_since=AT, transmission_status=status, **more)
 
 
-def place(name: str, number: int, to: str | None, *, service: str = "S", problem: str = "") -> InstanceView:
-    """An instance with one route: to a host, or LOCAL; "" is no route at all."""
+def place(
+    name: str, number: int, to: str | None, *, service: str = "S", problem: str = "", own: str = ""
+) -> InstanceView:
+    """An instance on a host, with one route: to a host, or LOCAL; "" is no route at all."""
     routes = [] if to == "" else [Route("r", LOCAL if to is None else NetworkAddress(to))]
     table = build_table(routes, now=AT)
     known = hosted({UUID(int=0xFA).bytes: (service,)} if to is None else {})
-    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
+    addresses = frozenset({NetworkAddress(own)} if own else ())
+    here = RoutingContext(table, known, lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table, own=addresses)
     return InstanceView(name, UUID(int=number).bytes, here, {}, lambda _: problem)
 
 

@@ -10,6 +10,9 @@ import sqlite3
 
 from broker.security.secured import Mode, Secured
 
+UNSEALABLE = (
+    "in clear within this instance, which it may not leave"  # of a dialog that is to be sealed, to no principal
+)
 NONE = "NONE"  # `broker_session_key.security` without a mode
 
 _PUT_KEY = (
@@ -100,7 +103,7 @@ def sentence_sql(*, schema: str, far_service: str) -> str:
         " WHEN k.security = 'ANONYMOUS' AND k.is_initiator THEN"
         f" 'sealed to ' || k.far_principal || {known} || ', anonymous: it does not learn who sends'"
         " WHEN k.security = 'ANONYMOUS' THEN 'sealed to whoever began it, anonymous'"
-        " WHEN k.is_initiator THEN 'in clear within this instance, which it may not leave: no remote service binding'"
+        f" WHEN k.is_initiator THEN '{UNSEALABLE}: no remote service binding'"
         f" || coalesce(' for ' || {far_service}, '')"
         " ELSE 'in clear: it began within this instance' END"
         f" FROM {schema}broker_session_key k"

@@ -31,9 +31,11 @@ from broker.errors import DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.why import QueueOff, Severity, WhyAnswer
 from broker.routing.address import NetworkAddress
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
-from tests.support.why import CONVERSATION, Instances, finding, holding, place, side, told, way
+from tests.support.why import AT, CONVERSATION, Instances, finding, holding, place, side, told, way
 
 FAR, DIALOG = UUID(int=0xFA), UUID(int=1)
 LOOP = "a loop, until the hops of the message are used up (11285)"
@@ -236,11 +238,12 @@ def test_an_address_that_nobody_named_is_asked_on_its_host_and_must_be_known_the
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
 A, B, C = place("a", 1, "b"), place("b", 2, "c"), place("c", 3, None)
 WAITS = finding("a", "not acknowledged", WAITING)
+END = "at a, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP;"
 
 
 def first(*findings: Any, **more: Any) -> WhyAnswer:
     """The sender, at `a`, whose way leads over `b`."""
-    return told(A, *(findings or (WAITS,)), ways=(way(A),), **{"sides": [holding()], **more})
+    return told(A, *(findings or (WAITS,)), **{"ways": (way(A),), "sides": [holding()], **more})
 
 
 def traced(start: WhyAnswer, *hops: tuple[InstanceView, WhyAnswer]) -> Trace:
@@ -363,7 +366,9 @@ def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
     [found] = hop_findings(hop, {})
 
     assert ("service not found", TROUBLE) == (found.cause, found.severity)
-    assert "USE [DATABASE]; CREATE SERVICE [S] ON QUEUE [QUEUE];" in found.remedy
+    assert (
+        f"at b, with broker sql, and in its script: USE [{FAR}]; CREATE SERVICE [S] ON QUEUE [QUEUE];" in found.remedy
+    )
 
 
 def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:
@@ -396,6 +401,97 @@ def test_a_loop_is_a_cause() -> None:
 
     assert "loop" in [one.cause for one in found.findings]
     assert "a -> b -> a" in found.paths[0]
+
+
+def test_a_route_that_leads_back_to_where_the_message_began_is_the_one_to_change() -> None:
+    """Its port is wrong; what is missing where it leads is not to be made there."""
+    home = SendingDatabase(UUID(int=0x0D).bytes, A.surroundings.msdb, Path("none"))
+    sender = replace(place("a", 1, None, service="T"), grants=Grants(is_default_deny=True))
+    gateway, start = place("b", 2, "a"), first(ways=(way(replace(A, homes={"orders": home})),))
+
+    found = traced(start, (gateway, told(gateway)), (sender, told(sender)))
+
+    assert ("loop", "a") == (found.cause, found.where)
+    assert "route r of b leads back to a: " in found.why
+    route = "at b, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
+    assert f"{route} with the address of the instance that has S, or of one that leads there" == found.remedy
+
+
+@pytest.mark.parametrize(("to", "is_asked"), [("c", False), ("", True)])
+def test_the_address_is_asked_for_before_a_permission_where_nothing_leads_on(to: str, *, is_asked: bool) -> None:
+    gateway = replace(place("b", 2, to), grants=Grants(is_default_deny=True))
+
+    found = traced(first(), (gateway, told(gateway)))
+
+    address = (
+        "if route r of a is not to lead to b, at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r]"
+    )
+    assert is_asked == found.remedy.startswith(address)
+    assert "at b, with broker sql, and in its script: USE [msdb]; GRANT CONNECT" in found.remedy
+
+
+def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_the_old_one() -> None:
+    old = UUID(int=0x01D)
+    table = build_table([Route("r", NetworkAddress("c"), "S", old)], now=AT)
+    sender = replace(A, surroundings=replace(A.surroundings, table=table, msdb=table))
+    start = first(ways=(way(sender, broker_instance=old),), sides=[holding(acknowledged_sequence=1)])
+
+    found = traced(start, (C, told(C)))
+
+    assert found.remedy == (
+        f"S at c is broker instance {FAR} now, and the messages name {old}: at a, with broker sql, and in its script:"
+        f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{FAR}'; Then {END} and begin another dialog"
+    )
+
+
+@pytest.mark.parametrize("is_from_target", [True, False])
+def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*, is_from_target: bool) -> None:
+    old = UUID(int=0x01D)
+    table = build_table([Route("r", NetworkAddress("c"), "S", old)], now=AT)
+    sender = replace(A, surroundings=replace(A.surroundings, table=table, msdb=table))
+
+    [found] = hop_findings(
+        way(sender, incoming=True, broker_instance=FAR, from_target=is_from_target), {}, (None, "END;")
+    )
+
+    assert found.remedy.startswith(
+        f"route r names broker instance {old}, and the messages are for {FAR}. If that is the broker instance of the"
+        " database now (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r]"
+        f" WITH BROKER_INSTANCE = '{FAR}';"
+    )
+    assert is_from_target != found.remedy.endswith("; If it is the one before, END; and begin another dialog")
+
+
+@pytest.mark.parametrize(("acknowledged", "more"), [(0, ""), (1, f" This dialog has been answered by it: {END} and")])
+def test_a_target_that_is_not_reached_and_is_one_of_several_can_be_taken_out(acknowledged: int, more: str) -> None:
+    table = build_table([Route(name, NetworkAddress(name), "S", UUID(int=ord(name))) for name in "bc"], now=AT)
+    here = replace(A.surroundings, table=table, msdb=table)
+    sender = replace(A, surroundings=here, problem_of=lambda _: "Connection refused")
+    start = told(
+        sender,
+        finding("a", "next hop not reached", TROUBLE),
+        ways=(way(sender),),
+        sides=[holding(acknowledged_sequence=acknowledged)],
+    )
+
+    found = trace(start, Instances({}, {}))
+
+    assert found.remedy.startswith(
+        "remedy of next hop not reached. If it does not return soon, take it out: at a, with broker sql: USE [msdb];"
+        f" DROP ROUTE [{start.ways[0].explanation.route}]; Remove it from the script as well.{more}"
+    )
+
+
+def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None:
+    failed = replace(
+        finding("a", "error -8490", TROUBLE), database="orders", remedy="USE [DATABASE]; CREATE SERVICE [S]"
+    )
+    start = first(failed, sides=[side(state="ER", error_code=-8490)])
+
+    found = traced(start, (B, told(B)), (C, told(C)))
+
+    database = way(C).explanation.database
+    assert f"at c, with broker sql, and in its script: USE [{database}]; CREATE SERVICE [S] ON QUEUE" in found.remedy
 
 
 def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:

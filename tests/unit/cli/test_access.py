@@ -15,6 +15,7 @@ from broker.cli.access import (
     nothing_to_read,
     overrides_from,
     read_settings,
+    with_config,
 )
 from broker.errors import CertificateUnusableError
 from tests.support.command import run
@@ -120,3 +121,17 @@ def test_a_file_that_is_wrong_asks_nobody_and_says_how(fake_admin: Any, tmp_path
     assert result.stderr.startswith(f"{config}:5:21: TOML: Unterminated string")
     unknown = "admin.socket: is not known, so the daemon was not asked; name its socket with --socket"
     assert unknown == result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "named"),
+    [
+        ("broker why lists them", Path("a b.toml"), "broker why -c 'a b.toml' lists them"),
+        ("broker quarantine list -d x", Path("a.toml"), "broker quarantine list -c a.toml -d x"),
+        ("broker quarantine resume -c b.toml -d x", Path("a.toml"), "broker quarantine resume -c b.toml -d x"),
+        ("broker why lists them", None, "broker why lists them"),
+        ("broker why at its sender", Path("a.toml"), "broker why at its sender"),
+    ],
+)
+def test_commands_of_a_text_name_the_configuration(text: str, config: Path | None, named: str) -> None:
+    assert named == with_config(text, config)

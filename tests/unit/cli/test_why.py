@@ -54,12 +54,26 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
     assert (1, 1) == (trace["answers"][0]["sides"][0]["held"], trace["findings"][0]["severity"])
 
 
+def test_commands_of_the_remedy_name_the_configuration_that_the_command_was_given(fake_admin: Any) -> None:
+    remedy = "at a, with broker sql: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry at a"
+    known = told(A, finding("a", "held", Severity.TROUBLE, remedy=remedy), ways=(way(A),), sides=[holding()])
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+
+    done = asked(fake_admin, "-c", "my shop.toml", "-o", "json")
+
+    assert json.loads(done.stdout)["remedy"] == (
+        "at a, with broker sql -c 'my shop.toml': USE [x]; DROP; at b, with broker sql: USE [y];"
+        " broker dialogs retry -c 'my shop.toml' at a"
+    )
+
+
 def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon: Any) -> None:
     guids = [str(UUID(int=number)).upper() for number in range(1, 5)]
     rows = {
         "sys.transmission_queue": [["2026-03-01 12:00:00.000", guids[0], "S", 3]],
         "[Q]]]": [["2026-02-01 12:00:00.000", guids[1], "S", 1], ["2026-03-02 12:00:00.000", guids[2], "S", 2]],
         "sys.dm_broker_forwarded_messages": [[1500, guids[3], "S", 5]],
+        "sys.conversation_endpoints": [],
     }
     causes = ("not acknowledged", "waiting for RECEIVE", "not acknowledged", "held")
     for number, (guid, cause) in enumerate(zip(guids, causes, strict=True)):
@@ -82,7 +96,13 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
     for found in rows.values():
         found.clear()
     nothing = run("why", "--socket", daemon.path)
+    rows["sys.conversation_endpoints"].append([guids[0]])
+    acknowledged = run("why", "--socket", daemon.path)
 
+    assert (
+        f"{NOTHING_WAITS} what orders has sent is acknowledged, so the far side has stored it: broker why"
+        in " ".join(acknowledged.stdout.split())
+    )
     assert " ".join(done.stdout.split()).startswith(
         f"{guids[1]}: 1 message to S in orders, since 2026-02-01 12:00:00.000 cause: a: why of waiting for RECEIVE"
         " remedy: remedy of waiting for RECEIVE"

@@ -11,6 +11,7 @@ from broker.flow import Disposition
 from broker.observe.message_catalogue import (
     DEFINITIONS_CHANGED,
     DoubtfulName,
+    TakenRoute,
     remedy_of,
     remedy_of_drop,
     remedy_of_error,
@@ -50,7 +51,7 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
 @pytest.mark.parametrize(
     ("name", "question"),
     [
-        (DoubtfulName(), "is the name right? A sent message cannot be readdressed: if the name is wrong, END"),
+        (DoubtfulName(), "is the name right? A sent message cannot be readdressed: if the name is wrong, end the"),
         (DoubtfulName(["//s", "T"], "END;"), "is the name right? Known there: //s, T. A sent message cannot be"),
         (None, "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE"),
     ],
@@ -96,7 +97,10 @@ def test_other_errors(code: int | None, text: str) -> None:
     ("problem", "remedy"),
     [
         ("Connection refused", "start the instance at tcp://a:1"),
-        ("FATAL from CN=a: CN=b may not connect: no GRANT", "at the instance at tcp://a:1, with broker"),
+        (
+            "FATAL from CN=a: CN=b may not connect: no GRANT",
+            "if another instance is meant, correct the route to tcp://a:1. Otherwise, at the instance at tcp://a:1,",
+        ),
         ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
         ("TLS refused: the peer does not speak TLS", "correct the port in the route to tcp://a:1"),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
@@ -111,12 +115,54 @@ def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, reme
     ("database", "statement"),
     [
         (None, "at gw, with broker sql, and in its script: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
-        ("db", "at gw, with broker sql, and in its script: USE [db]; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL];"),
+        ("d]b", "at gw, with broker sql, and in its script: USE [d]]b]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
     ],
 )
 def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(database: str | None, statement: str) -> None:
     reason = "CN=a may not send: no GRANT SEND ON SERVICE::[//S] TO [CN=a] or public"
     drop = DropSnapshot(Disposition.NOT_PERMITTED, database, 1, 0.0, None, reason)
 
-    assert remedy_of_drop(drop, "gw").startswith(statement)
+    assert statement == remedy_of_drop(drop, "gw")
     assert DEFINITIONS_CHANGED == remedy_of_drop(msgspec.structs.replace(drop, is_past=True), "gw")
+    astray = "if messages to SERVICE are not to arrive at gw, correct the route to it. Otherwise, "
+    assert astray + statement == remedy_of_drop(msgspec.structs.replace(drop, leads_nowhere=True), "gw")
+    back = msgspec.structs.replace(drop, leads_nowhere=True, is_back=True)
+    assert "gw has sent it, and a route leads it back: broker explain --to SERVICE --through" in remedy_of_drop(
+        back, "gw"
+    )
+
+
+@pytest.mark.parametrize(
+    ("disposition", "remedy"),
+    [
+        (
+            Disposition.NOT_PERMITTED,
+            "at far, with broker sql, and in its script: USE [msdb]; GRANT SEND ON SERVICE::[//S]",
+        ),
+        (Disposition.NO_ROUTE, "at far, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [//S]"),
+        (Disposition.FORWARDING_DISABLED, "set endpoint.message_forwarding = true at far"),
+    ],
+)
+def test_the_route_that_may_be_wrong_is_asked_for_before_what_is_missing_where_it_leads(
+    disposition: Disposition, remedy: str
+) -> None:
+    route = TakenRoute("To]S", "near", "orders")
+
+    text = remedy_of(disposition, instance="far", service="//S", name=None, route=route)
+
+    assert text.startswith(
+        "if route To]S of near is not to lead to far, at near, with broker sql, and in its script: USE [orders];"
+        f" ALTER ROUTE [To]]S] WITH ADDRESS = 'tcp://HOST:PORT'; Otherwise, {remedy}"
+    )
+
+
+def test_names_that_are_known_are_in_the_remedy_of_an_error() -> None:
+    refused = "the service '//S' does not accept the contract '//C'"
+
+    text = remedy_of_error(-8408, service="//S", text=refused, target="far", database="billing")
+
+    assert (
+        "at far, with broker sql, and in its script: USE [billing]; ALTER SERVICE [//S] (ADD CONTRACT [//C]);" in text
+    )
+    text = remedy_of_error(-9727, service="//S", here="at near, with broker sql: USE [orders];")
+    assert "at near, with broker sql: USE [orders]; CREATE REMOTE SERVICE BINDING [//S] TO SERVICE '//S' WITH" in text

@@ -31,6 +31,7 @@ from broker.security.grants import Grants
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.schema import SCHEMA_VERSION
+from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.write_lock import LockHolder, LockWait
 from tests.support.records import frame as dialog_frame
 from tests.support.shop import Shop
@@ -158,7 +159,7 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
 @pytest.mark.parametrize(
     ("of", "disposition", "database", "age", "remedy"),
     [
-        (DIALOG, Disposition.NOT_PERMITTED, "d]b", 9.0, f"{AT_ONE} USE [d]]b]; GRANT SEND ON SERVICE::[//far] TO [PRI"),
+        (DIALOG, Disposition.NOT_PERMITTED, "d]b", 9.0, f"{AT_ONE} USE [d]]b]; GRANT SEND ON SERVICE::[S] TO [CN=a];"),
         (DIALOG, Disposition.NOT_PERMITTED, None, 9.0, f"{AT_ONE} USE [msdb]; GRANT SEND ON SERVICE::[S] TO [CN=a];"),
         (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
         (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
@@ -169,7 +170,7 @@ def test_a_recent_drop_of_the_dialog_is_told_with_its_remedy(
     of: UUID, disposition: Disposition, database: str | None, age: float, remedy: str | None
 ) -> None:
     sample = dialog_frame(conversation_id=of.bytes, to_service="//far")
-    drop = DropSnapshot(disposition, database, 1, 0.0, sample, "" if database else GRANT)
+    drop = DropSnapshot(disposition, database, 1, 0.0, sample, GRANT)
 
     found = asked_of(replace(where(), grants=Grants(is_default_deny=True)), drop, age)
 
@@ -270,11 +271,15 @@ def test_files_alone_know_of_no_frames(shop: Shop) -> None:
 # --- one side: its cause, how much it weighs, and the words that name cause and remedy ---
 
 
-SPOT = Spot("orders-1", "orders", 0.0)
-AT_ORDERS = "at orders-1, with broker sql, and in its script:"
+SPOT = Spot("orders-1", "orders", 0.0, " -c shop.toml")
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
+ROUND = way(place("one", 1, "two", own="two"))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
+ASTRAY = (
+    "if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script: USE [msdb];"
+    " ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT'; Otherwise, "
+)
 POISON, ONCE = PoisonShown(3, 5, AT, AT, "ValueError: x"), PoisonShown(3, 1, AT, None, "E")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
 ERROR = side(state="ER", error_code=-8490, error_text="none")
@@ -289,12 +294,21 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
     [
         (holding(), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE ROUTE [S]"),
         (holding(), DOWN, "next hop not reached", TROUBLE, "the next hop tcp://two:4022 is not", "start the instance"),
-        (holding(), DENIED, "next hop not reached", TROUBLE, "no GRANT CONNECT", "at the instance at tcp://two:4022"),
+        (
+            holding(),
+            DENIED,
+            "next hop not reached",
+            TROUBLE,
+            "no GRANT CONNECT",
+            "if another instance is meant, at one",
+        ),
         (holding(), GOOD, "not acknowledged", WAITING, "sent and not acknowledged yet", "nothing, unless it lasts"),
         (side(send_sequence=3), GOOD, "acknowledged", FINE, "a database of S has stored it", ""),
         (side(), GOOD, "nothing sent", FINE, "the far side learns of a dialog", ""),
         (side(is_initiator=False, receive_sequence=2), GOOD, "received", FINE, "has sent nothing in this dialog", ""),
         (side(is_initiator=False, receive_sequence=1), NO_ROUTE, "no way back", TROUBLE, "no route", "CREATE ROUTE"),
+        (holding(), ROUND, "loop", TROUBLE, "route r of one leads back to one", "ALTER ROUTE [r] WITH ADDRESS = "),
+        (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
         (side(state="ER"), GOOD, "error", TROUBLE, "has been received, and is not kept", "END CONVERSATION"),
@@ -316,13 +330,17 @@ def test_what_one_side_sends(
     [
         ("pool limit exceeded (11289)", "by route r, tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
         ("hops exhausted (11285)", "by route r, tcp://two:4022 takes none", "raise endpoint.max_hops"),
-        ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 takes none", "correct the address of the"),
+        ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 takes none", ASTRAY),
         (
             "already held (11288)",
             "tcp://two:4022 has copies of them",
             "broker why at tcp://two:4022 shows what the copies",
         ),
-        (f"not permitted: {GRANT} (11215)", GRANT, "at tcp://two:4022, with broker sql, and in its script: USE [msdb]"),
+        (
+            f"not permitted: {GRANT} (11215)",
+            GRANT,
+            f"{ASTRAY}at tcp://two:4022, with broker sql, and in its script: USE [msdb]; GRANT",
+        ),
     ],
 )
 def test_what_the_next_hop_refuses_has_its_reason_and_remedy(reason: str, why: str, remedy: str) -> None:
@@ -358,7 +376,7 @@ def test_name_of_the_far_service_may_be_wrong_until_messages_arrive(more: dict[s
     end = "at orders-1, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and begin another dialog"
     assert (not more) == remedy.startswith("is the name right? Known there: //S.")
     assert (not more) == (end in remedy)
-    assert f"{AT_ORDERS} USE [msdb]; CREATE ROUTE [S]" in remedy
+    assert f"{AT_ONE} USE [msdb]; CREATE ROUTE [S]" in remedy
 
 
 UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
@@ -377,7 +395,7 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
             "in quarantine",
             TROUBLE,
             "message 3 made its reader fail 5 times",
-            "quarantine resume -d",
+            "then broker quarantine resume -c shop.toml -d orders HANDLE; with skip",
         ),
         (
             {"poison": ONCE, "ready": 1},
