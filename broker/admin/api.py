@@ -33,7 +33,7 @@ from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
 from broker.catalog.reload import Reloaded
 from broker.config.admin_access import AdminRole
-from broker.config.load import in_force
+from broker.config.load import SettingInForce, in_force
 from broker.config.reload_diff import Difference
 from broker.config.schema import Reload
 from broker.config.settings import Settings
@@ -156,15 +156,6 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     column: int | None = None
     caret: Annotated[str | None, Meta(description="The line of the text, and under it a caret at the place.")] = None
     role: Annotated[str | None, Meta(description="The role that it takes, where one was missing.")] = None
-
-
-class SettingInForce(msgspec.Struct, frozen=True):
-    """One key."""
-
-    key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
-    value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
-    origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
-    reload: Annotated[str, Meta(description="How a change takes effect: live, reconnect or restart.")]
 
 
 class ConfigAnswer(msgspec.Struct, frozen=True):
@@ -603,7 +594,7 @@ class ReloadAudit(AuditEntry):
 
 def config_answer(settings: Settings) -> ConfigAnswer:
     """These settings, as values."""
-    return ConfigAnswer([SettingInForce(one.key, one.value, one.origin, one.reload) for one in in_force(settings)])
+    return ConfigAnswer(in_force(settings))
 
 
 async def _drain_answer(drain: Drain) -> DrainAnswer:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from broker.cli.access import admin_client, overrides_from, read_settings
 from broker.cli.options import Group, config_option, rows_option, set_option, socket_option
@@ -106,8 +107,7 @@ def schema() -> None:
 
 
 def _written(config: Path | None, overrides: tuple[str, ...]) -> list[dict[str, Any]]:
-    found = in_force(read_settings(config, overrides_from(overrides)))
-    return [{"key": one.key, "value": one.value, "origin": one.origin, "reload": one.reload} for one in found]
+    return list(map(msgspec.to_builtins, in_force(read_settings(config, overrides_from(overrides)))))
 
 
 def _running(config: Path | None, socket: Path | str | None) -> list[dict[str, Any]]:

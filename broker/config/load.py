@@ -11,11 +11,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from broker.config.consistency import contradictions
 from broker.config.schema import (
@@ -31,7 +32,7 @@ from broker.config.schema import (
     settings_of,
 )
 from broker.config.settings import Settings, by_place, with_pool_share
-from broker.config.toml import KeyPath, SettingsSource, dotted, read_config, render_value
+from broker.config.toml import KeyPath, SettingsSource, dotted, read_config
 from broker.errors import SettingError, SettingsError
 
 ENVIRONMENT_PREFIX = "BROKER_"
@@ -209,37 +210,17 @@ def _absolute_value(form: Form, value: Any, bases: Mapping[str, Path]) -> Any:
 
 # --- every key in force --------------------------------------------------------------------------------------
 
-Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, str]"
+
+class SettingInForce(Struct, frozen=True):
+    """One key."""
+
+    key: Annotated[str, Meta(description="As in the reference: endpoint.max_hops.")]
+    value: Annotated[Any, Meta(description="As one writes it in the file; null where it is made once and kept.")]
+    origin: Annotated[str, Meta(description="default, FILE:LINE:COLUMN, the name of a variable, or flag.")]
+    reload: Annotated[str, Meta(description="How a change takes effect: live, reconnect or restart.")]
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """
-    One key in force.
-
-    Attributes:
-        value: As JSON and TOML have it; None for one that is made once and kept elsewhere.
-        origin: `default`, `FILE:LINE:COLUMN`, the name of a variable, or `flag`.
-        reload: When a change of it takes effect.
-    """
-
-    path: KeyPath
-    value: Value | None
-    origin: str
-    reload: str
-
-    @property
-    def key(self) -> str:
-        """Its name: `endpoint.max_hops`."""
-        return dotted(self.path)
-
-    @property
-    def written(self) -> str:
-        """The value as one writes it in the file; `made once` where there is none."""
-        return "made once" if self.value is None else render_value(self.value)
-
-
-def in_force(settings: Settings) -> list[InForce]:
+def in_force(settings: Settings) -> list[SettingInForce]:
     """
     Every key of these settings, in the order of the reference, those of a database once for each.
 
@@ -269,9 +250,9 @@ def origin_of(settings: Settings, path: KeyPath) -> str:
     return places.origin(path) or place
 
 
-def _in_force(settings: Settings, one: Setting, path: KeyPath) -> InForce:
+def _in_force(settings: Settings, one: Setting, path: KeyPath) -> SettingInForce:
     value = one.form.write(settings.value_at(path))
     masked_after = _MASKED_AFTER.get(str(path[-1]))
     if masked_after is not None:
         value = [word if number < masked_after else MASK for number, word in enumerate(value)]
-    return InForce(path, value, origin_of(settings, path), one.reload.value)
+    return SettingInForce(dotted(path), value, origin_of(settings, path), one.reload.value)

@@ -16,6 +16,7 @@ renews its key).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
@@ -34,6 +35,7 @@ URI_MAX = 2048  # SPIFFE ID, section 2.3
 
 PrivateKey = SigningKey | x25519.X25519PrivateKey
 PublicKey = VerifyingKey | x25519.X25519PublicKey
+_Extension = tuple[x509.ExtensionType, bool]  # with whether it is critical
 
 _KEY_USES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -148,58 +150,38 @@ def make_authority(name: str, validity: Validity) -> Authority:
     """A new authority. Raises ValueError: no name."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject, _ = _names_of(CertificateSubject(name))
-    return Authority((_root(subject, key, validity),), key)
+    return Authority((_certificate(subject, key.public_key(), validity, key, extensions=_AUTHORITY),), key)
 
 
 def renew_authority(authority: Authority, validity: Validity, *, now: datetime) -> Authority:
     """The same authority with a new key; what is no longer valid at `now` (UTC) is left out."""
     old = authority.roots[0]
     key = ec.generate_private_key(ec.SECP256R1())
-    roots = (_root(old.subject, key, validity), *authority.roots)
-    cross_certificates = authority.cross_certificates
+    root = _certificate(old.subject, key.public_key(), validity, key, extensions=_AUTHORITY)
+    crosses = authority.cross_certificates
     if old.not_valid_after_utc > now:
-        cross = _build(old.subject, old.subject, key.public_key(), validity.within(old))
-        cross = _add_authority(cross).add_extension(_issued_by(old), critical=False)
-        cross_certificates = (cross.sign(authority.key, SHA256()), *cross_certificates)
-    return Authority(_valid(roots, now), key, _valid(cross_certificates, now))
-
-
-def _root(subject: x509.Name, key: ec.EllipticCurvePrivateKey, validity: Validity) -> x509.Certificate:
-    return _add_authority(_build(subject, subject, key.public_key(), validity)).sign(key, SHA256())
-
-
-def _add_authority(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
-    limits = x509.BasicConstraints(ca=True, path_length=None)  # of several renewals each certificate signs the next
-    return builder.add_extension(limits, critical=True).add_extension(
-        _usage("key_cert_sign", "crl_sign"), critical=True
-    )
+        cross = _certificate(old.subject, key.public_key(), validity, authority.key, by=old, extensions=_AUTHORITY)
+        crosses = (cross, *crosses)
+    return Authority(_valid((root, *authority.roots), now), key, _valid(crosses, now))
 
 
 def _valid(certificates: tuple[x509.Certificate, ...], now: datetime) -> tuple[x509.Certificate, ...]:
     return tuple(one for one in certificates if one.not_valid_after_utc > now)
 
 
-# --- endpoints ---
+# --- endpoints and databases ---
 
 
 def issue_endpoint(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
     """Issue the certificate that an endpoint shows its neighbours, signed by an authority or by itself."""
-    subject, names = _names_of(holder)
-    key = ec.generate_private_key(ec.SECP256R1())
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
-    return _sign(builder.add_extension(uses, critical=False), key, subject, validity, authority)
-
-
-# --- databases ---
+    return _issue(holder, ec.generate_private_key(ec.SECP256R1()), validity, authority, (uses, False))
 
 
 def issue_database(holder: Holder, validity: Validity, authority: Authority | None) -> Issued:
     """Issue a database's signing certificate, signed by an authority or by itself, and its sealing certificate."""
-    subject, names = _names_of(holder)
     key = ed25519.Ed25519PrivateKey.generate()
-    builder = _leaf(subject, names, key.public_key(), _usage("digital_signature"))
-    signing = _sign(builder, key, subject, validity, authority)
+    signing = _issue(holder, key, validity, authority)
     sealing = issue_sealing(signing.certificates[0], key, validity)
     return Issued((*signing.certificates, *sealing.certificates), (key, *sealing.keys))
 
@@ -207,60 +189,64 @@ def issue_database(holder: Holder, validity: Validity, authority: Authority | No
 def issue_sealing(signing: x509.Certificate, key: SigningKey, validity: Validity) -> Issued:
     """A sealing certificate, with its own key, for the holder of a signing one."""
     own = x25519.X25519PrivateKey.generate()
-    builder = _leaf(signing.subject, alternative_names(signing), own.public_key(), _usage("key_agreement"))
-    builder = _dated(builder, validity.within(signing)).issuer_name(signing.subject)
-    return Issued((_signed(builder.add_extension(_issued_by(signing), critical=False), key),), (own,))
+    extensions = _of_holder(alternative_names(signing), "key_agreement")
+    made = _certificate(signing.subject, own.public_key(), validity, key, by=signing, extensions=extensions)
+    return Issued((made,), (own,))
 
 
 # --- parts of a certificate ---
 
 
-def _sign(
-    builder: x509.CertificateBuilder, key: SigningKey, subject: x509.Name, validity: Validity, by: Authority | None
+def _issue(
+    holder: Holder, key: SigningKey, validity: Validity, authority: Authority | None, *more: _Extension
 ) -> Issued:
     """Sign by an authority, adding the certificates that lead from its key to its older ones, or by the key itself."""
-    if by is None:
-        own = _signed(_dated(builder, validity).issuer_name(subject), key)
-        return Issued((own,), (key,))
-    root = by.roots[0]
-    builder = _dated(builder, validity.within(root)).issuer_name(root.subject)
-    own = _signed(builder.add_extension(_issued_by(root), critical=False), by.key)
-    return Issued((own, *by.cross_certificates), (key,))
+    subject, names = _names_of(holder)
+    extensions = (*_of_holder(names, "digital_signature"), *more)
+    if authority is None:
+        return Issued((_certificate(subject, key.public_key(), validity, key, extensions=extensions),), (key,))
+    root = authority.roots[0]
+    own = _certificate(subject, key.public_key(), validity, authority.key, by=root, extensions=extensions)
+    return Issued((own, *authority.cross_certificates), (key,))
 
 
-def _signed(builder: x509.CertificateBuilder, key: SigningKey) -> x509.Certificate:
-    return builder.sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else SHA256())
+def _certificate(
+    subject: x509.Name,
+    key: PublicKey,
+    validity: Validity,
+    signing_key: SigningKey,
+    *,
+    by: x509.Certificate | None = None,
+    extensions: Iterable[_Extension],
+) -> x509.Certificate:
+    """Make a certificate, signed by the key of the certificate `by` and valid as long as that at most, or by itself."""
+    valid = validity if by is None else validity.within(by)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject if by is None else by.subject)
+    builder = builder.public_key(key).serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(valid.begins).not_valid_after(valid.ends)
+    identifiers: list[_Extension] = [(x509.SubjectKeyIdentifier.from_public_key(key), False)]
+    if by is not None:
+        signer = by.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        identifiers.append((x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(signer), False))
+    for extension, is_critical in (*identifiers, *extensions):
+        builder = builder.add_extension(extension, critical=is_critical)
+    return builder.sign(signing_key, None if isinstance(signing_key, ed25519.Ed25519PrivateKey) else SHA256())
 
 
-def _leaf(
-    subject: x509.Name, names: x509.SubjectAlternativeName | None, key: PublicKey, usage: x509.KeyUsage
-) -> x509.CertificateBuilder:
-    builder = _named(subject, key).add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(usage, critical=True)
-    return builder if names is None else builder.add_extension(names, critical=False)
-
-
-def _build(subject: x509.Name, issuer: x509.Name, key: PublicKey, validity: Validity) -> x509.CertificateBuilder:
-    return _dated(_named(subject, key), validity).issuer_name(issuer)
-
-
-def _named(subject: x509.Name, key: PublicKey) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder().subject_name(subject).public_key(key)
-    builder = builder.serial_number(x509.random_serial_number())
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-
-
-def _dated(builder: x509.CertificateBuilder, validity: Validity) -> x509.CertificateBuilder:
-    return builder.not_valid_before(validity.begins).not_valid_after(validity.ends)
-
-
-def _issued_by(signer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    key = signer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key)
+def _of_holder(names: x509.SubjectAlternativeName | None, use: str) -> tuple[_Extension, ...]:
+    """The extensions of a certificate that signs no others."""
+    limits = x509.BasicConstraints(ca=False, path_length=None)
+    return (limits, True), (_usage(use), True), *([] if names is None else [(names, False)])
 
 
 def _usage(*uses: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{one: one in uses for one in _KEY_USES})
+
+
+_AUTHORITY: tuple[_Extension, ...] = (
+    (x509.BasicConstraints(ca=True, path_length=None), True),  # of several renewals each certificate signs the next
+    (_usage("key_cert_sign", "crl_sign"), True),
+)
 
 
 def _names_of(holder: Holder) -> tuple[x509.Name, x509.SubjectAlternativeName | None]:

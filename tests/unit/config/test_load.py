@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.config.load import InForce, in_force, load_settings, without_dots
+from broker.config.load import SettingInForce, in_force, load_settings, without_dots
+from broker.config.toml import render_value
 
 # ruff: noqa: E501  # reports are pinned to the letter, and a table has one case a line  # noqa: RUF100
 
@@ -185,7 +186,7 @@ ENVIRON = {"BROKER_ENDPOINT__HEARTBEAT": "90s", "BROKER_LOG_LEVEL": "debug"}
 
 
 @pytest.fixture
-def shown(load: Any) -> dict[str, InForce]:
+def shown(load: Any) -> dict[str, SettingInForce]:
     return {one.key: one for one in in_force(load(TEXT, ENVIRON, {"endpoint.max_frame": "131072"}))}
 
 
@@ -197,21 +198,24 @@ def shown(load: Any) -> dict[str, InForce]:
         ("endpoint.max_frame", '"128KiB"', "flag"),
         ("instance.name", '"é"', "broker.toml:2:8"),
         ("admin.roles", '{"user:0" = "viewer"}', "broker.toml:10:1"),
-        ('databases."Orders 1".broker_instance', "made once", "default"),
+        ('databases."Orders 1".broker_instance', "", "default"),
         ('databases."Orders 1".mirroring', '"command"', "broker.toml:9:13"),
     ],
 )
 def test_key_is_shown_as_one_writes_it(
-    shown: dict[str, InForce], tmp_path: Path, key: str, text: str, origin: str
+    shown: dict[str, SettingInForce], tmp_path: Path, key: str, text: str, origin: str
 ) -> None:
     one = shown[key]
 
-    assert (text, origin) == (one.written, one.origin.replace(f"{tmp_path}/", ""))
+    assert (text, origin) == (
+        "" if one.value is None else render_value(one.value),
+        one.origin.replace(f"{tmp_path}/", ""),
+    )
 
 
-def test_paths_are_absolute_and_arguments_of_a_program_masked(shown: dict[str, InForce]) -> None:
-    assert '"/var/lib/broker/orders.db"' == shown['databases."Orders 1".path'].written
-    assert '["/bin/role", "***", "***"]' == shown['databases."Orders 1".role_command'].written
+def test_paths_are_absolute_and_arguments_of_a_program_masked(shown: dict[str, SettingInForce]) -> None:
+    assert "/var/lib/broker/orders.db" == shown['databases."Orders 1".path'].value
+    assert ["/bin/role", "***", "***"] == shown['databases."Orders 1".role_command'].value
     assert "geheim" not in str(shown)
 
 
@@ -219,6 +223,6 @@ def test_what_is_shown_can_be_written_into_a_file_and_means_the_same(load: Any) 
     text = f'{TEXT}socket_group = "root"\n'.replace('"--password", "geheim"', "").replace("[admin.roles]", "[admin]")
     first = load(text.replace('"user:0" = "viewer"', 'roles = {"user:0" = "viewer"}'), ENVIRON)
 
-    lines = [f"{one.key} = {one.written}" for one in in_force(first) if one.value is not None]
+    lines = [f"{one.key} = {render_value(one.value)}" for one in in_force(first) if one.value is not None]
 
     assert first == load("\n".join(lines))
