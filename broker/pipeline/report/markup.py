@@ -15,9 +15,9 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.config.units import Quantity, clock, count, duration, instant, size
 from broker.pipeline.report.digest import Series, Spread, Timeline
@@ -29,6 +29,7 @@ _VOID = frozenset({"br", "link", "meta"})
 
 
 Attribute = str | float | bool | None
+Child = str | Quantity | None
 
 
 class Html(str):
@@ -38,20 +39,18 @@ class Html(str):
 
 
 class Column(NamedTuple):
-    """A column of a table; one that `is_aside` is left out where the page is narrow."""
+    """A column of a table: `cell` makes its cell of a row; one that `is_aside` is left out where the page is narrow."""
 
     title: str | Html
+    cell: Callable[[Any], Child]
     is_number: bool = False
     is_aside: bool = False
     style: str = ""
 
 
-Child = str | Quantity | None
-
-
-def number(title: str, *, is_aside: bool = False) -> Column:
+def number(title: str, cell: Callable[[Any], Child], *, is_aside: bool = False) -> Column:
     """Return a column of numbers."""
-    return Column(title, is_number=True, is_aside=is_aside)
+    return Column(title, cell, is_number=True, is_aside=is_aside)
 
 
 def way(start: str | None, end: str | None) -> Html:
@@ -94,13 +93,13 @@ def name(text: str | None, otherwise: str = "unknown") -> Html:
     return element("bdi", text, class_="name") if text else element("span", otherwise, class_="faint")
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption: str, is_plain: bool = False) -> Html:
+def table(columns: Sequence[Column], rows: Iterable[Any], *, caption: str, is_plain: bool = False) -> Html:
     """
     Return a table; the first cell of a row is its heading.
 
     Args:
         columns: One for each cell.
-        rows: Their cells.
+        rows: What cells are made of.
         caption: Its contents, for readers who cannot see it.
         is_plain: Whether it keeps all its columns on a narrow page, and scrolls there.
     """
@@ -108,8 +107,8 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Child]], *, caption
     body = [
         element(
             "tr",
-            _cell("th", columns[0], row[0], scope="row"),
-            *(_cell("td", column, cell) for column, cell in zip(columns[1:], row[1:], strict=True)),
+            _cell("th", columns[0], columns[0].cell(row), scope="row"),
+            *(_cell("td", column, column.cell(row)) for column in columns[1:]),
         )
         for row in rows
     ]

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -154,8 +155,13 @@ def _lead(digest: Digest, balance: LedgerTotal) -> str:
 def _imbalances(digest: Digest) -> Html | None:
     if not digest.imbalances.rows:
         return None
-    columns = [Column("dialog and first problems"), *map(number, ("missing", "doubled", "never sent"))]
-    rows = list(map(_imbalance, digest.imbalances.rows))
+    columns = [
+        Column("dialog and first problems", _dialog),
+        number("missing", lambda one: lost(one.missing)),
+        number("doubled", lambda one: lost(one.doubled)),
+        number("never sent", lambda one: lost(one.invented)),
+    ]
+    rows = digest.imbalances.rows
     shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up")
     others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up")
     rest = details(f"{len(rows) - _SHOWN} more", others) if len(rows) > _SHOWN else None
@@ -164,19 +170,18 @@ def _imbalances(digest: Digest) -> Html | None:
         element("h3", "What does not add up"),
         shown,
         rest,
-        more(len(digest.imbalances.rows), digest.imbalances.total),
+        more(len(rows), digest.imbalances.total),
     )
 
 
-def _imbalance(one: Imbalance) -> tuple[Child, ...]:
+def _dialog(one: Imbalance) -> Html:
     """Everything that is long in one cell, which wraps: nothing is off the screen, however narrow that is."""
     lines = (
         way(one.from_service, one.to_service),
         element("code", one.conversation),
         element("span", "; ".join(one.problems), class_="faint"),
     )
-    dialog = element("div", *(element("div", line) for line in lines))
-    return dialog, lost(one.missing), lost(one.doubled), lost(one.invented)
+    return element("div", *(element("div", line) for line in lines))
 
 
 def _term(number: int, words: str, kind: str) -> Html:
@@ -368,41 +373,27 @@ def _open(digest: Digest) -> str:
 
 def _links(links: tuple[LinkRow, ...]) -> Html:
     columns = [
-        *(Column("from"), Column("to"), number("frames"), number("bytes", is_aside=True), number("p50", is_aside=True)),
-        *(number("p95", is_aside=True), number("lost"), number("of what left for it")),
+        Column("from", lambda link: name(link.from_instance)),
+        Column("to", lambda link: name(link.to_instance)),
+        number("frames", lambda link: count(link.frames)),
+        number("bytes", lambda link: size(link.bytes), is_aside=True),
+        number("p50", lambda link: duration(link.transit.p50), is_aside=True),
+        number("p95", lambda link: duration(link.transit.p95), is_aside=True),
+        number("lost", lambda link: lost(link.lost)),
+        number("of what left for it", lambda link: share(link.lost, link.frames + link.lost)),
     ]
-    rows = (
-        (
-            name(link.from_instance),
-            name(link.to_instance),
-            count(link.frames),
-            size(link.bytes),
-            duration(link.transit.p50),
-            duration(link.transit.p95),
-            lost(link.lost),
-            share(link.lost, link.frames + link.lost),
-        )
-        for link in links
-    )
-    return table(columns, rows, caption="Links between instances: frames that arrived, and frames that were lost")
+    return table(columns, links, caption="Links between instances: frames that arrived, and frames that were lost")
 
 
 def _losses(losses: Sequence[Loss]) -> Html:
     columns = [
-        *(Column("from"), Column("next hop"), Column("where that is", is_aside=True)),
-        *(number("lost"), number("of all frames at “from”")),
+        Column("from", lambda loss: name(loss.from_instance)),
+        Column("next hop", lambda loss: name(loss.next_hop)),
+        Column("where that is", lambda loss: name(loss.to_instance), is_aside=True),
+        number("lost", lambda loss: lost(loss.lost)),
+        number("of all frames at “from”", lambda loss: share(loss.lost, loss.frames)),
     ]
-    rows = (
-        (
-            name(loss.from_instance),
-            name(loss.next_hop or None),
-            name(loss.to_instance or None),
-            lost(loss.lost),
-            share(loss.lost, loss.frames),
-        )
-        for loss in losses
-    )
-    return table(columns, rows, caption="Transmissions lost between instances")
+    return table(columns, losses, caption="Transmissions lost between instances")
 
 
 def _cycle(circle: tuple[str, ...], loops: Sequence[LoopRow]) -> Html:
@@ -437,25 +428,18 @@ def incidents(loops: Sequence[LoopRow]) -> list[tuple[datetime, datetime, int]]:
 
 def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
     most = max((one.bytes for one in talkers), default=1) or 1
-    is_single = any(one.conversation for one in talkers)
     columns = [
-        *(Column("from"), Column("to"), number("bytes"), Column("share of the first", is_aside=True, style="meter")),
-        *(number("messages"), number("resent", is_aside=True)),
-        Column("conversation" if is_single else "dialogs", is_number=not is_single, is_aside=True),
+        Column("from", lambda one: name(one.from_service)),
+        Column("to", lambda one: name(one.to_service)),
+        number("bytes", lambda one: size(one.bytes)),
+        Column("share of the first", lambda one: _meter(one.bytes / most), is_aside=True, style="meter"),
+        number("messages", lambda one: count(one.messages)),
+        number("resent", lambda one: count(one.resends), is_aside=True),
+        Column("conversation", lambda one: element("code", one.conversation), is_aside=True)
+        if any(one.conversation for one in talkers)
+        else number("dialogs", lambda one: count(one.dialogs), is_aside=True),
     ]
-    rows = (
-        (
-            name(one.from_service),
-            name(one.to_service),
-            size(one.bytes),
-            _meter(one.bytes / most),
-            count(one.messages),
-            count(one.resends),
-            element("code", one.conversation) if one.conversation else count(one.dialogs),
-        )
-        for one in talkers
-    )
-    return table(columns, rows, caption=caption)
+    return table(columns, talkers, caption=caption)
 
 
 def _meter(part: float) -> Html:
@@ -522,12 +506,12 @@ def drops_section(digest: Digest) -> Html:
         )
     total = sum(one.total for one in digest.drops)
     lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
-    columns = [Column("reason"), number("code", is_aside=True), number("frames"), _plot(axis)]
-    rows = [
-        (one.label, str(digest.codes.get(one.label) or ""), count(one.total), bars(one, axis, kind="drop"))
-        for one in digest.drops
+    columns = [
+        Column("reason", lambda one: one.label),
+        number("code", lambda one: str(digest.codes.get(one.label) or ""), is_aside=True),
+        *_plotted("frames", axis, "drop"),
     ]
-    shown = table(columns, rows, caption="Drops by reason over time")
+    shown = table(columns, digest.drops, caption="Drops by reason over time")
     return section("drops", "Drops by reason", lead, shown, details("Drops as a table", _counts(digest.drops, axis)))
 
 
@@ -537,15 +521,16 @@ def failovers_section(digest: Digest) -> Html:
     if axis is None or not lines:
         return section("failovers", "Failovers", "No failovers: the frames of a dialog kept their next hop.")
     words = " times a frame left by another next hop than the one before it in its dialog and direction."
-    rows = [(name(one.label), count(one.total), bars(one, axis, kind="move")) for one in lines]
-    columns = [Column("instance"), number("failovers"), _plot(axis)]
-    shown = table(columns, rows, caption="Failovers by instance over time")
+    columns = [Column("instance", lambda one: name(one.label)), *_plotted("failovers", axis, "move")]
+    shown = table(columns, lines, caption="Failovers by instance over time")
     lead = join([count(sum(one.total for one in lines)), words])
     return section("failovers", "Failovers", lead, shown, details("Failovers as a table", _counts(lines, axis)))
 
 
-def _plot(axis: Timeline) -> Column:
-    return Column(time_axis(axis), style="plot")
+def _plotted(title: str, axis: Timeline, kind: str) -> tuple[Column, Column]:
+    """The total of a series and its plot."""
+    plot = Column(time_axis(axis), lambda one: bars(one, axis, kind=kind), style="plot")
+    return number(title, lambda one: count(one.total)), plot
 
 
 def capacity_section(digest: Digest) -> Html:
@@ -598,23 +583,17 @@ def _card(hold: Hold, axis: Timeline) -> Html:
 
 
 def _holds(holds: Sequence[Hold]) -> Html:
+    unknown = Quantity("–")  # noqa: RUF001 - an en dash, as printed tables have it
     columns = [
-        *(Column("instance"), number("peak"), Column("at", is_aside=True), number("frames")),
-        *(number("p99", is_aside=True), number("recommended"), number("headroom")),
+        Column("instance", lambda one: name(one.instance)),
+        number("peak", lambda one: size(one.peak_bytes)),
+        Column("at", lambda one: instant(one.peak_at), is_aside=True),
+        number("frames", lambda one: count(one.peak_frames)),
+        number("p99", lambda one: size(one.p99_bytes), is_aside=True),
+        number("recommended", lambda one: size(one.recommended_bytes)),
+        number("headroom", lambda one: unknown if one.headroom is None else share(one.headroom, 1).text),
     ]
-    rows = (
-        (
-            name(one.instance),
-            size(one.peak_bytes),
-            instant(one.peak_at),
-            count(one.peak_frames),
-            size(one.p99_bytes),
-            size(one.recommended_bytes),
-            share(one.headroom, 1).text if one.headroom is not None else Quantity("–"),  # noqa: RUF001 - unknown
-        )
-        for one in holds
-    )
-    return table(columns, rows, caption="Frames and bytes that instances held at once")
+    return table(columns, holds, caption="Frames and bytes that instances held at once")
 
 
 def _route(one: RouteUse) -> Html:
@@ -625,27 +604,20 @@ def _route(one: RouteUse) -> Html:
 
 def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, caption: str) -> Html:
     """Return a table with strips: the first rows, and all of them once it is opened by a click."""
-    has_worst = rows[0].use is not None
+    worst = number("worst p99", lambda one: _worst(one.use), is_aside=True)
     columns = [
-        *(Column(what), Column(scale.header, style="plot"), number("p50", is_aside=True), number("p95")),
-        number("p99", is_aside=True),
-        *([number("worst p99", is_aside=True)] if has_worst else []),
-        number(counted, is_aside=True),
+        Column(what, lambda one: one.label),
+        Column(scale.header, lambda one: scale.strip(one.spread, caption), style="plot"),
+        number("p50", lambda one: duration(one.spread.p50), is_aside=True),
+        number("p95", lambda one: duration(one.spread.p95)),
+        number("p99", lambda one: duration(one.spread.p99), is_aside=True),
+        *([worst] if rows[0].use is not None else []),
+        number(counted, lambda one: count(one.frames), is_aside=True),
     ]
-    cells: list[tuple[Child, ...]] = [
-        (
-            one.label,
-            scale.strip(one.spread, caption),
-            *(duration(rank) for rank in (one.spread.p50, one.spread.p95, one.spread.p99)),
-            *([_worst(one.use)] if has_worst else []),
-            count(one.frames),
-        )
-        for one in rows
-    ]
-    others = cells[_SHOWN:_RANGES_MAX]
+    others = rows[_SHOWN:_RANGES_MAX]
     rest = table(columns, others, caption=f"{caption}, the others") if others else None
-    shown = table(columns, cells[:_SHOWN], caption=caption)
-    hidden = more(min(len(cells), _RANGES_MAX), len(cells))
+    shown = table(columns, rows[:_SHOWN], caption=caption)
+    hidden = more(min(len(rows), _RANGES_MAX), len(rows))
     return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, class_="ranges")
 
 
@@ -658,13 +630,14 @@ def _worst(use: RouteUse | None) -> Quantity:
 
 def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
     """Return the data of the lines as a table of figures: the buckets in which there is anything."""
-    columns = [Column("from, UTC"), *(number(one.label) for one in lines)]
-    rows = [
-        (instant(axis.start_of(bucket)), *(count(one.points[bucket]) for one in lines))
-        for bucket in range(axis.buckets)
-        if any(one.points[bucket] for one in lines)
-    ]
+    columns = [Column("from, UTC", lambda bucket: instant(axis.start_of(bucket)))]
+    columns += [number(one.label, partial(_count_in, one)) for one in lines]
+    rows = [bucket for bucket in range(axis.buckets) if any(one.points[bucket] for one in lines)]
     return table(columns, rows, caption="Counts over time", is_plain=True)
+
+
+def _count_in(line: Series, bucket: int) -> Quantity:
+    return count(line.points[bucket])
 
 
 # --- the page ---
