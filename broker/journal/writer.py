@@ -24,7 +24,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -32,7 +31,9 @@ from threading import Event, Thread, get_native_id
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
+from broker.config.settings import JournalSettings
 from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.kernels import make_decoder
 from broker.forwarding.ring import Ring
@@ -54,24 +55,14 @@ STILL_SECONDS = 10.0  # in one step before the thread is reported as stuck; writ
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class JournalPlan:
+class JournalPlan(JournalSettings, frozen=True, kw_only=True):
     """
-    The settings of a journal, named as in the section `[journal]`: sizes in bytes, ages in seconds.
-
-    `directory` is absolute; `sample` is the fraction of dialogs; `buffer_size` bounds records that are not rows yet,
-    an eighth of it is the ring; a file is closed at `file_size` or `file_age`; `keep_size` and `keep_age` bound the
-    size and the age of all files, 0 for none; `decoder` is a name, empty for the fastest.
+    The settings of a journal that there is: `directory` is absolute, and `buffer_size` bounds records that are not rows
+    yet, an eighth of it is the ring. `decoder` is a name, empty for the fastest.
     """
 
     directory: Path
     instance: str
-    sample: float = 1.0
-    buffer_size: int = 32 << 20
-    file_size: int = 64 << 20
-    file_age: float = 900.0
-    keep_size: int = 0
-    keep_age: float = 0.0
     decoder: str = ""
 
     @property

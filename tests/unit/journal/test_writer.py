@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +14,7 @@ from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from broker.forwarding.entry import ForwardingEntry
@@ -34,7 +34,7 @@ WAY = way()
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JournalPlan:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    return JournalPlan(tmp_path / "flows", "gw", buffer_size=8 << 20)
+    return JournalPlan(directory=tmp_path / "flows", instance="gw", buffer_size=8 << 20)
 
 
 def files(plan: JournalPlan) -> list[Path]:
@@ -137,7 +137,7 @@ async def test_another_plan_holds_for_what_is_recorded_from_then_on(plan: Journa
     one = journal(plan)
     one.start()
     record(one, 3)
-    other = JournalPlan(tmp_path / "else", "gw", sample=0.25, buffer_size=64 << 20)
+    other = JournalPlan(directory=tmp_path / "else", instance="gw", sample=0.25, buffer_size=64 << 20)
 
     one.use(replace(plan, file_age=60.0))
     record(one, 1)
