@@ -303,9 +303,7 @@ def _run_jobs(
         runs.PeriodBounds(first, end),
     )
     try:
-        runs.check_local(request)
-        if not is_explain:
-            runs.check_apart(request)
+        runs.check_paths(request, is_writing=not is_explain)
     except PipelineError as error:  # unusable paths, whatever their content
         raise click.UsageError(str(error)) from None
     try:

@@ -236,8 +236,6 @@ def run(request: RunRequest, report: Report = lambda _: None) -> dict[str, Any]:
         PipelineUnavailableError: Spark does not start.
         OSError: a result cannot be written.
     """
-    check_local(request)
-    check_apart(request)
     request, found, horizon = _found(request)
     done: dict[str, Any] = {}
     with result.held(request.out, request.jobs), started(request) as spark:
@@ -259,7 +257,6 @@ def explain(request: RunRequest) -> None:
     Raises:
         As `run`.
     """
-    check_local(request)
     request, found, horizon = _found(request)
     with started(request) as spark:
         visits = inventory.read(spark, (state.path for state in found.readable))
@@ -304,28 +301,19 @@ def _sentence(error: Exception) -> PipelineError:
     return PipelineError(f"Spark gave up: {first}", "its log is above")
 
 
-def check_local(request: RunRequest) -> None:
+def check_paths(request: RunRequest, *, is_writing: bool) -> None:
     """
-    Refuse paths that are URLs.
+    Refuse paths that are URLs, and results among the journals, where the next run would read them as journals.
 
     Raises:
-        PipelineError: a path is a URL.
+        PipelineError: a path is one of these.
     """
     for path in (*request.flows, request.out):
         if ":/" in str(path):
             hint = "mount it: footers are read and results renamed through the file system"
             url = re.sub(r"^([^/]*):/(?!/)", r"\1://", str(path))  # Path drops a slash
             raise PipelineError(f"{url} is not on a file system", hint)
-
-
-def check_apart(request: RunRequest) -> None:
-    """
-    Refuse results among the journals, where the next run would read them as journals.
-
-    Raises:
-        PipelineError: the results are below a directory of journals.
-    """
-    for flows in request.flows:
+    for flows in request.flows if is_writing else ():
         if request.out.resolve().is_relative_to(flows.resolve()):
             problem = f"results in {request.out} would lie among the journals in {flows}"
             raise PipelineError(problem, "give an --out outside of it")

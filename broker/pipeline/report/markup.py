@@ -99,7 +99,7 @@ def table(columns: Sequence[Column], rows: Iterable[Any], *, caption: str, is_pl
 
     Args:
         columns: One for each cell.
-        rows: What cells are made of.
+        rows: From which the columns make their cells.
         caption: Its contents, for readers who cannot see it.
         is_plain: Whether it keeps all its columns on a narrow page, and scrolls there.
     """
