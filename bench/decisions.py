@@ -14,6 +14,8 @@ from hashlib import sha256
 from statistics import median
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from bench.load import frames
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
@@ -113,7 +115,7 @@ def _decided(table: RouteTable, routes: int) -> float:
 
 
 def _balanced() -> float:
-    routes = [row._replace(remote_service_name=service(0)) for row in rows(INSTANCES)]
+    routes = [replace(row, remote_service_name=service(0)) for row in rows(INSTANCES)]
     here = _here(table_of_rows(routes, now=datetime.now(UTC)))
     return _median(lambda facts: decide(facts, here), _facts(1))
 

@@ -328,7 +328,7 @@ def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
 def stored_route(stored: StoredRow | None) -> Route | None:
     """The route of a row; None when there is no row, or none that is a route."""
     row = None if stored is None else _converted(stored, RouteRow)
-    return row.route if row is not None and row.has_addresses else None
+    return row.route_to(row.remote_service_name) if row is not None and row.has_addresses else None
 
 
 def _converted(value: object, shape: type[_T]) -> _T | None:

@@ -25,6 +25,7 @@ from functools import singledispatch
 from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from broker.catalog.catalog import MSDB, ScriptMessages, stored_route
 from broker.client.dialog import get_dialog, move_conversation
@@ -137,10 +138,10 @@ def _create_route(statement: ddl.CreateRoute, session: Session) -> None:
     row = _expect_absent("route", statement.name, session, metadata.find_route(session.db, statement.name))
     route = create_route(statement.name, statement.properties, now=session.now)
     new = RouteRow.of(route)
-    if new != row:
+    if astuple(new) != row:
         metadata.put_routes(session.db, [new])
         session.changes.add(stored_route(row), route)
-    _made("route", statement.name, session, row, new)
+    _made("route", statement.name, session, row, astuple(new))
 
 
 @carry_out.register

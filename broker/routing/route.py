@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from msgspec import Meta, Struct
@@ -146,7 +146,7 @@ def is_live(lifetime: _Instant | None, now: _Instant) -> bool:
     return lifetime is None or now < lifetime
 
 
-class RouteRow(NamedTuple):
+class RouteRow(Struct, array_like=True, frozen=True, gc=False):
     """A route as it is stored; the fields are the columns, and `lifetime` UTC seconds."""
 
     name: str
@@ -170,28 +170,27 @@ class RouteRow(NamedTuple):
             route.weight,
         )
 
-    @property
-    def route(self) -> Route:
+    def route_to(self, service: str | None) -> Route:
         """
-        The route that was stored; it was checked on its way in.
+        The route that was stored, to a service that the row itself may leave out; it was checked on its way in.
 
         Raises:
             ValueError: another program has written something that is not an address.
         """
-        name, service, instance, lifetime, address, mirror, weight = self
-        mirror_address = None if mirror is None else address_of(mirror)
+        mirror_address = None if self.mirror_address is None else address_of(self.mirror_address)
         if isinstance(mirror_address, Keyword):
-            raise ValueError(f"{mirror!r} is not a mirror address")  # noqa: TRY004 - the text is wrong, not its type
+            problem = f"{self.mirror_address!r} is not a mirror address"
+            raise ValueError(problem)  # noqa: TRY004 - the text is wrong, not its type
         return Route(
-            name,
-            address_of(address),
+            self.name,
+            address_of(self.address),
             service,
-            None if instance is None else UUID(bytes=instance),
-            None if lifetime is None else datetime.fromtimestamp(lifetime, UTC),
+            None if self.broker_instance is None else UUID(bytes=self.broker_instance),
+            None if self.lifetime is None else datetime.fromtimestamp(self.lifetime, UTC),
             mirror_address,
-            weight,
-            address,
-            mirror,
+            self.weight,
+            self.address,
+            self.mirror_address,
         )
 
     @property

@@ -27,6 +27,7 @@ from operator import attrgetter, itemgetter
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route, RouteRow, address_of, is_live
@@ -86,7 +87,7 @@ class RouteTable:
     def routes(self, service: str | None, instance: bytes | None = None) -> tuple[Route, ...]:
         """The live routes with exactly this service name and broker instance; None = those that leave it open."""
         rows = self._rows(service, instance)
-        return tuple([_unpacked(service, row) for row in rows if is_live(row.lifetime, self._now)])
+        return tuple([row.route_to(service) for row in rows if is_live(row.lifetime, self._now)])
 
     def lone(self, service: str) -> Route | None:
         """The only route to a service, when it is live and names neither a broker instance nor a mirror."""
@@ -94,7 +95,7 @@ class RouteTable:
         rows = _unpack(group) if isinstance(group, bytes) else []
         if len(rows) != 1 or not is_live(rows[0].lifetime, self._now):
             return None
-        route = _unpacked(service, rows[0])
+        route = rows[0].route_to(service)
         return route if route.broker_instance is None and route.mirror_address is None else None
 
     def instances(self, service: str) -> dict[bytes, int]:
@@ -124,7 +125,7 @@ class RouteTable:
 
     def all_routes(self, service: str | None) -> Iterator[Route]:
         """The routes with exactly this service name, expired ones included, whatever broker instance they name."""
-        return (_unpacked(service, row) for row in self._all_rows(service))
+        return (row.route_to(service) for row in self._all_rows(service))
 
     def addresses(self, most: int) -> set[NetworkAddress]:
         """The network addresses that the first so many routes name. Cost: some 0.5 us a route."""
@@ -280,11 +281,7 @@ def _pack(rows: list[RouteRow]) -> bytes | None:
 
 def _encoded(rows: list[RouteRow]) -> bytes:
     """Routes in the order of their names, without the name of their service."""
-    return _encode([RouteRow(row.name, None, *row[2:]) for row in sorted(rows, key=attrgetter("name"))])
-
-
-def _unpacked(service: str | None, row: RouteRow) -> Route:
-    return RouteRow(row.name, service, *row[2:]).route
+    return _encode([replace(row, remote_service_name=None) for row in sorted(rows, key=attrgetter("name"))])
 
 
 def _by_service(row: RouteRow) -> tuple[bool, str]:

@@ -13,6 +13,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec.structs import astuple
+
 from broker.conversation.message_types import DEFAULT, SentBy, Validation
 from broker.routing.route import RouteRow
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
@@ -279,7 +281,7 @@ def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
 
 # --- routes ---
 
-_ROUTE_COLUMNS = ", ".join(RouteRow._fields[1:])
+_ROUTE_COLUMNS = ", ".join(RouteRow.__struct_fields__[1:])
 _ROUTES = f"SELECT name, {_ROUTE_COLUMNS} FROM broker_route"  # noqa: S608 - the columns above
 
 
@@ -296,7 +298,7 @@ def find_route(db: sqlite3.Connection, name: str) -> StoredRow | None:
 
 def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
     """Make routes, or change those of the same names."""
-    db.executemany(_put("route", _ROUTE_COLUMNS), rows)
+    db.executemany(_put("route", _ROUTE_COLUMNS), map(astuple, rows))
 
 
 # --- permissions: a GRANT that cannot be read grants nothing; a DENY that cannot be read denies every principal ---

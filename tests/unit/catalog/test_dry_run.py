@@ -11,6 +11,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 import pytest
+from msgspec.structs import astuple
 
 from broker.catalog.dry_run import MISTAKES_MAX, DryRun, dry_run
 from broker.config.settings import Settings
@@ -174,7 +175,7 @@ async def test_scripts_come_to_what_the_daemon_makes_of_them(run: Run, tmp_path:
             pass
         for name, one in found.databases.items():
             with closing(open_watch(tmp_path / f"{name}.db")) as db:
-                assert {RouteRow.of(route) for route in one.routes.values()} == set(metadata.routes(db))
+                assert {astuple(RouteRow.of(route)) for route in one.routes.values()} == set(metadata.routes(db))
                 assert (one.rows.queues, one.rows.services) == (metadata.queues(db), metadata.services(db))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import astuple
 
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
@@ -54,7 +55,7 @@ def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path, *
         assert has_schema(db)
         assert INSTANCE.bytes == broker_instance(db)
         assert db.execute("SELECT schema_version FROM broker_database").fetchall() == [(SCHEMA_VERSION,)]
-        assert list(routes(db)) == [RouteRow.of(AUTO_CREATED_LOCAL)]
+        assert list(routes(db)) == [astuple(RouteRow.of(AUTO_CREATED_LOCAL))]
         if is_used:
             assert db.execute("SELECT id FROM orders").fetchall() == [(7,)]
 

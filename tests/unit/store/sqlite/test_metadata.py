@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+from msgspec.structs import astuple
 
 from broker.conversation.message_types import DEFAULT, Rule, SentBy, Validation
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -119,12 +120,12 @@ ROUTES = [
 def test_route_comes_back_as_put(db: sqlite3.Connection, route: Route) -> None:
     put_routes(db, [RouteRow.of(route)])
 
-    assert RouteRow.of(route) in set(routes(db))
-    assert RouteRow.of(route) == find_route(db, route.name)
+    assert astuple(RouteRow.of(route)) in set(routes(db))
+    assert astuple(RouteRow.of(route)) == find_route(db, route.name)
     number = db.execute("SELECT max(route_id) FROM broker_route").fetchone()
     again = Route(route.name, LOCAL, "another")
     put_routes(db, [RouteRow.of(again)])
-    assert (number, RouteRow.of(again)) == (
+    assert (number, astuple(RouteRow.of(again))) == (
         db.execute("SELECT max(route_id) FROM broker_route").fetchone(),
         find_route(db, route.name),
     )
