@@ -15,6 +15,7 @@ Source: Service Broker documentation, pages of the views named here; SQL documen
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -430,18 +431,8 @@ FILE_VIEWS: Mapping[str, FileView] = {
 # --- attached files: several on one connection that is made for reading the views ---------------------------------
 
 # The tables of the views, whose rows may be counted: count(*) reads no column, and belongs to no view.
-COUNTED = frozenset(
-    {
-        "broker_conversation",
-        "broker_message",
-        "broker_permission",
-        "broker_queue",
-        "broker_remote_service_binding",
-        "broker_route",
-        "broker_service",
-        "broker_transmission",
-    }
-)
+_SOURCES = " ".join(view.source for view in (*FILE_VIEWS.values(), QUEUE))
+COUNTED = frozenset(re.findall(r"\b(?:broker_\w+|json_each)\b", _SOURCES))
 
 
 def attach(db: sqlite3.Connection, path: Path, alias: str) -> None:

@@ -164,6 +164,7 @@ def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Di
 
     expected = MEMORY_VIEWS.get(view) or tuple(FILE_VIEWS[view].columns)
     assert expected == result.columns
+    assert [(len(result.rows),)] == views.select(f"SELECT COUNT(*) FROM {view}", database=database).rows
 
 
 def test_transmission_status_is_asked_of_a_handle_or_of_each_of_a_column(
