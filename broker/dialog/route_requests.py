@@ -30,7 +30,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple, Protocol, TypeVar
@@ -369,11 +369,13 @@ def group_of(service_name: str) -> bytes:
 
 
 def render_inquiry(inquiry: Inquiry) -> bytes:
-    """The body of MissingRoute; the service name has to be one that XML can hold."""
-    texts = {"SERVICE_NAME": inquiry.service_name}
+    """The body of MissingRoute; a service name that XML can hold is read from it as it is."""
+    # A carriage return is escaped as well: read back bare, it would be a line feed.
+    name = escape(inquiry.service_name, quote=False).replace("\r", "&#13;")
+    texts = f"<SERVICE_NAME>{name}</SERVICE_NAME>"
     if inquiry.broker_instance is not None:
-        texts["BROKER_INSTANCE"] = str(inquiry.broker_instance).upper()
-    return render_flat_xml(FlatXml("MissingRoute", MISSING_ROUTE, texts))
+        texts += f"<BROKER_INSTANCE>{str(inquiry.broker_instance).upper()}</BROKER_INSTANCE>"
+    return f'<MissingRoute xmlns="{MISSING_ROUTE}">{texts}</MissingRoute>'.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,18 +384,12 @@ class FlatXml:
 
     name: str
     namespace: str
-    texts: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str]
 
 
 def can_hold(text: str) -> bool:
     """Whether XML can hold this text: it has no way to write some control characters."""
     return NOT_XML.search(text) is None
-
-
-def render_flat_xml(document: FlatXml) -> bytes:
-    """A document as UTF-8. Every text that `can_hold` accepts is returned by `parse_flat_xml` as it was."""
-    texts = "".join(f"<{name}>{_escape(text)}</{name}>" for name, text in document.texts.items())
-    return f'<{document.name} xmlns="{document.namespace}">{texts}</{document.name}>'.encode()
 
 
 def parse_flat_xml(body: bytes) -> FlatXml:
@@ -430,8 +426,3 @@ class _WithoutDoctype(ET.TreeBuilder):
 
 def _local_name(element: ET.Element) -> str:
     return element.tag.rpartition("}")[2]
-
-
-def _escape(text: str) -> str:
-    """A carriage return is escaped as well: read back bare, it would be a line feed."""
-    return escape(text, quote=False).replace("\r", "&#13;")
