@@ -19,6 +19,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from broker.client.queue import QueueSelection, Scope, first_group, next_messages
@@ -94,14 +95,9 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
 
 def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:
     """The messages that are handled together: at most BATCH_MAX_BYTES of bodies; large ones are streams."""
-    size = 0
-    orders: list[int] = []
-    for order, length in waiting:
-        size += length
-        if orders and size > BATCH_MAX_BYTES:
-            break
-        orders.append(order)
-    return tuple(orders)
+    sizes = accumulate(length for _, length in waiting)
+    fitting = (order for (order, _), size in zip(waiting, sizes, strict=True) if size <= BATCH_MAX_BYTES)
+    return tuple(fitting) or (waiting[0][0],)
 
 
 def next_rest_end(db: sqlite3.Connection, now: float) -> float | None:

@@ -93,6 +93,7 @@ class Endpoint:
         self._store = store
         self._forwarder = forwarder
         self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()  # the writer has something to do
         self._acks = DelayedAcks(self._send_acks)
         self.route_requester = RouteRequester(name, self.run_in_writer)
         self.transmitter = Transmitter(
@@ -100,7 +101,7 @@ class Endpoint:
             tuning,
             forwarder,
             context,
-            wake_writer=self._wake_up,
+            wake_writer=self._wake.set,
             ask_for_route=self.ask_for_route,
             on_acks_carried=self._acks.on_carried,
             request_status=self.route_requester.status,
@@ -114,7 +115,6 @@ class Endpoint:
         self._refusals: dict[Disposition, TokenBucket] = {}
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
-        self._wake = asyncio.Event()
         self._commit_watch = CommitWatch(str(store.path), self._check_commits)
         self._find = Find.ALL  # what the next batch looks for
         self._is_writing = False
@@ -145,7 +145,7 @@ class Endpoint:
         """Begin to work."""
         works = {"turns": self._run_writer, "requests": self.route_requester.run}
         self._tasks = [self._supervision.keep(f"{self.name} {what}", work) for what, work in works.items()]
-        self._wake_up()
+        self._wake.set()
 
     def quiesce(self) -> None:
         """Send no new messages; arriving frames are stored and acknowledged until `close`."""
@@ -196,7 +196,7 @@ class Endpoint:
             elif self._journal is not None:
                 self._journal.on_received(frame, is_ack=is_ack)
         if is_urgent:
-            self._wake_up()
+            self._wake.set()
         elif self._ride is None:
             self._ride = self._loop.call_later(RIDE_SECONDS, self._on_ride_over)
 
@@ -246,18 +246,15 @@ class Endpoint:
 
     # --- batches of the writer thread ---
 
-    def _wake_up(self) -> None:
-        self._wake.set()
-
     def _check_commits(self) -> None:
         self._find = max(self._find, Find.NEW)
-        self._wake_up()
+        self._wake.set()
 
     def _on_ride_over(self) -> None:
         """Acknowledgements found no commit to share."""
         self._ride = None
         if self._inbox:
-            self._wake_up()
+            self._wake.set()
 
     async def _run_writer(self) -> None:
         while True:
@@ -277,7 +274,7 @@ class Endpoint:
                 raise
             self._is_writing = False
             if self._inbox:  # more than one batch stores
-                self._wake_up()
+                self._wake.set()
             timer = 0.0 if self._next_timer is None else self._next_timer - time.time()
             longest = timer if timer > 0.0 else math.inf  # one that is due waits for a clock that has jumped
             self._commit_watch.end(has_found=count > 0, had_work=count > 0 or bool(batch.frames), longest=longest)
@@ -290,7 +287,8 @@ class Endpoint:
         jump = self._clock.observe(wall, now)
         if jump:
             log.warning("wall clock has jumped", database=self.name, seconds=round(jump, 1))
-        is_maintenance_due = self._is_maintenance_due(now, wall) and self._clock.is_settled(now)
+        is_timer_due = self._next_timer is not None and wall >= self._next_timer
+        is_maintenance_due = (now >= self._maintenance_at or is_timer_due) and self._clock.is_settled(now)
         if is_maintenance_due:
             self._maintenance_at = now + MAINTENANCE_SECONDS
         waiting, transmitter = self._inbox.pop_batch(), self.transmitter
@@ -355,7 +353,7 @@ class Endpoint:
         self._next_timer = result.next_timer
         if result.has_more_maintenance:
             self._maintenance_at = 0.0
-            self._wake_up()
+            self._wake.set()
         self._apply_received(result.received)
         if result.unconfirmed:
             self._send_acks(self._confirmations.due(result.unconfirmed, self._loop.time()))
@@ -463,10 +461,7 @@ class Endpoint:
             self.transmitter.statuses.mark_unwritten(part.statuses)
             self.transmitter.faults |= part.faults
         parts.clear()
-        self._wake_up()
-
-    def _is_maintenance_due(self, now: float, wall: float) -> bool:
-        return now >= self._maintenance_at or (self._next_timer is not None and wall >= self._next_timer)
+        self._wake.set()
 
 
 class ClockJumpDetector:

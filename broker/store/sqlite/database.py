@@ -287,10 +287,9 @@ class FileWatch:
     """
 
     def __init__(self, path: Path) -> None:
+        log = Path(f"{path}-wal")  # a file system without shared memory has none
         self._path = path
-        self._log = Path(f"{path}-wal")
-        self._file_number = _file_number(path)
-        self._log_number = _file_number(self._log)
+        self._numbers = {file: _file_number(file) for file in (path, log) if file is path or file.exists()}
 
     def check(self) -> None:
         """
@@ -299,22 +298,19 @@ class FileWatch:
         Raises:
             StoreUnavailableError: one is not; says what to do.
         """
-        number = _file_number(self._path)
-        if number != self._file_number:
-            self._refuse("file", number, remedy="rename it back, and the daemon goes on; or")
-        if self._log_number is not None:  # a file system without shared memory has none
-            number = _file_number(self._log)
-            if number != self._log_number:
-                self._refuse(f"write-ahead log {self._log}", number)
-
-    def _refuse(self, what: str, number: tuple[int, int] | None, remedy: str = "") -> None:
-        happened = "is gone" if number is None else "was replaced by another one"
-        problem = (
-            f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
-            f" {remedy} stop the daemon and all other programs that use the database, and see"
-            " docs/how-to/back-up-and-restore.md"
-        )
-        raise StoreUnavailableError(str(self._path), " ".join(problem.split()))
+        for file, known in self._numbers.items():
+            number = _file_number(file)
+            if number != known:
+                is_log = file is not self._path
+                what = f"write-ahead log {file}" if is_log else "file"
+                happened = "is gone" if number is None else "was replaced by another one"
+                remedy = "" if is_log else "rename it back, and the daemon goes on; or "
+                problem = (
+                    f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
+                    f" {remedy}stop the daemon and all other programs that use the database, and see"
+                    " docs/how-to/back-up-and-restore.md"
+                )
+                raise StoreUnavailableError(str(self._path), problem)
 
 
 def _file_number(path: Path) -> tuple[int, int] | None:

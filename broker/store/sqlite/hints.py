@@ -24,7 +24,7 @@ from typing import Any, Self
 HINTS_VARIABLE = "BROKER_HINTS"  # off: as if the system had none
 _IN_MODIFY, _IN_ONESHOT = 0x2, 0x80000000
 _EVENTS = 4096  # bytes read at a time; an event has 16
-_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # the number of the system call
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}.get(os.uname().machine)  # the number of the system call
 _FUTEX_WAIT, _FUTEX_WAKE, _ALL = 0, 1, 2**31 - 1
 _PROT_READ, _MAP_SHARED = 1, 1
 _FAILED = 2**64 - 1  # of mmap
@@ -90,10 +90,9 @@ class Bell:
     Counters are read and written as a file, never as memory: a file that was cut short does no harm then.
     """
 
-    def __init__(self, descriptor: int, address: int, number: int) -> None:
+    def __init__(self, descriptor: int, address: int) -> None:
         self._descriptor = descriptor
         self._address = address
-        self._number = number
 
     @classmethod
     def open(cls, path: str, *, is_made: bool = False) -> Self | None:
@@ -102,21 +101,20 @@ class Bell:
 
         A daemon without hints removes the file, so that no reader waits for its rings.
         """
-        number = _FUTEX.get(os.uname().machine)
         if not path:
             return None
         path = os.path.realpath(path)
         try:
-            if libc() is None or number is None:
+            if libc() is None or _FUTEX is None:
                 if is_made:
                     os.unlink(f"{path}-bell")  # noqa: PTH108 - an application does without pathlib
                 return None
-            return cls._open(path, number, is_made=is_made)
+            return cls._open(path, is_made=is_made)
         except OSError:
             return None
 
     @classmethod
-    def _open(cls, path: str, number: int, *, is_made: bool) -> Self | None:
+    def _open(cls, path: str, *, is_made: bool) -> Self | None:
         flags = os.O_RDWR | os.O_CREAT if is_made else os.O_RDONLY
         descriptor = os.open(f"{path}-bell", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -125,7 +123,7 @@ class Bell:
                 os.ftruncate(descriptor, _SLOTS * _WORD)
             address = libc().mmap(None, _SLOTS * _WORD, _PROT_READ, _MAP_SHARED, descriptor, 0)
             if address != _FAILED:
-                return cls(descriptor, address, number)
+                return cls(descriptor, address)
         except BaseException:
             os.close(descriptor)
             raise
@@ -164,7 +162,7 @@ class Bell:
             self._descriptor = -1
 
     def _futex(self, slot: int, operation: int, value: int, limit: Any) -> int:
-        return int(libc().syscall(self._number, self._address + slot * _WORD, operation, value, limit))
+        return int(libc().syscall(_FUTEX, self._address + slot * _WORD, operation, value, limit))
 
 
 def queue_slot(queue_id: int) -> int:

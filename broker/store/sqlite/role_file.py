@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -125,11 +126,9 @@ def check_remains(path: Path, *, reported_epoch: int = 0) -> None:
         StoreUnavailableError: it must not be.
     """
     file = os.path.realpath(path)
-    try:
+    with suppress(OSError):  # there is none; otherwise opening it reports the error
         if Path(file).stat().st_size:
             return
-    except OSError:
-        pass  # there is none; otherwise opening it reports the error
     for log in (f"{file}-wal", f"{file}-shm"):
         if os.path.lexists(log):
             problem = (

@@ -107,7 +107,7 @@ async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) 
 
         shop.endpoint._find = Find.NEW
         answer(shop, b"answer")
-        shop.endpoint._wake_up()
+        shop.endpoint._wake.set()
         await asyncio.sleep(SOON)
 
         assert [2] == [header.ack_sequence for header in shop.link.headers()]
