@@ -33,7 +33,7 @@ from broker.store.sqlite import administration, file_identity
 from broker.store.sqlite.administration import ContentsAtRisk, stake_of
 from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_store
 from broker.store.sqlite.role_file import check_remains
-from broker.store.sqlite.transaction import BUSY_SECONDS, open_watch, sentence
+from broker.store.sqlite.transaction import BUSY_SECONDS, open_watch, translated
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")
@@ -247,10 +247,8 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
     if not path.is_file():
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
-    try:
+    with translated(path):
         db = sqlite3.connect(path)
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
     try:
         check_schema(db)
         db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
@@ -308,25 +306,20 @@ def _locked(path: Path) -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, locked against a daemon; the caller ends the transaction."""
     if is_locked(path):  # perhaps by another machine: then no process here may open the file
         _refuse_held(StoreUnavailableError(str(path), HELD))
-    try:
-        with closing(open_watch(path)) as db:
-            check_schema(db)  # before a lock file is made next to a foreign file
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
+    with translated(path), closing(open_watch(path)) as db:
+        check_schema(db)  # before a lock file is made next to a foreign file
     try:
         lock = lock_store(path)
     except StoreUnavailableError as error:
         if error.problem == HELD:
             _refuse_held(error)
         raise
+    uri = f"{path.absolute().as_uri()}?mode=rw"
     try:
-        address = f"{path.absolute().as_uri()}?mode=rw"
-        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)) as db:
+        with translated(path), closing(sqlite3.connect(uri, BUSY_SECONDS, isolation_level=None, uri=True)) as db:
             db.execute("PRAGMA synchronous = FULL")
             db.execute("BEGIN IMMEDIATE")
             yield db
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
     finally:
         os.close(lock)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,10 +30,10 @@ import structlog
 
 from broker.client.arguments import check_count, check_seconds
 from broker.client.reader_worker import TOP, Activation, Function, ReaderDatabase, ReaderWorker
-from broker.errors import ConversationError, StoreUnavailableError
+from broker.errors import ConversationError
 from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST
 from broker.store.sqlite.metadata import find_queue
-from broker.store.sqlite.transaction import open_watch, sentence
+from broker.store.sqlite.transaction import open_watch, translated
 
 CONCURRENCY_MAX = 1024  # groups at a time of one reader: each has a connection and, if not async, a thread
 GRACE = 30.0  # seconds: below the 90 s that systemd and the 30 s that Kubernetes wait before SIGKILL
@@ -241,7 +240,9 @@ class ReaderPool:
                 database = ReaderDatabase(name, path, placed)
                 self._databases.append(database)
                 for reader in placed:
-                    self._workers += [self._open(database, reader) for _ in range(reader.concurrency)]
+                    for _ in range(reader.concurrency):
+                        with translated(path):
+                            self._workers.append(ReaderWorker(database, reader))
         except BaseException:
             self.close()
             raise
@@ -277,12 +278,6 @@ class ReaderPool:
                 worker.close()
             for database in self._databases:
                 database.close()
-
-    def _open(self, database: ReaderDatabase, reader: Activation) -> ReaderWorker:
-        try:
-            return ReaderWorker(database, reader)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(str(database.path), sentence(error)) from error
 
     async def _finish(self) -> bool:
         """Claim nothing new, wait for what is under way, then cut off what can be cut."""
@@ -392,8 +387,5 @@ def _find(reader: Activation, paths: dict[str, Path]) -> str:
 
 
 def _has_queue(path: Path, queue: str) -> bool:
-    try:
-        with closing(open_watch(path)) as db:
-            return find_queue(db, queue) is not None
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
+    with translated(path), closing(open_watch(path)) as db:
+        return find_queue(db, queue) is not None

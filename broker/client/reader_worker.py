@@ -52,7 +52,7 @@ from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Blame, Verdict, bl
 from broker.store.sqlite.hints import ANY, queue_slot
 from broker.store.sqlite.metadata import queues
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot, disown
-from broker.store.sqlite.transaction import BUSY_SECONDS, ask, open_watch, sentence
+from broker.store.sqlite.transaction import BUSY_SECONDS, ask, open_watch, sentence, translated
 
 TOP = 100  # messages of one conversation group in one transaction
 ASYNC_BUSY_SECONDS = 1.0  # a write in a coroutine stops the loop while it waits, and with it the holder of the file
@@ -538,11 +538,8 @@ def _retry_rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[i
     """Return the readers' rules for failures, by queue_id. Raises ConversationError 911, 208."""
     if not path.is_file():
         raise ConversationError(911, f"database {name}: there is no file {str(path)!r}; broker serve makes it")
-    try:
-        with closing(open_watch(path)) as db:
-            known = queues(db)
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
+    with translated(path), closing(open_watch(path)) as db:
+        known = queues(db)
     for reader in readers:
         if reader.queue not in known:
             problem = f"the queue {reader.queue!r} does not exist in database {name}; it has {sorted(known)}"

@@ -26,7 +26,6 @@ from msgspec import Meta
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
-from broker.errors import StoreUnavailableError
 from broker.observe.status import LedgerStatus, QueueStatus
 from broker.store.sqlite import metadata
 from broker.store.sqlite.inspect import (
@@ -47,7 +46,7 @@ from broker.store.sqlite.inspect import (
 )
 from broker.store.sqlite.lookup import find_contact
 from broker.store.sqlite.quarantine import quarantined_by_service, quarantined_dialogs
-from broker.store.sqlite.transaction import open_watch, sentence
+from broker.store.sqlite.transaction import open_watch, translated
 
 QUEUES_MAX = 50  # of a database in a status: those that are off, then those whose first message has waited longest
 WALK_SECONDS = 2.0  # for counting the sides of one database; a walk that takes longer is given up
@@ -194,12 +193,9 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
     """
     databases = []
     for name, path in paths.items():
-        try:
-            with closing(open_watch(path)) as db:
-                check_schema(db)
-                census, balance = take_census(db, now), read_balance(db)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(str(path), sentence(error)) from error
+        with translated(path), closing(open_watch(path)) as db:
+            check_schema(db)
+            census, balance = take_census(db, now), read_balance(db)
         known = ledger_status(balance)
         ledger = Ledger(**msgspec.structs.asdict(known), sentence=known.sentence)
         databases.append(DatabaseCensus(name, census, [], ledger))

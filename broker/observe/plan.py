@@ -28,7 +28,6 @@ from msgspec.structs import replace
 from broker.catalog.catalog import MSDB, Catalog, ScriptProgress
 from broker.catalog.execute import ScriptPreview, ScriptStoppedError, preview
 from broker.ddl.parser import read_script
-from broker.errors import StoreUnavailableError
 from broker.observe.database_stats import DatabaseName
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer, frozen_place
 from broker.observe.instance import Running
@@ -38,9 +37,8 @@ from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
-from broker.store.sqlite import transaction as fault
 from broker.store.sqlite.lookup import conversations_under_way
-from broker.store.sqlite.transaction import open_watch
+from broker.store.sqlite.transaction import open_watch, translated
 
 EDITS_MAX = 1000
 CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
@@ -316,11 +314,8 @@ def _at(here: RoutingContext, instant: datetime | None) -> RoutingContext:
 
 def _read(home: SendingDatabase) -> Iterator[PlannedFlow]:
     """The conversations under way in the file of a database."""
-    try:
-        with closing(open_watch(home.path)) as db:
-            yield from flows_of_database(db, home.broker_instance)
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(home.path), fault.sentence(error)) from error
+    with translated(home.path), closing(open_watch(home.path)) as db:
+        yield from flows_of_database(db, home.broker_instance)
 
 
 def _decision_text(decision: Decision, facts: RoutingFacts, names: DisplayNames) -> str:

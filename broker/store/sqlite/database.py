@@ -24,7 +24,7 @@ from broker.store.sqlite.metadata import put_routes
 from broker.store.sqlite.migration import make_tables, migrate
 from broker.store.sqlite.role_file import lost
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
-from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, is_busy, sentence, writing
+from broker.store.sqlite.transaction import BUSY_SECONDS, DaemonConnection, is_busy, translated, writing
 
 CATALOG = (  # what statements read and change
     "database",
@@ -63,7 +63,7 @@ def open_store(
     if may_make:
         _make_file(str(path))
     address = path if may_make else f"{Path(path).absolute().as_uri()}?mode=rw"
-    try:
+    with translated(path):
         db = sqlite3.connect(
             address,
             timeout=BUSY_SECONDS,
@@ -77,8 +77,6 @@ def open_store(
         except BaseException:
             db.close()
             raise
-    except sqlite3.Error as error:
-        raise StoreUnavailableError(str(path), sentence(error)) from error
     return db
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
 
-from broker.errors import DemotedError
+from broker.errors import DemotedError, StoreUnavailableError
 from broker.store import sqlite
 
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
@@ -258,6 +258,15 @@ def sentence(error: sqlite3.Error) -> str:
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
     return str(error) if known is None else f"{known} ({error})"
+
+
+@contextmanager
+def translated(path: str | PathLike[str]) -> Iterator[None]:
+    """Raise an error of SQLite as a StoreUnavailableError about this file, with what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreUnavailableError(str(path), sentence(error)) from error
 
 
 def damage(db: sqlite3.Connection, *, seconds: float = CHECK_SECONDS) -> str:

@@ -9,15 +9,11 @@ lost its role. The order of the steps is part of the delivery guarantee: do not 
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 
-from broker.errors import StoreUnavailableError
 from broker.security.session import DialogCredentials
 from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
@@ -35,7 +31,7 @@ from broker.store.sqlite.outbound import (
 )
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.side import unconfirmed_sides
-from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, sentence, writing
+from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, translated, writing
 from broker.store.sqlite.verify import FrameVerifier
 from broker.store.sqlite.write_lock import LockWait, WriteLockWaits
 
@@ -88,7 +84,7 @@ class SqliteStore:
         """
         self.path = path
         self.connection = connection
-        with self._translate_errors():
+        with translated(self.path):
             self.broker_instance = broker_instance(connection)
             self.epoch = epoch(connection)
             self._fragment_size = fix_fragment_size(connection, fragment_size)
@@ -110,7 +106,7 @@ class SqliteStore:
             DemotedError: nor will it ever be, for another daemon is the principal, or may be.
         """
         result = WriteResult()
-        with self._translate_errors():
+        with translated(self.path):
             self._file_watch.check()
             seen = self._find(batch, result)
             self._load(batch, result)
@@ -138,7 +134,7 @@ class SqliteStore:
             DemotedError: another daemon is the principal, or may be.
         """
         self._file_watch.check()
-        with self._translate_errors():
+        with translated(self.path):
             check_epoch(self.connection)
         return self.connection
 
@@ -226,10 +222,3 @@ class SqliteStore:
             return
         hint = "another connection keeps a write transaction open: end it; nothing is stored or acknowledged before"
         log.warning("write lock held", **about, number=wait.number, hint=hint)
-
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(str(self.path), sentence(error)) from error
