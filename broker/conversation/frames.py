@@ -30,6 +30,10 @@ Place = tuple[int, int]
 """(sequence, fragment): one fragment of a direction of a dialog, or everything before it."""
 
 
+Run = tuple[int, int, int]
+"""(sequence, first fragment, last fragment): what is held out of order."""
+
+
 class FragmentArrival(IntEnum):
     """The class of an arriving fragment for its receiver."""
 
@@ -171,15 +175,13 @@ def ack_frame(
     travel: Travel,
     message_id: bytes,
     stored: Place,
-    held: tuple[tuple[int, int, int], ...] = (),
+    held: tuple[Run, ...] = (),
     *,
     note: AckNote = NO_NOTE,
     seal: Seal | None = None,
 ) -> bytes:
     """
     An acknowledgement by itself: everything before `stored` is safe here, and after that the runs in `held`.
-
-    A run is (sequence, first fragment, last fragment).
 
     Raises:
         CannotSealError: it is to be sealed, and a certificate is missing.

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from broker.conversation.frames import Place, after
+from broker.conversation.frames import Place, Run, after
 from broker.conversation.window import NEVER, RoundTrip, Window
 from broker.protocol.layout import Flag
 
@@ -28,9 +28,6 @@ HELD_MAX = 64  # ranges remembered for what is not loaded
 REFUSED_WAIT_MIN = 0.1  # seconds; a next hop cannot ask for resends more often, and less each time it refuses
 REFUSED_DOUBLINGS = 10
 _LAST = int(Flag.LAST_FRAGMENT)
-
-Held = tuple[int, int, int]
-"""(sequence, first_fragment, last_fragment) that the far side holds out of order."""
 
 
 class FragmentStage(IntEnum):
@@ -81,7 +78,7 @@ class Outbound:
     _passed: deque[Outgoing] = field(default_factory=deque)  # sent since the last rewind or held there, in order
     _ahead: deque[Outgoing] = field(default_factory=deque)  # those after them; the first is not held
     _lost: deque[Outgoing] = field(default_factory=deque)  # of `_passed`, to be sent before what is ahead
-    _held_there: tuple[Held, ...] = ()  # as last reported; for what is not loaded yet
+    _held_there: tuple[Run, ...] = ()  # as last reported; for what is not loaded yet
     _sent_to: Place = (-1, 0)  # highest place ever sent
     _arrived_at: float = -NEVER  # when the latest sent of those that have arrived was sent
     _recovery: Place = (-1, 0)  # losses before this place do not shrink the window again
@@ -163,7 +160,7 @@ class Outbound:
 
     # --- acknowledgements and refusals ---
 
-    def acknowledge(self, place: Place, now: float, held_there: tuple[Held, ...] = ()) -> int:
+    def acknowledge(self, place: Place, now: float, held_there: tuple[Run, ...] = ()) -> int:
         """
         Everything before `place` is stored at the far side, and it holds `held_there`; how many messages are done with.
 
@@ -294,13 +291,13 @@ class Outbound:
         self._clean_lost()
         self._unhold_first()
 
-    def _hold(self, held: tuple[Held, ...], arrived: list[Outgoing]) -> None:
+    def _hold(self, held: tuple[Run, ...], arrived: list[Outgoing]) -> None:
         """Record what the far side holds, of what is loaded and for what is not."""
         sequence = self.acknowledged[0]
         self._held_there = tuple(one for one in held[:HELD_MAX] or self._held_there if one[0] >= sequence)
         if not held:
             return
-        by_sequence: dict[int, list[Held]] = {}
+        by_sequence: dict[int, list[Run]] = {}
         for one in held:
             by_sequence.setdefault(one[0], []).append(one)
         for queue in (self._passed, self._ahead):
@@ -358,6 +355,6 @@ class Outbound:
             self._lost.popleft()
 
 
-def _is_in(place: Place, ranges: Iterable[Held]) -> bool:
+def _is_in(place: Place, ranges: Iterable[Run]) -> bool:
     sequence, number = place
     return any(one[0] == sequence and one[1] <= number <= one[2] for one in ranges)

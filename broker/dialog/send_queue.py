@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from broker.conversation.frames import Contact, Place
-from broker.conversation.outbound import Held, Outbound
+from broker.conversation.frames import Contact, Place, Run
+from broker.conversation.outbound import Outbound
 from broker.conversation.window import NEVER
 from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Destination
@@ -94,7 +94,7 @@ class Sender:
         return min(horizon.due_at(self.contact.far_service, sent_at, self.acked_at), sent_at + cap)
 
     def on_acknowledged(
-        self, place: Place, now: float, held: tuple[Held, ...], trips: RoundTripCounts, horizon: AckHorizon
+        self, place: Place, now: float, held: tuple[Run, ...], trips: RoundTripCounts, horizon: AckHorizon
     ) -> int:
         """Apply an acknowledgement and record the round trip that it shows; returns how many messages are done."""
         trip = self.outbound.round_trip

@@ -27,13 +27,14 @@ from broker.conversation.frames import (
     Contact,
     Fragment,
     Place,
+    Run,
     Seal,
     Travel,
     ack_frame,
     fault_frame,
     message_frame,
 )
-from broker.conversation.outbound import Held, Outbound, Outgoing
+from broker.conversation.outbound import Outbound, Outgoing
 from broker.conversation.window import FIRST_BYTES, FIRST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.dialog.journal_hooks import SenderJournal
 from broker.dialog.send_queue import FRAME_COST, AckHorizon, FairQueue, LoadBudget, RoundTripCounts, Sender, TimerHeap
@@ -57,7 +58,7 @@ from broker.routing.decide import AddressHealth, Decision, affected, decide
 from broker.routing.table import RouteTable
 from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Sealer
-from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog, Run
+from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
 from broker.store.sqlite.outbound import left
 
 PUMP_BYTES = 256 * 1024  # passed to the forwarder in one iteration of the loop, so that others run in between
@@ -215,7 +216,7 @@ class Transmitter:
 
     # --- what the far side and the next hop answer ---
 
-    def on_acknowledged(self, endpoint_id: int, place: Place, held: tuple[Held, ...] = ()) -> None:
+    def on_acknowledged(self, endpoint_id: int, place: Place, held: tuple[Run, ...] = ()) -> None:
         """The far side has stored everything before `place`, and `held` out of order."""
         sender = self.senders.get(endpoint_id)
         if sender is None:

@@ -17,15 +17,12 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.conversation.frames import AckNote, Contact, Place
+from broker.conversation.frames import AckNote, Contact, Place, Run
 from broker.conversation.outbound import Outgoing
 from broker.flow import Disposition
 from broker.protocol.frame import Fault, Header
 from broker.protocol.layout import FrameKind
 from broker.security.secured import Secured
-
-Run = tuple[int, int, int]
-"""(sequence, first fragment, last fragment): what is held out of order."""
 
 TracedKey = tuple[bytes, bool, int]
 """Of a message: its conversation_id, whether the target sent it, its sequence number."""

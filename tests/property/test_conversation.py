@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.conversation.frames import FragmentArrival, after, classify
-from broker.conversation.outbound import FAITH, HELD_MAX, Held, Outbound, Outgoing
+from broker.conversation.frames import FragmentArrival, Run, after, classify
+from broker.conversation.outbound import FAITH, HELD_MAX, Outbound, Outgoing
 from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.protocol.layout import EARLY_WINDOW, Flag
 from tests.support.tiers import examples
@@ -55,9 +55,9 @@ class FarSide:
                 self.bodies.append(self.partial)
                 self.partial = b""
 
-    def held(self) -> tuple[Held, ...]:
+    def held(self) -> tuple[Run, ...]:
         """What it holds out of order, as ranges."""
-        ranges: list[Held] = []
+        ranges: list[Run] = []
         for sequence, places in groupby(sorted(self.early), key=lambda where: where[0]):
             for _, number in places:
                 if ranges and ranges[-1][0] == sequence and ranges[-1][2] + 1 == number:
@@ -80,7 +80,7 @@ class Model:
         self.is_resent: dict[Place, bool] = {}
         self.ever_sent: set[Place] = set()
         self.acknowledged: Place = (0, 0)
-        self.told: list[Held] = []
+        self.told: list[Run] = []
         self.arrived_at = -NEVER
         self.least = NEVER
 
@@ -108,7 +108,7 @@ class Model:
         self.retry_at[where] = NEVER
         return where, is_resend
 
-    def acknowledge(self, where: Place, now: float, held: tuple[Held, ...]) -> int:
+    def acknowledge(self, where: Place, now: float, held: tuple[Run, ...]) -> int:
         """What was said; how many messages are done with."""
         before, arrived = self.acknowledged, []
         self.acknowledged = max(before, where)
@@ -158,7 +158,7 @@ class Model:
         self.lost = []
 
 
-def _covers(ranges: list[Held] | tuple[Held, ...], where: Place) -> bool:
+def _covers(ranges: list[Run] | tuple[Run, ...], where: Place) -> bool:
     return any(sequence == where[0] and first <= where[1] <= last for sequence, first, last in ranges)
 
 
@@ -175,7 +175,7 @@ class OutboundMachine(RuleBasedStateMachine):
         self.outbound = Outbound(self.trip, self.window)
         self.far = FarSide()
         self.travelling: list[tuple[Place, bytes, int]] = []
-        self.said: list[tuple[Place, tuple[Held, ...]]] = []
+        self.said: list[tuple[Place, tuple[Run, ...]]] = []
         self.now = 0.0
 
     @rule(count=st.integers(1, 12))
@@ -216,11 +216,11 @@ class OutboundMachine(RuleBasedStateMachine):
         self.hear(*data.draw(st.one_of(st.just(self.said[-1]), st.sampled_from(self.said))))
 
     @rule(ranges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 7)), max_size=4))
-    def lie(self, ranges: list[Held]) -> None:
+    def lie(self, ranges: list[Run]) -> None:
         """It says that it holds what it does not, or what was never sent."""
         self.hear(self.outbound.acknowledged, tuple(ranges))
 
-    def hear(self, where: Place, held: tuple[Held, ...]) -> None:
+    def hear(self, where: Place, held: tuple[Run, ...]) -> None:
         self.model.passed = frozenset(one.place for one in self.outbound._passed)
         done = self.outbound.acknowledge(where, self.now, held)
 

@@ -19,12 +19,11 @@ from itertools import repeat
 from typing import Any
 
 from broker.conversation.body_check import refusal_of_body, validator
-from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place
+from broker.conversation.frames import EARLY_BYTES_MAX, EARLY_FRAGMENTS_MAX, Place, Run
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, ERROR_PRIORITY, Refusal, Rule, Validation
 from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.protocol.frame import Envelope, decode_envelope
-from broker.store.port import Run
 from broker.store.sqlite.dialog_rules import message_rule
 from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.schema import LARGE_BYTES

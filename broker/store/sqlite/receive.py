@@ -17,7 +17,7 @@ import sqlite3
 from dataclasses import replace
 
 from broker.conversation.body_check import error_body
-from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, after, classify
+from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, Run, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -35,7 +35,7 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import EARLY_WINDOW, HEADERS_MAX, HEADERS_MAX_BYTES, NAME_MAX_BYTES, Flag, FrameKind
 from broker.security.secured import Secured
-from broker.store.port import AckState, ReceiveResult, Run, WriteBatch
+from broker.store.port import AckState, ReceiveResult, WriteBatch
 from broker.store.sqlite.ledger import FailureReason
 from broker.store.sqlite.reassembly import LargeBody, QueueWriter, Reassembly
 from broker.store.sqlite.side import OPENING_ACKNOWLEDGED, OPENING_UNKNOWN, SideRow, SideTable, Tombstone
