@@ -28,7 +28,7 @@ import structlog
 from msgspec import Struct, field
 
 from broker.ddl.statements import Statement
-from broker.errors import StatementError, StoreUnavailableError
+from broker.errors import StatementError
 from broker.routing.decide import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER, Route, RouteRow
 from broker.routing.table import RouteTable, table_of_rows
@@ -36,7 +36,7 @@ from broker.security.grants import ENDPOINT_NAME, PermissionRule, RemoteServiceB
 from broker.security.principal import PRINCIPAL_MAX
 from broker.store.sqlite import metadata
 from broker.store.sqlite.metadata import StoredRow, bindings, permissions
-from broker.store.sqlite.transaction import sentence
+from broker.store.sqlite.transaction import translated
 
 MSDB = "msdb"
 MESSAGES_MAX = 100  # reported one by one; a script of a million statements would answer with 30 MB
@@ -264,11 +264,8 @@ class Catalog:
 
     async def _read(self, database: Database) -> None:
         def read() -> tuple[CatalogRows, RouteTable]:
-            try:
-                with database.borrow() as db:
-                    return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
-            except sqlite3.Error as error:
-                raise StoreUnavailableError(str(database.path), sentence(error)) from error
+            with translated(str(database.path)), database.borrow() as db:
+                return read_rows(db), read_table(db, database=database.name, now=datetime.now(UTC))
 
         database.rows, database.table = await asyncio.to_thread(read)
 

@@ -33,7 +33,7 @@ from broker.config.settings import Settings
 from broker.config.toml import KeyPath
 from broker.config.values import ListenAddress, clash, parse_listen
 from broker.errors import SettingError, StoreUnavailableError
-from broker.files import mount_problem, room_problem, write_problem
+from broker.files import mount_problem, reported, room_problem, write_problem
 from broker.store.sqlite.database import (
     HELD,
     broker_instance,
@@ -56,7 +56,7 @@ from broker.store.sqlite.file_identity import (
 )
 from broker.store.sqlite.role_file import check_remains, check_writable, may_make
 from broker.store.sqlite.schema import OLDEST_VERSION, SCHEMA_VERSION, has_schema, schema_version
-from broker.store.sqlite.transaction import DaemonConnection, damage, open_watch, sentence
+from broker.store.sqlite.transaction import DaemonConnection, damage, open_watch, sentence, translated
 
 SLACK_SECONDS = 300.0  # machines that share a directory differ by less
 LOST_HINT = (
@@ -123,7 +123,7 @@ def take(
         if not may_create(settings, name):
             _check_not_lost(settings, name, path)
         db = taken.enter_context(closing(open_store(path, broker_instance=configured, may_make=is_new)))
-        try:
+        with translated(path), reported(path):
             sighting = sighted(settings, name, db, reported_epoch=reported_epoch)
             if sighting.problem:
                 raise copy_error(settings, name, sighting.problem)
@@ -131,10 +131,6 @@ def take(
                 check_writable(path)
                 least_epoch = max(least_epoch, reported_epoch + 1)
             db.epoch = note_start(db, path, state_dir, least_epoch=least_epoch)
-        except sqlite3.Error as error:
-            raise StoreUnavailableError(str(path), sentence(error)) from error
-        except OSError as error:
-            raise StoreUnavailableError(str(path), error.strerror or str(error)) from error
         if sighting.lost:
             hint = CREATED_HINT.format(name, settings.config_option)
             log.warning("database made anew", database=name, path=str(path), problem=sighting.lost, hint=hint)
@@ -201,10 +197,8 @@ def check_mounted(path: Path) -> None:
 
 def make_directory(directory: Path) -> None:
     """Make a directory of the instance where it is missing; raises StoreUnavailableError."""
-    try:
+    with reported(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreUnavailableError(str(directory), error.strerror or str(error)) from error
 
 
 def _give_back(kept: ExitStack, path: Path, state_dir: Path, epoch: int) -> None:
