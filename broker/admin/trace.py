@@ -487,9 +487,11 @@ class _Chain:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
 
     def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
-        """Whether the routes of an instance lead on from there, whatever it permits."""
+        """Whether the routes of an instance lead on from there, for a peer that may connect."""
         if hop.explanation.disposition != Disposition.NOT_PERMITTED:
             return hop.explanation.has_way
+        if not hop.explanation.permissions[0].is_permitted:
+            return False
         try:
             request = msgspec.structs.replace(_as_it_arrives(before), peer=None)
             return self._directory.explain(address, request).explanation.has_way

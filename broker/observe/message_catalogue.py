@@ -262,9 +262,9 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
     if drop.is_past:
         return DEFINITIONS_CHANGED
-    fields, database = drop.fields, drop.database or MSDB
+    fields, database = drop.fields, drop.database or drop.sender or MSDB
     service = fields.to_service_name or "SERVICE"
-    if drop.leads_nowhere and drop.is_back:
+    if drop.is_back and drop.leads_nowhere:
         return (
             f"{instance} has sent it, and a route leads it back: broker explain --to {shlex.quote(service)} --through"
             " shows the way; correct the address of its last route"

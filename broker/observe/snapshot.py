@@ -57,6 +57,7 @@ from broker.protocol.layout import (
     GUID_BYTES,
     HEADER,
     HEADER_BYTES,
+    HOP_COUNT_AT,
     MIN_DIALOG_FRAME,
     NO_GUID,
     ROUTE_KEY_AT,
@@ -258,7 +259,8 @@ class DropSnapshot(Struct, frozen=True):
         database: None for what passed through.
         is_past: Definitions here have changed since the last of them.
         leads_nowhere: Whether no route here leads on from the last of those that passed through, permitted or not.
-        is_back: Whether a database here has sent it.
+        sender: The database here that has just sent it; empty for frames of other instances.
+        is_back: Whether a database here has sent it to another instance, and it has come back.
     """
 
     disposition: Disposition
@@ -269,6 +271,7 @@ class DropSnapshot(Struct, frozen=True):
     reason: str
     is_past: bool = False
     leads_nowhere: bool = False
+    sender: str = ""
     is_back: bool = False
 
     @property
@@ -502,16 +505,20 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
             yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past, *ahead)
 
 
-def _ahead(instance: Running, frame: bytes | None) -> tuple[bool, bool]:
-    """Whether no route here leads on from a frame, were it permitted; and whether a database here has sent it."""
+def _ahead(instance: Running, frame: bytes | None) -> tuple[bool, str, bool]:
+    """Whether no route leads on from a frame of another instance; its database here; whether it has come back."""
     if frame is None or len(frame) < MIN_DIALOG_FRAME:
-        return False, False
+        return False, "", False
+    origin = frame_fields(frame).from_broker_instance
+    homes = (name for name, one in instance.endpoints.items() if uuid.UUID(bytes=one.broker_instance) == origin)
+    sender = next(homes, "")
+    if not frame[HOP_COUNT_AT]:
+        return False, sender, False
     key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
     service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace")
     facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
-    here, sender = instance.forwarder.routing_context, frame_fields(frame).from_broker_instance
-    is_back = sender is not None and sender.bytes in here.hosted.services_of
-    return decide(facts, here).disposition in UNKNOWN_HERE, is_back
+    disposition = decide(facts, instance.forwarder.routing_context).disposition
+    return disposition in UNKNOWN_HERE, "", bool(sender)
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:

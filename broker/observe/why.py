@@ -420,10 +420,10 @@ def _remedy_of_replaced(way: ExplainAnswer, end: str, before: Sequence[ExplainAn
     table = decision.passes[-1]
     for other in (route for step in table.steps if step.step == 1 for route in step.routes):
         alter = TakenRoute(other.name, way.instance, table.table).altered(f"BROKER_INSTANCE = '{wanted}'")
-        before_that = "" if decision.is_from_target else f" If it is the one before, {again}"
+        otherwise = "" if decision.is_from_target else f" Otherwise, {again}"
         return (
             f"route {other.name} names broker instance {other.broker_instance}, and the messages are for {wanted}. If"
-            f" that is the broker instance of the database now (sys.databases there), {alter}{before_that}"
+            f" the database at {other.address} has that one now (sys.databases there), {alter}{otherwise}"
         )
     return ""
 
@@ -818,7 +818,7 @@ def _drop_findings(
     place: InstanceView, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
 ) -> Iterator[WhyFinding]:
     """Yield recent drops of this conversation, which the routing decision about its messages does not show."""
-    for drop, age in drops:
+    for drop, age in sorted(drops, key=lambda one: one[0].database is not None):  # the farthest along the path last
         fields, reason = drop.fields, drop.disposition
         if fields.conversation_id != UUID(bytes=conversation) or age > DROP_SECONDS or reason in _USUAL:
             continue

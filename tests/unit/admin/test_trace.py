@@ -417,9 +417,16 @@ def test_a_route_that_leads_back_to_where_the_message_began_is_the_one_to_change
     assert f"{route} with the address of the instance that has S, or of one that leads there" == found.remedy
 
 
-@pytest.mark.parametrize(("to", "is_asked"), [("c", False), ("", True)])
-def test_the_address_is_asked_for_before_a_permission_where_nothing_leads_on(to: str, *, is_asked: bool) -> None:
-    gateway = replace(place("b", 2, to), grants=Grants(is_default_deny=True))
+MAY_CONNECT = PermissionRule(Permission.CONNECT, "*", parse_principal("public"), PermissionState.GRANT)
+
+
+@pytest.mark.parametrize(
+    ("to", "rules", "is_asked"), [("c", [MAY_CONNECT], False), ("", [MAY_CONNECT], True), ("c", [], True)]
+)
+def test_the_address_is_asked_for_before_a_permission_where_nothing_leads_on_or_a_stranger_connects(
+    to: str, rules: list[PermissionRule], *, is_asked: bool
+) -> None:
+    gateway = replace(place("b", 2, to), grants=Grants(rules, is_default_deny=True))
 
     found = traced(first(), (gateway, told(gateway)))
 
@@ -427,7 +434,9 @@ def test_the_address_is_asked_for_before_a_permission_where_nothing_leads_on(to:
         "if route r of a is not to lead to b, at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r]"
     )
     assert is_asked == found.remedy.startswith(address)
-    assert "at b, with broker sql, and in its script: USE [msdb]; GRANT CONNECT" in found.remedy
+    assert (
+        f"at b, with broker sql, and in its script: USE [msdb]; GRANT {'SEND' if rules else 'CONNECT'}" in found.remedy
+    )
 
 
 def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_the_old_one() -> None:
@@ -455,11 +464,11 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     )
 
     assert found.remedy.startswith(
-        f"route r names broker instance {old}, and the messages are for {FAR}. If that is the broker instance of the"
-        " database now (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r]"
-        f" WITH BROKER_INSTANCE = '{FAR}';"
+        f"route r names broker instance {old}, and the messages are for {FAR}. If the database at tcp://c:4022 has that"
+        " one now (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH"
+        f" BROKER_INSTANCE = '{FAR}';"
     )
-    assert is_from_target != found.remedy.endswith("; If it is the one before, END; and begin another dialog")
+    assert is_from_target != found.remedy.endswith("; Otherwise, END; and begin another dialog")
 
 
 @pytest.mark.parametrize(("acknowledged", "more"), [(0, ""), (1, f" This dialog has been answered by it: {END} and")])

@@ -131,6 +131,7 @@ def test_a_file_that_is_wrong_asks_nobody_and_says_how(fake_admin: Any, tmp_path
         ("broker quarantine resume -c b.toml -d x", Path("a.toml"), "broker quarantine resume -c b.toml -d x"),
         ("broker why lists them", None, "broker why lists them"),
         ("broker why at its sender", Path("a.toml"), "broker why at its sender"),
+        ("broker dialogs retry at the sender", Path("a.toml"), "broker dialogs retry at the sender"),
     ],
 )
 def test_commands_of_a_text_name_the_configuration(text: str, config: Path | None, named: str) -> None:

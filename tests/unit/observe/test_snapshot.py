@@ -146,11 +146,14 @@ async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -
 
 async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_frame(gateway: Any) -> None:
     gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT"
-    for disposition, service in ((Disposition.NO_ROUTE, "//far"), (Disposition.NOT_PERMITTED, "//nowhere")):
-        sender = gateway.endpoints["gateway"].broker_instance if service == "//nowhere" else HEADER.from_broker_instance
-        header = replace(HEADER, to_service=service, from_broker_instance=sender)
-        gateway.forwarder.drop(encode_dialog(header, bytes(100_000)), disposition, None)
     endpoint = gateway.endpoints["gateway"]
+    own = replace(HEADER, to_service="//nowhere", from_broker_instance=endpoint.broker_instance)
+    for disposition, header in (
+        (Disposition.NO_ROUTE, replace(HEADER, hop_count=1)),
+        (Disposition.NOT_PERMITTED, replace(own, hop_count=1)),
+        (Disposition.INSTANCE_NOT_HERE, own),
+    ):
+        gateway.forwarder.drop(encode_dialog(header, bytes(100_000)), disposition, None)
     endpoint.dropped[Disposition.DUPLICATE] = 4
     endpoint.last_dropped[Disposition.DUPLICATE] = (3.0, HEADER, "twice")
     gateway.catalog.changed_at = 2.0
@@ -161,10 +164,13 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT"),
         ("no route", None, 1, ""),
+        ("instance not here", None, 1, ""),
         ("duplicate", "gateway", 4, "twice"),
     ] == [(one.disposition, one.database, one.frames, one.reason) for one in drops]
-    assert ["//nowhere", "//far", "//far"] == [one.fields.to_service_name for one in drops]
-    assert [(True, True), (False, False), (False, False)] == [(one.leads_nowhere, one.is_back) for one in drops]
+    assert ["//nowhere", "//far", "//nowhere", "//far"] == [one.fields.to_service_name for one in drops]
+    assert [(True, "", True), (False, "", False), (False, "gateway", False), (False, "", False)] == [
+        (one.leads_nowhere, one.sender, one.is_back) for one in drops
+    ]
     assert 3.0 == drops[-1].last_at
     assert isinstance(drops[0].sample, bytes)
     assert HEAD_MAX_BYTES == len(drops[0].sample)
