@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -52,7 +51,6 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOC
 log = structlog.get_logger(__name__)
 
 
-@dataclass
 class AuditUnavailableError(ResourceError):
     """A change cannot be recorded, so it is not made."""
 

@@ -62,7 +62,6 @@ class ProblemKind:
     title: str
 
 
-@dataclass
 class BodyTooLargeError(RequestError):
     """The body of the request is above the bound."""
 
@@ -73,7 +72,6 @@ class BodyTooLargeError(RequestError):
         return f"a request has at most {limit}; name a larger script in the configuration, which takes any size"
 
 
-@dataclass
 class ForbiddenError(RequestError):
     """The caller may not do this; `role` would be enough, "" where none would."""
 
@@ -84,7 +82,6 @@ class ForbiddenError(RequestError):
         return self.problem
 
 
-@dataclass
 class UnauthorizedError(RequestError):
     """The caller is unknown: nothing was shown, or something that is not valid."""
 
@@ -94,7 +91,6 @@ class UnauthorizedError(RequestError):
         return f"{self.problem}; show a token in the header Authorization: Bearer, made by broker token create"
 
 
-@dataclass
 class MediaTypeError(RequestError):
     """The body of a request is not said to be JSON."""
 
@@ -104,7 +100,6 @@ class MediaTypeError(RequestError):
         return self.problem
 
 
-@dataclass
 class TooManyStreamsError(ResourceError):
     """The caller has this many streams of events already, or the instance stops."""
 

@@ -55,9 +55,7 @@ CarryOut = Callable[[], Awaitable[None]]
 class ReloadRefusedError(RequestError):
     """A reload that cannot be: the instance stops, or its settings came from no file."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: str
 
     def __str__(self) -> str:
         return f"the configuration is not read again: {self.problem}; nothing has changed"

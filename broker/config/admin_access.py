@@ -28,7 +28,6 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -207,7 +206,6 @@ def is_owner(number: int) -> bool:
 # --- tokens --------------------------------------------------------------------------------------------------
 
 
-@dataclass
 class TokenFileError(ResourceError):
     """The file of tokens cannot be used; `hint` says what to do."""
 
