@@ -8,36 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from broker.admin.api import (
-    Api,
-    CheckAnswer,
-    ConfigAnswer,
-    DrainAnswer,
-    DrainQuestion,
-    Nothing,
-    Problem,
-    ReloadAnswer,
-    ReloadRequest,
-    RetryAnswer,
-    RetryRequest,
-    SqlAnswer,
-    SqlRequest,
-    ViewAnswer,
-    ViewRequest,
-)
+from broker.admin.api import Api, Problem
 from broker.admin.events import MEDIA_TYPE as EVENTS_TYPE
-from broker.admin.events import Events, EventsRequest
+from broker.admin.events import Events
 from broker.admin.problems import MEDIA_TYPE
 from broker.config.admin_access import AdminRole
-from broker.observe.database_stats import CensusAnswer, CensusRequest
-from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.plan import PlanAnswer, PlanRequest
-from broker.observe.why import WhyAnswer, WhyRequest
+from broker.observe.status import Status
 
 SCRIPT_MAX_BYTES = 160 * 1024 * 1024  # a script of a million routes, with room for how JSON writes it
 BODY_MAX_BYTES = 1024 * 1024
@@ -53,8 +35,6 @@ class Operation:
         path: With the names of parameters in braces.
         summary: One sentence for the description.
         call: A method of `Api`, called with the request and its caller; of `Events` when `is_stream`.
-        request: Made of the path and the query for GET, of the body for POST.
-        answer: The type of its result; None for an object that is described elsewhere.
         refusals: The statuses special to it.
         role: The least that may ask.
         is_change: Whether it may change something; a refusal is then written to the audit.
@@ -66,13 +46,30 @@ class Operation:
     path: str
     summary: str
     call: Callable[..., Awaitable[Any]]
-    request: type[msgspec.Struct] = Nothing
-    answer: type[msgspec.Struct] | None = None
     refusals: tuple[HTTPStatus, ...] = ()
     role: AdminRole = AdminRole.VIEWER
     is_change: bool = False
     body_max: int = BODY_MAX_BYTES
     is_stream: bool = False
+
+    @property
+    def request(self) -> type[msgspec.Struct]:
+        """The type of what it is asked with: made of the path and the query for GET, of the body for POST."""
+        return types_of(self.call)[0]
+
+    @property
+    def answer(self) -> type[msgspec.Struct] | None:
+        """The type of its result; None for an object that is described elsewhere."""
+        return types_of(self.call)[1]
+
+
+@cache
+def types_of(call: Callable[..., object]) -> tuple[type[msgspec.Struct], type[msgspec.Struct] | None]:
+    """The types of request and answer, as the method says."""
+    hints = get_type_hints(call)
+    answer = hints.pop("return")
+    is_described = issubclass(answer, msgspec.Struct) and answer is not Status
+    return next(one for one in hints.values() if issubclass(one, msgspec.Struct)), answer if is_described else None
 
 
 OPERATIONS = (
@@ -81,8 +78,6 @@ OPERATIONS = (
         "/v1/sql",
         "Execute a SELECT over the system views, or a script of statements, which takes the role operator or admin",
         Api.sql,
-        request=SqlRequest,
-        answer=SqlAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
         is_change=True,
         body_max=SCRIPT_MAX_BYTES,
@@ -92,8 +87,6 @@ OPERATIONS = (
         "/v1/views/{name}",
         "Read a system view, page by page",
         Api.view,
-        request=ViewRequest,
-        answer=ViewAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation(
@@ -101,8 +94,6 @@ OPERATIONS = (
         "/v1/explain",
         "Where a message would go, and why; nothing is sent",
         Api.explain,
-        request=ExplainRequest,
-        answer=ExplainAnswer,
         refusals=(HTTPStatus.NOT_FOUND,),
     ),
     Operation(
@@ -110,8 +101,6 @@ OPERATIONS = (
         "/v1/plan",
         "The effects that a script would have on routes and on conversations under way; nothing is changed",
         Api.plan,
-        request=PlanRequest,
-        answer=PlanAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE),
         body_max=SCRIPT_MAX_BYTES,
     ),
@@ -120,16 +109,12 @@ OPERATIONS = (
         "/v1/why/{id}",
         "Where a conversation or a message is, why, and what to do, as far as this instance knows",
         Api.why,
-        request=WhyRequest,
-        answer=WhyAnswer,
     ),
     Operation(
         "GET",
         "/v1/census",
         "The contents of the databases, and how old they are",
         Api.census,
-        request=CensusRequest,
-        answer=CensusAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
     ),
     Operation(
@@ -137,7 +122,6 @@ OPERATIONS = (
         "/v1/drain",
         "Have the instance leave in good order, as SIGTERM does",
         Api.drain,
-        answer=DrainAnswer,
         refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
         role=AdminRole.OPERATOR,
         is_change=True,
@@ -147,16 +131,12 @@ OPERATIONS = (
         "/v1/drain",
         "The messages and peers that have not left yet",
         Api.draining,
-        request=DrainQuestion,
-        answer=DrainAnswer,
     ),
     Operation(
         "POST",
         "/v1/retry",
         "Send what is not acknowledged again now, of one dialog or of all, without waiting for the next attempt",
         Api.retry,
-        request=RetryRequest,
-        answer=RetryAnswer,
         refusals=(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE),
         role=AdminRole.OPERATOR,
         is_change=True,
@@ -166,8 +146,6 @@ OPERATIONS = (
         "/v1/reload",
         "Read the configuration again and apply it, or with dry_run only report the changes",
         Api.reload,
-        request=ReloadRequest,
-        answer=ReloadAnswer,
         refusals=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE),
         role=AdminRole.OPERATOR,
         is_change=True,
@@ -178,14 +156,12 @@ OPERATIONS = (
         "/v1/config",
         "Every setting in force, with its value and where that came from",
         Api.config,
-        answer=ConfigAnswer,
     ),
     Operation(
         "GET",
         "/v1/events",
         "The activity of the instance as server-sent events: the last ten minutes, then a snapshot every second",
         Events.serve,
-        request=EventsRequest,
         refusals=(HTTPStatus.SERVICE_UNAVAILABLE,),
         is_stream=True,
     ),
@@ -194,7 +170,6 @@ OPERATIONS = (
         "/v1/check",
         "Whether the instance could start again with its configuration",
         Api.check,
-        answer=CheckAnswer,
     ),
 )
 
