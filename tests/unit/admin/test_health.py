@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from broker.admin.health import WITHHELD, Scrapes, checks_of, observe_app
 from broker.daemon.instance import Instance
+from broker.dialog.endpoint import Endpoint
 from broker.net.peer_table import DialHistory
 from broker.net.tls import Encryption, Identity, Security
 from broker.observe.instance import LoopLag
@@ -76,7 +77,7 @@ async def test_a_held_write_lock_is_a_warning_with_its_holder(
     get: Get, instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = WriteWaits(present=LockWait(0.0, 12.3, LockHolder(7, "python3")))
-    monkeypatch.setattr(instance.endpoints["orders"]._store, "write_waits", lambda: waits)
+    monkeypatch.setattr(Endpoint, "write_waits", waits)
 
     status, _, text = await get("/readyz?verbose")
 
