@@ -160,7 +160,8 @@ _DROPPED = "dropped"
 
 def ways(paths: DataFrame) -> Digest:
     """Return a digest with the contents of `paths`."""
-    whole = paths.transform(_with_unrecorded)
+    known = paths.where("missing_hops = 0").transform(_owners).persist()
+    whole = paths.transform(_with_unrecorded, known)
     lost = whole.transform(losses).persist()
     try:
         return Digest(
@@ -173,13 +174,15 @@ def ways(paths: DataFrame) -> Digest:
         )
     finally:
         lost.unpersist()
+        known.unpersist()
 
 
-def _with_unrecorded(paths: DataFrame) -> DataFrame:
+def _with_unrecorded(paths: DataFrame, known: DataFrame) -> DataFrame:
     """
-    Put an instance into each path in which a hop is missing, named by the address at which the one before reached it.
+    Put an instance into each path in which a hop is missing, by the address at which the one before reached it.
 
-    Where several hops of a path are missing, only the first is known by its address.
+    It is the `known` owner of that address, which was killed before it wrote, or else the address itself. Where several
+    hops of a path are missing, only the first is known by its address.
     """
     places = "filter(sequence(0, size(path) - 2), i -> link_us[i] IS NULL)"
     gap = F.when((F.col("missing_hops") > 0) & (F.size("path") > 1), F.expr(f"get({places}, 0)"))
@@ -188,9 +191,11 @@ def _with_unrecorded(paths: DataFrame) -> DataFrame:
         head, tail = F.slice(column, 1, F.col("gap") + 1), F.slice(column, F.col("gap") + 2, F.size(column))
         return F.when(F.col("gap").isNull(), F.col(column)).otherwise(F.concat(head, F.array(new), tail))
 
-    name = F.concat(F.lit(NO_RECORD), F.coalesce(F.get("next_hops", F.col("gap")), F.lit("?")))
+    name = F.coalesce("owner", F.concat(F.lit(NO_RECORD), F.coalesce("next_hop", F.lit("?"))))
     return (
         paths.withColumn("gap", gap)
+        .withColumn("next_hop", F.get("next_hops", F.col("gap")))
+        .join(F.broadcast(known), on="next_hop", how="left")
         .withColumns(
             {
                 "path": with_gap("path", name),
@@ -199,8 +204,15 @@ def _with_unrecorded(paths: DataFrame) -> DataFrame:
                 "link_us": with_gap("link_us", F.lit(None)),
             }
         )
-        .drop("gap")
+        .select(*paths.columns)
     )
+
+
+def _owners(paths: DataFrame) -> DataFrame:
+    """One row per next hop: `owner` is the instance that got most of what was given to it."""
+    most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
+    steps = paths.transform(_steps).groupBy("next_hop", "to_instance").agg(F.count("*").alias("frames"))
+    return steps.groupBy("next_hop").agg(most["instance"].alias("owner"))
 
 
 def stations(paths: DataFrame) -> DataFrame:
@@ -262,19 +274,13 @@ def losses(paths: DataFrame) -> DataFrame:
     )
     most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
     by_sender = given.groupBy("from_instance", "next_hop").agg(most["instance"].alias("of_sender"))
-    by_all = (
-        given.groupBy("next_hop", "to_instance")
-        .agg(F.sum("frames").alias("frames"))
-        .groupBy("next_hop")
-        .agg(most["instance"].alias("of_all"))
-    )
     return (
         paths.where(F.col("end") == _LOST)
         .groupBy(F.col("end_instance").alias("from_instance"), F.col("lost_to").alias("next_hop"))
         .agg(F.count("*").alias("lost"))
         .join(by_sender, on=["from_instance", "next_hop"], how="left")
-        .join(by_all, on="next_hop", how="left")
-        .select("from_instance", "next_hop", "lost", F.coalesce("of_sender", "of_all").alias("to_instance"))
+        .join(paths.transform(_owners), on="next_hop", how="left")
+        .select("from_instance", "next_hop", "lost", F.coalesce("of_sender", "owner").alias("to_instance"))
     )
 
 

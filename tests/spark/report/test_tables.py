@@ -108,7 +108,7 @@ def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSe
     way = {"path": ["shop", "edge", "bill"], "link_us": [7, None], "residence_us": [1, 2, 3], "bytes": 1}
     hops = {"next_hops": ["tcp://edge:1", "tcp://gone:1", None]}
 
-    found = tables(spark, {**way, **hops, "missing_hops": 1}, {**way, **hops, "missing_hops": 0})
+    found = tables(spark, {**way, **hops, "missing_hops": 1}, {**way, "next_hops": ["tcp://edge:1", "b", None]})
 
     gone = "no record: tcp://gone:1"
     assert {("shop", "edge"): 2, ("edge", gone): 1, (gone, "bill"): 1, ("edge", "bill"): 1} == {
@@ -119,6 +119,20 @@ def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSe
     }
     assert [Spread(3, 3, 3)] == [one.residence for one in found.stations.rows if one.instance == "bill"]
     assert 1 == found.extent.missing_hops
+
+
+def test_an_instance_that_was_killed_before_it_wrote_is_known_by_the_address_at_which_others_arrived(
+    spark: SparkSession,
+) -> None:
+    arrived = {"path": ["shop", "gate"], "next_hops": ["tcp://gate:1", None], "link_us": [7], "bytes": 1}
+    passed = {"path": ["shop", "bill"], "next_hops": ["tcp://gate:1", None], "link_us": [None], "bytes": 1}
+
+    found = tables(spark, {**arrived, "missing_hops": 0}, *[{**passed, "missing_hops": 1}] * 2)
+
+    assert {("shop", "gate"): 3, ("gate", "bill"): 2} == {
+        (one.from_instance, one.to_instance): one.frames for one in found.links.rows
+    }
+    assert {"shop": 3, "gate": 3, "bill": 2} == {one.instance: one.frames for one in found.stations.rows}
 
 
 def test_an_instance_has_its_average_position_in_both_directions(spark: SparkSession) -> None:
