@@ -145,9 +145,10 @@ def import_file(
     Writes certificates next to those of endpoint.peers and databases.NAME.peers, and runs statements: routes to the
     partner's services, bindings, and permissions for what the partner sends. With --via the gateway is trusted and
     routed to, and the partner's database is sealed to. At a gateway, the partner may connect, and send to the services
-    that it names. A second import changes nothing; without the same --via it leads the routes past the gateway. Exit
-    codes: 0 done or nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal, 4 daemon
-    unreachable.
+    that it names.
+
+    A second import changes nothing; without the same --via it leads the routes past the gateway. Exit codes: 0 done or
+    nothing to change, 1 refused or not confirmed, 2 neither --yes nor a terminal, 4 daemon unreachable.
 
     Examples:
         broker partner import billing.partner -c orders.toml --dry-run
