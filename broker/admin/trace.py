@@ -441,7 +441,7 @@ class _Chain:
         for side in answer.sides:
             is_of_it = side.database == finding.database and finding.cause == cause_of_failure(side)
             if is_of_it and (far := self._targets.get((answer.instance, side.is_initiator))):
-                spot = Spot(answer.instance, side.database, 0.0)
+                spot = Spot(answer.instance, side.database)
                 return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, *far))
         return finding
 
@@ -599,7 +599,7 @@ def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[Wh
         decision = way.explanation
         for one in answer.queues_off:
             if (one.database, one.service_name) == (decision.database, decision.to_service):
-                spot = Spot(answer.instance, one.database, 0.0)
+                spot = Spot(answer.instance, one.database)
                 yield queue_off_finding(spot, one.queue_name, f"messages for {one.service_name} are not stored")
 
 

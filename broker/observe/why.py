@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import shlex
 import sqlite3
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -218,25 +220,66 @@ RECEIVED = "received"
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
 
+class CauseText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sentences about a cause, with gaps."""
+
+    severity: str
+    symptom: str
+    why: str
+    next: str
+    remedy: str = ""
+
+
+@cache
+def cause_texts() -> Mapping[str, CauseText]:
+    """The texts of `causes.toml`, by cause."""
+    path = Path(__file__).with_name("causes.toml")
+    return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), dict[str, CauseText])
+
+
 @dataclass(frozen=True, slots=True)
 class Spot:
     """
-    Place and time of a finding.
+    Place of a finding.
 
     Attributes:
-        now: UTC seconds since 1970.
+        database: None for what passes through.
         config_option: Names the configuration of the instance in commands, after a blank; empty where it has none.
     """
 
     instance: str
-    database: str
-    now: float
+    database: str | None
     config_option: str = ""
 
-    def found(self, cause: str, severity: Severity, symptom: str, *chain: str) -> WhyFinding:
-        """Make a finding of this spot; `chain` is why, what next, and what to do if there is anything."""
-        why, then, remedy = (*chain, "")[:3]
-        return WhyFinding(self.instance, self.database, cause, severity, symptom, why, then, remedy)
+    def found(
+        self,
+        text: str,
+        about: SideShown | HeldShown | None = None,
+        count: int = 0,
+        *,
+        cause: str = "",
+        severity: Severity | None = None,
+        **given: object,
+    ) -> WhyFinding:
+        """
+        Make a finding with one of the `cause_texts`.
+
+        Args:
+            text: The name of the text.
+            about: Fills gaps with its fields.
+            count: Of messages.
+            cause: Where it is not the name of the text.
+            severity: Where it is not that of the text.
+            given: Fills other gaps.
+        """
+        counted = {"count": messages(count), "wait": "waits" if count == 1 else "wait"}
+        place = {"instance": self.instance, "database": self.database, "config_option": self.config_option}
+        values = ({} if about is None else structs.asdict(about)) | place | counted | given
+        shown = {name: when(one) if isinstance(one, datetime) else one for name, one in values.items()}
+        words = cause_texts()[text]
+        sentences = (one.format_map(shown) for one in (words.symptom, words.why, words.next, words.remedy))
+        severity = Severity[words.severity] if severity is None else severity
+        return WhyFinding(self.instance, self.database, cause or text, severity, *sentences)
 
 
 def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Iterator[WhyFinding]:
@@ -247,86 +290,65 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
     if side.held:
         yield _sending(side, way, spot)
     elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
-        yield _no_way_back(side, way, spot)
+        _, why, remedy = dead_end(way, None, end=how_to_end(side, spot.instance))
+        yield spot.found("no way back", side, why=why, remedy=remedy)
     elif side.send_sequence:
-        yield spot.found(
-            "acknowledged",
-            Severity.FINE,
-            f"everything that {side.service_name} sent is acknowledged: {messages(side.send_sequence)}",
-            f"a database of {side.far_service} has stored it, and puts it into the queue there",
-            f"the application of {side.far_service} receives it, or has done so",
-        )
+        yield spot.found("acknowledged", side, side.send_sequence)
     elif side.is_initiator:
-        yield spot.found(
-            "nothing sent",
-            Severity.FINE,
-            f"{side.service_name} has begun the dialog and sent nothing",
-            "the far side learns of a dialog with its first message",
-            f"nothing happens before a SEND is committed; the dialog expires at {when(side.lifetime)}",
-        )
+        yield spot.found("nothing sent", side, lifetime=when(side.lifetime))
     inbound = list(inbound_findings(side, spot))
     yield from inbound
     if side.receive_sequence and not (inbound or side.held or side.send_sequence or side.is_initiator):
-        yield spot.found(
-            RECEIVED,
-            Severity.FINE,
-            f"{side.service_name} has received everything that has arrived: {messages(side.receive_sequence)}",
-            f"{side.service_name} has sent nothing in this dialog",
-            f"the dialog goes on until one side ends it, or until {when(side.lifetime)}",
-        )
+        yield spot.found(RECEIVED, side, side.receive_sequence, lifetime=when(side.lifetime))
 
 
 # --- sending --------------------------------------------------------------------------------------------------------
 
 
 def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFinding:
-    symptom = (
-        f"{messages(side.held)} from {side.service_name} to {side.far_service} {_wait(side.held)} in {spot.database},"
-        f" since {when(side.held_since)}: not acknowledged from number {side.held_from} on{_ending(side)}"
+    cause, why, remedy, again = _obstacle(side, way, spot)
+    return spot.found(
+        "not acknowledged",
+        side,
+        side.held,
+        cause=cause,
+        severity=Severity.TROUBLE if cause else Severity.WAITING,
+        why=why,
+        remedy=remedy,
+        again=f"{again}; " if again else "",
+        ending=_ending(side),
+        lifetime=when(side.lifetime),
     )
-    give_up = f"it is kept until it is acknowledged, or the lifetime of the dialog ends at {when(side.lifetime)}"
+
+
+def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[str, str, str, str]:
+    """Return cause, why, remedy, and what is done again for messages that wait; no cause if nothing is wrong."""
     status, name = side.transmission_status, doubtful_name(side, spot.instance)
     if way is not None and _is_dead_end(way):
         cause, why, remedy = dead_end(way, name, end=how_to_end(side, spot.instance))
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
             remedy = _remedy_of_unsealable(side, name, spot)
-        again = f"matched again when routes or services change; {give_up}"
-        return spot.found(cause, Severity.TROUBLE, symptom, f"{why}; {status}", again, remedy)
+        return cause, f"{why}; {status}", remedy, "matched again when routes or services change"
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
     if way is not None and (problem := next_hop_problem(way.explanation)):
         address, what = problem
-        why = f"the next hop {address} is not reached: {status if what in status else f'{what}; {status}'}"
-        again = f"it is tried again and again; {give_up}"
-        remedy = remedy_of_unreached(address, what, route)
-        return spot.found("next hop not reached", Severity.TROUBLE, symptom, f"{by}{why}", again, remedy)
+        why = f"{by}the next hop {address} is not reached: {status if what in status else f'{what}; {status}'}"
+        return "next hop not reached", why, remedy_of_unreached(address, what, route), "it is tried again and again"
     if (refused := _refused(status)) is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
         if DROPPED_HERE in status:
             hop, route = spot.instance, None
-        is_elsewhere = refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE
-        remedy = remedy_of(
-            refused,
-            instance=hop,
-            service=side.far_service,
-            reason=status,
-            name=name,
-            route=route if is_elsewhere else None,
-        )
+        route = route if refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE else None
+        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, name=name, route=route)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
-        return spot.found(refused, Severity.TROUBLE, symptom, f"{by}{hop} {what}: {status}", give_up, remedy)
+        return refused, f"{by}{hop} {what}: {status}", remedy, ""
     if NOT_STORED in status:
         there = f"the instance of {side.far_service}"
         remedy = remedy_of(Disposition.QUEUE_DISABLED, instance=there, service=side.far_service)
-        return spot.found(Disposition.QUEUE_DISABLED, Severity.TROUBLE, symptom, status, give_up, remedy)
-    return spot.found(
-        "not acknowledged",
-        Severity.WAITING,
-        symptom,
-        status,
-        f"sent again until the far side acknowledges; {give_up}",
-        "nothing, unless it lasts: then ask the instances along the path",
-    )
+        return Disposition.QUEUE_DISABLED, status, remedy, ""
+    remedy = "nothing, unless it lasts: then ask the instances along the path"
+    return "", status, remedy, "sent again until the far side acknowledges"
 
 
 def doubtful_name(side: SideShown, instance: str) -> DoubtfulName | None:
@@ -352,7 +374,7 @@ def _remedy_of_unsealable(side: SideShown, name: DoubtfulName | None, spot: Spot
     """The remedy for a dialog that is to be sealed, where a route alone would end it with -9727."""
     service, text = render_name(side.far_service), render_text(side.far_service)
     binding = f"CREATE REMOTE SERVICE BINDING {service} TO SERVICE {text} WITH USER = [PRINCIPAL];"
-    both = to_run(f"{create_route(side.far_service)} {binding}", database=spot.database, instance=spot.instance)
+    both = to_run(f"{create_route(side.far_service)} {binding}", database=side.database, instance=spot.instance)
     question = "" if name is None else f"{name}. Otherwise, "
     return (
         f"{question}import the partner file of the organization that has the service (broker partner import FILE):"
@@ -463,18 +485,6 @@ def _ending(side: SideShown) -> str:
     return f"; the last of them ends the dialog with error {side.sent_error_code}{told}"
 
 
-def _no_way_back(side: SideShown, way: ExplainAnswer, spot: Spot) -> WhyFinding:
-    _, why, remedy = dead_end(way, None, end=how_to_end(side, spot.instance))
-    return spot.found(
-        "no way back",
-        Severity.TROUBLE,
-        f"{side.service_name} has received, and its acknowledgements have no route to {side.far_service}",
-        why,
-        "the sender does not learn that its messages arrived, and sends them again until the dialog's lifetime ends",
-        remedy,
-    )
-
-
 def _is_dead_end(way: ExplainAnswer) -> bool:
     return way.explanation.outcome in _DEAD_END
 
@@ -499,55 +509,30 @@ def _refused(status: str) -> str | None:
 def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
     """Yield findings about messages that wait for the application of this side."""
     if side.poison is not None:
-        yield _poisoned(side, spot)
+        yield _poisoned(side, side.poison, spot)
     elif side.ready:
         yield _unread(side, spot)
     if side.unconfirmed:
-        yield spot.found(
-            "not confirmed",
-            Severity.WAITING,
-            f"{messages(side.unconfirmed)} for {side.service_name} {_wait(side.unconfirmed)} in {spot.database}",
-            f"{side.service_name} is an exclusive target, and {side.far_service} has not named this database yet:"
-            " another instance of the service may have the dialog",
-            "the initiator is asked again and again; its next message or its END confirms it too",
-            "nothing, unless it lasts: then see whether the initiator can be reached from here",
-        )
+        yield spot.found("not confirmed", side, side.unconfirmed)
     if side.early_fragments:
-        yield spot.found(
-            "out of order",
-            Severity.WAITING,
-            f"{side.early_fragments} fragments for {side.service_name} arrived out of order",
-            f"message {side.receive_sequence} has not arrived whole yet, so nothing after it can be delivered",
-            "the sender learns what is missing and sends it again",
-            "nothing, unless it lasts: then ask at the sender",
-        )
+        yield spot.found("out of order", side)
     if side.state == _ENDED and not side.held and not side.quarantined:  # else that is why it is not read
-        yield spot.found(
-            "far side ended",
-            Severity.TROUBLE if not side.ready else Severity.WAITING,
-            f"{side.far_service} has ended the dialog, {side.service_name} has not",
-            "nothing more can be sent; this side stays until its application ends it too",
-            f"it is closed half an hour after its lifetime ends at {when(side.lifetime)}, if nothing is unread",
-            f"the application of {side.service_name} should RECEIVE the EndDialog message and END CONVERSATION",
-        )
+        severity = Severity.WAITING if side.ready else Severity.TROUBLE
+        yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime))
 
 
 def _failed(side: SideShown, spot: Spot) -> WhyFinding:
-    number = "" if side.error_code is None else f" with {side.error_code}"
     told = f": {side.error_text}" if side.error_text else ""
     is_read = side.error_code is None and not side.error_text
     received = "its Error message has been received, and is not kept"
-    why = received if is_read else f"the Error message in its queue says so{told}"
     return spot.found(
-        cause_of_failure(side),
-        Severity.TROUBLE,
-        f"the dialog of {side.service_name} with {side.far_service} has failed{number}",
-        why,
-        (
-            "nothing more of it is sent; what was not acknowledged is counted as failed in the ledger; this side is"
-            f" closed half an hour after its lifetime ends at {when(side.lifetime)}, and stays while anything is unread"
-        ),
-        remedy_of_failed(side, spot),
+        "error",
+        side,
+        cause=cause_of_failure(side),
+        number="" if side.error_code is None else f" with {side.error_code}",
+        why=received if is_read else f"the Error message in its queue says so{told}",
+        remedy=remedy_of_failed(side, spot),
+        lifetime=when(side.lifetime),
     )
 
 
@@ -558,38 +543,23 @@ def cause_of_failure(side: SideShown) -> str:
 
 def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: str = "DATABASE") -> str:
     """The remedy for a dialog that has failed; `target` and `database` are the far ones, where they are known."""
-    here = to_run("", database=spot.database, instance=spot.instance).rstrip()
+    here = to_run("", database=side.database, instance=spot.instance).rstrip()
     code, service, text = side.error_code, side.far_service, side.error_text
     return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database)
 
 
-def _poisoned(side: SideShown, spot: Spot) -> WhyFinding:
-    poison = side.poison
-    assert poison is not None
-    count = "once" if poison.failures == 1 else f"{poison.failures} times in a row"
-    times = f"{count}, last at {when(poison.last_failure_time)}"
-    why = f"message {poison.message_sequence_number} made its reader fail {times}: {poison.error}"
-    if poison.quarantine_time is None:
-        return spot.found(
-            "tried again",
-            Severity.WAITING,
-            f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}",
-            why,
-            "it rests and is tried again; after the last attempt the dialog goes into quarantine",
-            f"correct the program that receives from {side.queue_name}, by this error, and start it again",
-        )
-    handle = side.conversation_handle
+def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:
+    is_over = poison.quarantine_time is not None
     return spot.found(
-        "in quarantine",
-        Severity.TROUBLE,
-        f"the dialog is in quarantine since {when(poison.quarantine_time)}, with {messages(side.quarantined)}",
-        why,
-        "its messages are not received; other dialogs go on",
-        (
-            f"correct the program that receives from {side.queue_name}, by this error, then broker quarantine resume"
-            f"{spot.config_option} -d {shlex.quote(spot.database)} {handle}; with skip in place of resume the message"
-            " is dropped"
-        ),
+        "in quarantine" if is_over else "tried again",
+        side,
+        side.quarantined if is_over else side.ready,
+        number=poison.message_sequence_number,
+        times="once" if poison.failures == 1 else f"{poison.failures} times in a row",
+        last=poison.last_failure_time,
+        error=poison.error,
+        since=poison.quarantine_time,
+        quoted=shlex.quote(side.database),
     )
 
 
@@ -599,51 +569,22 @@ def _unread(side: SideShown, spot: Spot) -> WhyFinding:
     if not side.is_receive_enabled:
         return queue_off_finding(spot, str(side.queue_name), symptom)
     if side.is_taken:
-        return spot.found(
-            "being read",
-            Severity.WAITING,
-            symptom,
-            "a reader has the conversation group, or the group rests after a failure",
-            "the reader commits, or fails and its messages are tried again",
-            "nothing, unless it lasts: then see what the reader does",
-        )
-    readers = side.readers
-    why = "no reader runs on this queue" if not readers else f"{readers} reader processes have not come to it yet"
-    return spot.found(
-        "waiting for RECEIVE",
-        Severity.TROUBLE if not readers else Severity.WAITING,
-        symptom,
-        f"it has arrived, and no application has received it: {why}",
-        "it stays in the queue until an application receives it, whatever its lifetime",
-        f"start the application that receives from {side.queue_name}: broker run MODULE:APP, or broker.receive",
-    )
+        return spot.found("being read", side, symptom=symptom)
+    if not side.readers:
+        return spot.found("waiting for RECEIVE", side, symptom=symptom, readers="no reader runs on this queue")
+    readers = f"{side.readers} reader processes have not come to it yet"
+    return spot.found("waiting for RECEIVE", side, severity=Severity.WAITING, symptom=symptom, readers=readers)
 
 
 def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
     """The finding about messages for a queue that is off."""
-    return spot.found(
-        "queue off",
-        Severity.TROUBLE,
-        symptom,
-        f"the queue {queue} is OFF: its messages are kept, RECEIVE is refused, and nothing more is stored",
-        "nothing until the queue is turned on",
-        (
-            "if it is off because its reader failed five times (message failed in the log of the reader), correct that"
-            f" program first. Then, {queue_on(spot.database, queue, instance=spot.instance)}"
-        ),
-    )
+    turn_on = queue_on(spot.database or "", queue, instance=spot.instance)
+    return spot.found("queue off", symptom=symptom, queue=queue, turn_on=turn_on)
 
 
 def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
     who = "another process" if wait.holder is None else str(wait.holder)
-    return spot.found(
-        "write lock held",
-        Severity.TROUBLE,
-        f"the database {spot.database} stores and acknowledges nothing",
-        f"{who} has kept a write transaction open for {wait.seconds:,.0f} s",
-        "what has arrived is stored as soon as that transaction ends, and is sent again until then",
-        "end that transaction; keep transactions short, and wait for nothing inside them",
-    )
+    return spot.found("write lock held", who=who, seconds=wait.seconds)
 
 
 # --- words ------------------------------------------------------------------------------------------------------
@@ -778,7 +719,7 @@ def answer_why(
     ways: list[ExplainAnswer] = []
     findings: list[WhyFinding] = []
     for database, (instance, found) in facts.found.items():
-        spot = Spot(place.name, database, now, place.config_option)
+        spot = Spot(place.name, database, place.config_option)
         for one in found.sides:
             side = side_shown(database, one)
             side = side if shows_texts else _without_texts(side)
@@ -790,7 +731,7 @@ def answer_why(
         findings += [_over(spot, one) for one in found.closed]
     for database, wait in (lock_waits or {}).items():
         if database in facts.found or not facts.found:
-            findings.append(_locked(Spot(place.name, database, now), wait))
+            findings.append(_locked(Spot(place.name, database), wait))
     held = list(_held_shown(facts.held))
     findings += [_held_finding(place.name, one) for one in held]
     if not sides:
@@ -918,15 +859,9 @@ def _closed_shown(database: str, one: Closed) -> ClosedShown:
 
 
 def _over(spot: Spot, one: Closed) -> WhyFinding:
-    side = "initiator's" if one.is_initiator else "target's"
+    which = "initiator's" if one.is_initiator else "target's"
     closed, forgotten = when(_instant(one.close_time)), when(_instant(one.expire_time))
-    return spot.found(
-        "over",
-        Severity.FINE,
-        f"the {side} side is closed since {closed}, after {messages(one.receive_sequence)} came",
-        "its application has ended the dialog, with an error or without, or its lifetime was over: that is not kept",
-        f"a frame that still arrives is acknowledged and discarded; even this is forgotten at {forgotten}",
-    )
+    return spot.found("over", None, one.receive_sequence, which=which, closed=closed, forgotten=forgotten)
 
 
 def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
@@ -951,17 +886,8 @@ def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
 
 
 def _held_finding(instance: str, held: HeldShown) -> WhyFinding:
-    frames, verb = ("1 frame", "waits") if held.frames == 1 else (f"{held.frames:,} frames", "wait")
-    return WhyFinding(
-        instance=instance,
-        database=None,
-        cause="held",
-        severity=Severity.TROUBLE,
-        symptom=f"{frames} to {held.to_service_name} {verb} at {instance}, up to {held.longest_ms / 1000:.1f} s so far",
-        why=held.why_held,
-        next="they leave when the next hop takes them; when their time is over the sender sends them again",
-        remedy=f"make {held.adjacent_broker_address} reachable: start the instance there, or correct the route",
-    )
+    frames = "1 frame" if held.frames == 1 else f"{held.frames:,} frames"
+    return Spot(instance, None).found("held", held, held.frames, frames=frames, seconds=held.longest_ms / 1000)
 
 
 def _instant(at: float | None) -> datetime | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from broker.observe.why import (
     WhyAnswer,
     WhyFinding,
     answer_why,
+    cause_texts,
     look,
     side_findings,
 )
@@ -271,7 +273,7 @@ def test_files_alone_know_of_no_frames(shop: Shop) -> None:
 # --- one side: its cause, how much it weighs, and the words that name cause and remedy ---
 
 
-SPOT = Spot("orders-1", "orders", 0.0, " -c shop.toml")
+SPOT = Spot("orders-1", "orders", " -c shop.toml")
 GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 ROUND = way(place("one", 1, "two", own="two"))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
@@ -417,6 +419,12 @@ def test_what_has_come_for_one_side(
     assert (cause, severity) == (last.cause, last.severity)
     assert why in last.why
     assert remedy in last.remedy
+
+
+def test_every_cause_is_on_its_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "find-a-message.md").read_text()
+
+    assert cause_texts().keys() <= set(re.findall(r"^\| `([^`]+)`", page, re.MULTILINE))
 
 
 def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
