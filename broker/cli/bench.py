@@ -11,31 +11,14 @@ import click
 from broker.bench import dialogs as dialogs_bench
 from broker.bench import forwarding as forwarding_bench
 from broker.cli.access import read_settings
-from broker.cli.options import Group, output_option
+from broker.cli.options import Group, Parsed, network_address, output_option
 from broker.cli.output import show_json, show_rows
 from broker.net.certificates import security_of
 from broker.net.tls import NO_SECURITY
-from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.address import NetworkAddress
 
 PAYLOAD_MAX = 1_000_000  # bytes: with its header no larger than the usual max_frame
-
-
-class _Address(click.ParamType["NetworkAddress"]):
-    name = "tcp://host:port"
-
-    def convert(
-        self, value: str | NetworkAddress, param: click.Parameter | None, ctx: click.Context | None
-    ) -> NetworkAddress:
-        """Return the address of an instance."""
-        if isinstance(value, NetworkAddress):
-            return value
-        try:
-            address = parse_address(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not isinstance(address, NetworkAddress):
-            self.fail(f"{value!r} is not the address of an instance: write tcp://host:port", param, ctx)
-        return address
+_ADDRESS = Parsed("tcp://host:port", network_address)
 
 
 @click.group(cls=Group)
@@ -58,10 +41,10 @@ size_option = click.option(
 
 
 @bench.command()
-@click.option("--address", type=_Address(), required=True, help="Where the gateway listens.")
+@click.option("--address", type=_ADDRESS, required=True, help="Where the gateway listens.")
 @click.option(
     "--listen",
-    type=_Address(),
+    type=_ADDRESS,
     default="tcp://127.0.0.1:5022",
     show_default=True,
     help="Where this command listens, as the gateway reaches it.",

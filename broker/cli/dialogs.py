@@ -30,8 +30,8 @@ from broker.cli.access import admin_client, read_settings
 from broker.cli.database import open_database
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import (
+    DURATION,
     Command,
-    Duration,
     Group,
     config_option,
     confirm,
@@ -285,7 +285,7 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
     help="State of this side; any that can end if left out.",
 )
 @click.option("--service", metavar="NAME", help="Service of this side; any if left out.")
-@click.option("--older-than", type=Duration(), required=True, help="Minimum age.")
+@click.option("--older-than", type=DURATION, required=True, help="Minimum age.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
 @click.option("--description", default="", help="Text of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")

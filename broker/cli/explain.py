@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
 
@@ -23,7 +24,7 @@ from broker.cli.access import (
 )
 from broker.cli.exit_codes import ExitCode
 from broker.cli.names import live_names
-from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
+from broker.cli.options import Command, Parsed, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.client.arguments import CURRENT_DATABASE
 from broker.config.settings import Settings
@@ -31,13 +32,9 @@ from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, config
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
 
-class BrokerInstance(click.types.UUIDParameterType):
+def _broker_instance(text: str) -> UUID | str:
     """A GUID, or CURRENT_DATABASE."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value, or an error of usage."""
-        is_here = isinstance(value, str) and value.upper() == CURRENT_DATABASE
-        return CURRENT_DATABASE if is_here else super().convert(value, param, ctx)
+    return CURRENT_DATABASE if text.upper() == CURRENT_DATABASE else click.UUID(text)
 
 
 @click.command(cls=Command)
@@ -49,7 +46,7 @@ class BrokerInstance(click.types.UUIDParameterType):
 )
 @click.option(
     "--broker-instance",
-    type=BrokerInstance(),
+    type=Parsed("uuid", _broker_instance),
     metavar="GUID",
     help="The only database that may receive it; 'CURRENT DATABASE' is the one where it begins.",
 )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import timedelta
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import dedent, indent
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from broker.admin.client import AdminClient
 from broker.cli.access import read_settings
+from broker.config.units import parse_duration
 from broker.routing.address import NetworkAddress, parse_address
 
 FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 DURATION_MAX = timedelta(days=36500)
-_DURATION_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_T = TypeVar("_T")
 
 Where = Mapping[NetworkAddress, Path | str]
 
@@ -47,22 +47,55 @@ def copy_command(command: click.Command, name: str) -> click.Command:
     return old
 
 
+class Parsed(click.ParamType[_T]):
+    """
+    A kind of values that a function reads from texts.
+
+    Args:
+        name: The word that help shows for a value.
+        read: Raises ValueError with a sentence for a text that is wrong.
+    """
+
+    def __init__(self, name: str, read: Callable[[str], _T]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; one that is not a text was read before."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def network_address(text: str) -> NetworkAddress:
+    """
+    The address of an instance.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    address = parse_address(text)
+    if not isinstance(address, NetworkAddress):
+        raise ValueError(f"{text!r} is not the address of an instance: write tcp://host:port")  # noqa: TRY004 - a text
+    return address
+
+
 def _read_where(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Where:
     """Read ADDRESS=WHERE: addresses, and the URL or socket file of an admin API for each."""
     found: dict[NetworkAddress, Path | str] = {}
     for text in values:
-        address_text, _, where = text.partition("=")
+        address, _, where = text.partition("=")
         if not where:
             raise click.BadParameter(f"{text!r} is not like tcp://gateway-b:4022=http://127.0.0.1:9422")
         try:
-            address = parse_address(address_text)
             found_at = where if where.startswith(("http:", "https:")) else Path(where)
             AdminClient(found_at)
+            found[network_address(address)] = found_at
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
-        if not isinstance(address, NetworkAddress):
-            raise click.BadParameter(f"{text!r} names no instance: {address} is not a network address")
-        found[address] = found_at
     return found
 
 
@@ -103,46 +136,33 @@ set_option = click.option(
 )
 
 
-class _WhereType(click.ParamType["Path | str"]):
-    """The file of an admin socket, or the URL of an admin port."""
-
-    name = "file or URL"
-
-    def convert(
-        self, value: Path | str, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Path | str:
-        """A URL as it is, a path as a path."""
-        if isinstance(value, Path) or value.startswith(("http://", "https://")):
-            return value
-        if "://" in value:
-            problem = f"{value!r} is neither a file nor a URL like http://127.0.0.1:9422 or https://gateway:9422"
-            self.fail(problem, parameter, context)
-        return Path(value)
+def _where(text: str) -> Path | str:
+    """The file of an admin socket, or the URL of an admin port as it is."""
+    if text.startswith(("http://", "https://")):
+        return text
+    if "://" in text:
+        raise ValueError(f"{text!r} is neither a file nor a URL like http://127.0.0.1:9422 or https://gateway:9422")
+    return Path(text)
 
 
-class Duration(click.ParamType[timedelta]):
+def _duration(text: str) -> timedelta:
     """Seconds, or a number with a unit: 90, 30s, 15m, 1h, 1d."""
+    try:
+        seconds = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+    except ValueError:
+        raise ValueError(f"invalid duration {text!r}: write 90, 30s, 15m, 1h or 1d") from None
+    if seconds > DURATION_MAX.total_seconds():
+        raise ValueError(f"{text!r} is too long; {DURATION_MAX.days}d is the longest")
+    return timedelta(seconds=seconds)
 
-    name = "duration"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """As timedelta."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", str(value))
-        if found is None:
-            self.fail(f"invalid duration {value!r}: write 90, 30s, 15m, 1h or 1d", param, ctx)
-        seconds = float(found[1]) * _DURATION_SECONDS[found[2]]
-        if seconds > DURATION_MAX.total_seconds():
-            self.fail(f"{value!r} is too long; {DURATION_MAX.days}d is the longest", param, ctx)
-        return timedelta(seconds=seconds)
-
+DURATION = Parsed("duration", _duration)
 
 socket_option = click.option(
     "--socket",
     "--url",
     "socket",
-    type=_WhereType(),
+    type=Parsed("file or URL", _where),
     help="Admin socket of the instance, or URL of its admin port.  [default: BROKER_ADMIN_URL, then admin.socket]",
 )
 output_option = click.option(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Duration, Group, output_option
+from broker.cli.options import DURATION, Group, Parsed, output_option
 from broker.cli.output import show_json, show_rows
 from broker.config.units import parse_size
 from broker.errors import NoJournalError, PipelineError
@@ -25,36 +26,26 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 EARLIEST, LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
-class Size(click.ParamType[int]):
+def _size(text: str) -> int:
     """Bytes, or a number with a unit: 1048576, 64MiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """As bytes."""
-        try:
-            size = parse_size(str(value).replace(" ", ""))
-        except ValueError:
-            size = 0
-        return size or self.fail(f"{value!r} is not a size; write bytes, or 64MiB", param, ctx)
+    with suppress(ValueError):
+        if size := parse_size(text.replace(" ", "")):
+            return size
+    raise ValueError(f"{text!r} is not a size; write bytes, or 64MiB")
 
 
-class Instant(click.ParamType[datetime]):
+def _instant(text: str) -> datetime:
     """2026-03-01, or 2026-03-01T12:30, UTC unless it has a zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time; write 2026-03-01 or 2026-03-01T12:30") from None
+    if not EARLIEST < found.replace(tzinfo=UTC) < LATEST:  # with a margin for zones and windows
+        raise ValueError(f"{text!r} is too far away; write a time from {EARLIEST.year} to {LATEST.year}")
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
-    name = "instant"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """As an instant with a zone."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            found = datetime.fromisoformat(str(value))
-        except ValueError:
-            self.fail(f"{value!r} is not a time; write 2026-03-01 or 2026-03-01T12:30", param, ctx)
-        if not EARLIEST < found.replace(tzinfo=UTC) < LATEST:  # with a margin for zones and windows
-            self.fail(f"{value!r} is too far away; write a time from {EARLIEST.year} to {LATEST.year}", param, ctx)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+INSTANT, SIZE = Parsed("instant", _instant), Parsed("size", _size)
 
 
 def _note_old_name(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> None:
@@ -91,8 +82,8 @@ _COMMON_OPTIONS = (
     click.option("--master", default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."),
     click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
     click.option("--driver-memory", metavar="SIZE", help="Heap, like 4g; by default half of the memory, 1 to 8 GiB."),
-    click.option("--from", "first", type=Instant(), help="Only visits from then on."),
-    click.option("--to", "end", type=Instant(), help="Only visits before then."),
+    click.option("--from", "first", type=INSTANT, help="Only visits from then on."),
+    click.option("--to", "end", type=INSTANT, help="Only visits before then."),
     output_option,
     click.option("--explain", "is_explain", is_flag=True, help="Print the Spark plan, and run nothing."),
 )
@@ -109,11 +100,11 @@ JOBS = ("paths", "dialogs", "routes", "capacity", "reconcile")
 
 _grace_option = click.option(
     "--grace",
-    type=Duration(),
+    type=DURATION,
     help="Count nothing as lost within this time before the end of the journals; 1m for paths, 150s for reconcile.",
 )
-_window_option = click.option("--window", type=Duration(), default="5m", show_default=True, help="Length of a window.")
-_pool_option = click.option("--pool", type=Size(), help="Size of the pool (message_forward_size), for its headroom.")
+_window_option = click.option("--window", type=DURATION, default="5m", show_default=True, help="Length of a window.")
+_pool_option = click.option("--pool", type=SIZE, help="Size of the pool (message_forward_size), for its headroom.")
 
 
 @click.group(cls=Group)
@@ -211,7 +202,7 @@ def reconcile(**options: Any) -> None:
 
 @pipeline.command()
 @_common
-@click.option("--window", type=Duration(), help="Length of a window; chosen by the length of the history if not given.")
+@click.option("--window", type=DURATION, help="Length of a window; chosen by the length of the history if not given.")
 @_pool_option
 def report(**options: Any) -> None:
     """

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import Group, config_option, copy_command, rows_option
+from broker.cli.options import Group, Parsed, config_option, copy_command, rows_option
 from broker.cli.output import show_rows
 from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
@@ -19,19 +18,12 @@ ROLES = ("viewer", "operator", "admin")
 LIFETIME = "90d"
 
 
-class _Lifetime(click.ParamType["timedelta | None"]):
-    """A duration as in the configuration, or `never`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> timedelta | None:
-        """Seconds as a timedelta; None for never."""
-        if value is None or isinstance(value, timedelta) or value == "never":
-            return None if value == "never" else value
-        try:
-            return timedelta(seconds=parse_duration(value))
-        except (ValueError, OverflowError):
-            self.fail(f"invalid duration {value!r}: write one like 90d or 12h, or never", parameter, context)
+def _lifetime(text: str) -> timedelta | None:
+    """A duration as in the configuration; None for `never`."""
+    try:
+        return None if text == "never" else timedelta(seconds=parse_duration(text))
+    except (ValueError, OverflowError):
+        raise ValueError(f"invalid duration {text!r}: write one like 90d or 12h, or never") from None
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, name: str) -> str:
@@ -58,7 +50,11 @@ def token() -> None:
 @config_option
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
 @click.option(
-    "--expires", type=_Lifetime(), default=LIFETIME, show_default=True, help="Lifetime of the token, or never."
+    "--expires",
+    type=Parsed("duration", _lifetime),
+    default=LIFETIME,
+    show_default=True,
+    help="Lifetime of the token, or never.",
 )
 @click.argument("name", callback=_check_name)
 def create(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:

@@ -46,7 +46,7 @@ def test_each_address_has_a_url_or_a_socket(values: str, where: Where) -> None:
     ("value", "problem"),
     [
         ("far=admin.sock", "'far' is"),
-        ("LOCAL=admin.sock", "LOCAL is not a network address"),
+        ("LOCAL=admin.sock", "'LOCAL' is not the address of an instance"),
         ("tcp://far=", "'tcp://far=' is not like"),
         ("tcp://far=http://h/path", "'http://h/path' is no URL like http://127.0.0.1:9422"),
     ],

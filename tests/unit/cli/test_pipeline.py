@@ -11,7 +11,7 @@ import click
 import pytest
 
 from broker.cli import pipeline
-from broker.cli.options import Duration
+from broker.cli.options import DURATION
 from broker.cli.pipeline import JOBS
 from broker.pipeline import jobs as entry
 from broker.pipeline.jobs import PeriodBounds, RunRequest
@@ -23,15 +23,15 @@ from tests.support.command import run
     ("kind", "text", "value"),
     [
         *(
-            (Duration(), text, timedelta(seconds=s))
+            (DURATION, text, timedelta(seconds=s))
             for text, s in [("90", 90), ("30s", 30), ("1.5h", 5400), ("1d", 86400)]
         ),
         *(
-            (pipeline.Size(), text, size)
+            (pipeline.SIZE, text, size)
             for text, size in [("1048576", 1 << 20), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)]
         ),
-        (pipeline.Instant(), "2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
-        (pipeline.Instant(), "2026-03-01T12:30+02:00", datetime(2026, 3, 1, 10, 30, tzinfo=UTC)),
+        (pipeline.INSTANT, "2026-03-01", datetime(2026, 3, 1, tzinfo=UTC)),
+        (pipeline.INSTANT, "2026-03-01T12:30+02:00", datetime(2026, 3, 1, 10, 30, tzinfo=UTC)),
     ],
 )
 def test_values(kind: click.ParamType[Any], text: str, value: object) -> None:
@@ -41,15 +41,15 @@ def test_values(kind: click.ParamType[Any], text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "told"),
     [
-        (Duration(), "soon", "write"),
-        (Duration(), "-1s", "write"),
-        (Duration(), "99999999999d", "36500d is the longest"),
-        (Duration(), "9" * 400, "36500d is the longest"),
-        (pipeline.Size(), "0", "write"),
-        (pipeline.Size(), "much", "write"),
-        (pipeline.Instant(), "now", "write"),
-        (pipeline.Instant(), "0001-01-01", "from 1971 to 9000"),
-        (pipeline.Instant(), "9999-12-31T23:59-14:00", "from 1971 to 9000"),
+        (DURATION, "soon", "write"),
+        (DURATION, "-1s", "write"),
+        (DURATION, "99999999999d", "36500d is the longest"),
+        (DURATION, "9" * 400, "write"),
+        (pipeline.SIZE, "0", "write"),
+        (pipeline.SIZE, "much", "write"),
+        (pipeline.INSTANT, "now", "write"),
+        (pipeline.INSTANT, "0001-01-01", "from 1971 to 9000"),
+        (pipeline.INSTANT, "9999-12-31T23:59-14:00", "from 1971 to 9000"),
     ],
 )
 def test_what_is_none_of_them_is_refused(kind: click.ParamType[Any], text: str, told: str) -> None:
