@@ -11,8 +11,8 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,12 +129,19 @@ class AdminClient:
             CertificateUnusableError: a file of the credentials cannot be used.
         """
         payload = None if body is None else json.dumps(body)
-        late = f"no answer within {self._timeout:g} s; the request may still be executed"
-        with self._answer(method, target, payload, late=late) as response:
-            answer = _object(response)
-            if response.status >= REFUSED:
-                raise ProblemError(response.status, answer)
-            return answer
+        try:
+            with closing(self._connection()) as connection:
+                connection.request(method, target, payload, self._headers())
+                response = connection.getresponse()
+                answer = _object(response)
+        except TimeoutError as error:
+            late = f"no answer within {self._timeout:g} s; the request may still be executed"
+            raise DaemonUnreachableError(str(self.where), late) from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise self._failed(error) from error
+        if response.status >= REFUSED:
+            raise ProblemError(response.status, answer)
+        return answer
 
     def process(self) -> int | None:
         """The process that listens on the socket file; None for a port. Raises as `request`."""
@@ -145,24 +152,6 @@ class AdminClient:
                 data = reached.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 return int(_CREDENTIALS.unpack(data)[0])
         except (OSError, ValueError) as error:
-            raise self._failed(error) from error
-
-    @contextmanager
-    def _answer(self, method: str, target: str, payload: str | None, *, late: str) -> Iterator[HTTPResponse]:
-        """The answer to one request, to be read inside of the block; raises there too, as `request` says."""
-        try:
-            reached = None if self._port is not None else _reached(Path(self.where), self._timeout)
-        except TimeoutError as error:
-            raise DaemonUnreachableError(str(self.where), late) from error
-        except (OSError, ValueError) as error:
-            raise self._failed(error) from error
-        try:
-            with closing(self._connection(reached)) as connection:
-                connection.request(method, target, payload, self._headers())
-                yield connection.getresponse()
-        except TimeoutError as error:
-            raise DaemonUnreachableError(str(self.where), late) from error
-        except (OSError, HTTPException, ValueError) as error:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> DaemonUnreachableError | SocketNotPermittedError:
@@ -179,12 +168,12 @@ class AdminClient:
         shown = {"Authorization": f"Bearer {token}"} if token else {}
         return {"Content-Type": "application/json", **shown}
 
-    def _connection(self, reached: socket.socket | None) -> HTTPConnection:
+    def _connection(self) -> HTTPConnection:
         """Speaking HTTP through the socket, or to the port when there is none."""
         port = self._port
         if port is None:
             connection = HTTPConnection("localhost", timeout=self._timeout)
-            connection.sock = reached
+            connection.sock = _reached(Path(self.where), self._timeout)
             return connection
         if not port.is_tls:
             return HTTPConnection(port.host, port.number, timeout=self._timeout)
