@@ -104,10 +104,6 @@ _OF_OPERATOR = (
 _OPTIONS_OF_OPERATOR = frozenset({DatabaseOption.ENABLE_BROKER, DatabaseOption.PARTNER_FAILOVER})
 
 
-def _always_there() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """
@@ -125,7 +121,7 @@ class Caller:
     origin: str
     role: AdminRole
     way_to_role: str = ""
-    is_there: Callable[[], bool] = _always_there
+    is_there: Callable[[], bool] = lambda: True
 
     def expect(self, role: AdminRole, what: str) -> None:
         """

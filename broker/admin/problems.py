@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -39,7 +38,6 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MEDIA_TYPE = "application/problem+json"
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 ERRORS_MAX = 1000  # of one configuration that are listed
 _TYPE = "urn:broker:problem:"
 # The header fields of every answer: no cache, no page.
@@ -162,13 +160,13 @@ def http_problem(error: web.HTTPException, path: str) -> web.Response:
     if isinstance(error, web.HTTPMethodNotAllowed):
         headers["Allow"] = ", ".join(sorted(error.allowed_methods))
         detail = f"{path} is asked with {headers['Allow']}"
+    return refused_unread(status, detail, headers)
+
+
+def refused_unread(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """The answer to a request that no operation has read, or to bytes that cannot be read as one."""
     members = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
     return _answer(status, members, headers)
-
-
-def refused_unread(status: HTTPStatus, detail: str) -> web.Response:
-    """The answer to bytes that cannot be read as a request."""
-    return _answer(status, {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail})
 
 
 def _finding(error: SettingError) -> dict[str, Any]:
@@ -189,7 +187,7 @@ def _place(error: StatementError) -> dict[str, Any]:
     return members
 
 
-def _answer(status: HTTPStatus, members: Mapping[str, Any], headers: Mapping[str, str] = NO_HEADERS) -> web.Response:
+def _answer(status: HTTPStatus, members: Mapping[str, Any], headers: Mapping[str, str] | None) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(members), content_type=MEDIA_TYPE, headers=headers)
 
 
