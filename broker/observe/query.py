@@ -381,14 +381,17 @@ class _QueryRun:
         schema = (table.schema or _QUEUE_SCHEMA).lower()
         if schema == _VIEW_SCHEMA:
             view = f"{_VIEW_SCHEMA}.{table.name.lower()}"
+            if view == "sys.routes" and database not in self._views.databases:
+                view = MSDB_ROUTES
             if view in FILE_VIEWS:
-                return self._make_file_view(MSDB if view == SERVER_PERMISSIONS else database, view)
+                return self._make_view(MSDB if view == SERVER_PERMISSIONS else database, view, FILE_VIEWS[view])
             if view in MEMORY_VIEWS:
                 return self._make_table(view)
         elif schema == _QUEUE_SCHEMA:
-            queue = self._find_queue(database, table.name)
+            queues = self._queues(database)
+            queue = find_name(table.name, queues)
             if queue is not None:
-                return self._make_view(database, f"queue {queue}", QUEUE, queue)
+                return self._make_view(database, f"queue {queue}", QUEUE, queues[queue])
         hint = nearest(str(table), self._known_names(database, table))
         raise statement.error_about(table, 208, f"invalid object name '{table}'{hint}", kind=UnknownNameError)
 
@@ -406,17 +409,7 @@ class _QueryRun:
             return {}
         return queue_numbers(self._db, self._attach(database))
 
-    def _find_queue(self, database: str, name: str) -> int | None:
-        queues = self._queues(database)
-        found = find_name(name, queues)
-        return None if found is None else queues[found]
-
     # --- making it readable ---------------------------------------------------------------------------------
-
-    def _make_file_view(self, database: str, view: str) -> str:
-        if database not in self._views.databases and view == "sys.routes":
-            return self._make_table(MSDB_ROUTES)
-        return self._make_view(database, view, FILE_VIEWS[view])
 
     def _make_view(self, database: str, key: str, view: FileView, queue_id: int = 0) -> str:
         made = self._made.get((database, key))

@@ -78,12 +78,11 @@ class MemoryView:
 # --- how a column gets its value ---
 
 
-def _null(_item: object, _source: object) -> object:
-    return None
-
-
 def _value(value: object) -> Column:
     return lambda _item, _source: value
+
+
+_null = _value(None)
 
 
 def _of(path: str) -> Column:
@@ -310,7 +309,6 @@ MIRRORS = MemoryView(
 )
 
 _ROLES = {MirrorRole.PRINCIPAL: (1, "PRINCIPAL"), MirrorRole.MIRROR: (2, "MIRROR")}
-_SUSPENDED, _PENDING_FAILOVER, _SYNCHRONIZED = (0, "SUSPENDED"), (3, "PENDING_FAILOVER"), (4, "SYNCHRONIZED")
 
 
 class _RoleRow(Struct, frozen=True):
@@ -328,36 +326,27 @@ class _RoleRow(Struct, frozen=True):
         if self.role.source == "off":
             return None, None
         if self.role.is_resting:
-            return _PENDING_FAILOVER
-        return _SUSPENDED if self.role.problem else _SYNCHRONIZED
+            return 3, "PENDING_FAILOVER"
+        return (0, "SUSPENDED") if self.role.problem else (4, "SYNCHRONIZED")
 
     @property
     def role_desc(self) -> tuple[int | None, str | None]:
         """The original's number and word."""
         return (None, None) if self.role.source == "off" else _ROLES[self.role.role]
 
-    @property
-    def guid(self) -> uuid.UUID | None:
-        """Of the database."""
-        return None if self.role.broker_instance is None else uuid.UUID(bytes=self.role.broker_instance)
-
-    @property
-    def partner(self) -> str | None:
-        """The instance that has taken the database over; None unless this instance is its mirror."""
-        return (self.role.principal or None) if self.role.role is MirrorRole.MIRROR else None
-
 
 DATABASE_MIRRORING = MemoryView(
     "sys.database_mirroring",
     {
         "database_id": _null,
-        "mirroring_guid": _of("guid"),
+        "mirroring_guid": lambda row, _: row.role.broker_instance and uuid.UUID(bytes=row.role.broker_instance),
         "mirroring_state": lambda row, _: row.state_desc[0],
         "mirroring_state_desc": lambda row, _: row.state_desc[1],
         "mirroring_role": lambda row, _: row.role_desc[0],
         "mirroring_role_desc": lambda row, _: row.role_desc[1],
         "mirroring_role_sequence": _of("role.epoch"),
-        "mirroring_partner_name": _of("partner"),
+        # The instance that has taken the database over.
+        "mirroring_partner_name": lambda row, _: (row.role.role is MirrorRole.MIRROR and row.role.principal) or None,
         "mirroring_failover_lsn": _null,
         "database_name": _of("name"),
         "role_since": lambda row, _: datetime.fromtimestamp(row.role.since, UTC),
