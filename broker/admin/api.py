@@ -41,7 +41,6 @@ from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
 from broker.dialog.endpoint import Endpoint
 from broker.errors import BrokerError, DdlSyntaxError, SettingError, StatementError, UnknownNameError
-from broker.files import room_problem
 from broker.net.drain import Drain, DrainStage
 from broker.observe.database_stats import CensusAnswer, CensusRequest, DatabaseName, census_of, read_quick_stats
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
@@ -49,7 +48,7 @@ from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import QueryResult, SystemViews
 from broker.observe.snapshot import dropped_by_reason, read_snapshot
-from broker.observe.status import Status
+from broker.observe.status import Status, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running
 from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
@@ -83,8 +82,8 @@ class SqlRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class SqlAnswer(msgspec.Struct, frozen=True):
     """The rows of a SELECT, or the messages of executed statements."""
 
-    columns: list[str] = []
-    rows: list[list[Any]] = []
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
     messages: Annotated[
         list[str],
         Meta(description="One for each of the first 100 statements; then one that says how many more of which kind."),
@@ -106,8 +105,8 @@ class ViewRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class ViewAnswer(msgspec.Struct, frozen=True):
     """Some rows of a view."""
 
-    columns: list[str]
-    rows: list[list[Any]]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
     after: Annotated[int | None, Meta(description="For the request of the next page; null when this is the last.")]
 
 
@@ -307,7 +306,7 @@ class Api:
             database = self._readable(request.database)
             is_admin = caller.role is AdminRole.ADMIN
             result = await self._select(request.statement, database, caller, shows_bodies=is_admin)
-            return SqlAnswer(list(result.columns), [list(row) for row in result.rows], truncated=result.truncated)
+            return SqlAnswer(result.columns, result.rows, truncated=result.truncated)
         return SqlAnswer(messages=await self._change(request, caller, database))
 
     async def _change(self, request: SqlRequest, caller: Caller, database: str) -> list[str]:
@@ -347,9 +346,9 @@ class Api:
             raise UnknownNameError(
                 error.number, error.problem
             ) from None  # its place is in a text that the caller did not write
-        rows = [list(row) for row in result.rows[: request.limit]]
+        rows = result.rows[: request.limit]
         has_more = result.truncated or len(result.rows) > request.limit
-        return ViewAnswer(list(result.columns), rows, request.after + len(rows) if has_more else None)
+        return ViewAnswer(result.columns, rows, request.after + len(rows) if has_more else None)
 
     async def _select(self, statement: str, database: str, caller: Caller, *, shows_bodies: bool) -> QueryResult:
         select = partial(self._views.select, database=database, shows_bodies=shows_bodies, is_wanted=caller.is_there)
@@ -361,12 +360,7 @@ class Api:
         state_dir = self._instance.settings.instance.state_dir
         return await self._questions.run(
             caller,
-            lambda: render_status(
-                snapshot,
-                read_quick_stats(snapshot.paths),
-                room_problem=room_problem(state_dir) or "",
-                audit_problem=self._audit.problem(),
-            ),
+            lambda: render_status(snapshot, read_quick_stats(snapshot.paths), **self._audit.problems(state_dir)),
         )
 
     async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
@@ -599,20 +593,14 @@ def config_answer(settings: Settings) -> ConfigAnswer:
 
 async def _drain_answer(drain: Drain) -> DrainAnswer:
     left = await drain.poll()
-    is_serving = drain.stage is DrainStage.SERVING
-    return DrainAnswer(
+    return struct_from(
+        DrainAnswer,
+        drain,
+        left,
         stage=drain.stage.value,
-        sentence=drain.sentence,
-        reason=drain.reason,
-        held=left.held,
-        unserved=left.unserved,
-        peers=left.peers,
-        by_hop=left.by_hop,
         busy=list(left.busy),
-        remaining_s=None if is_serving else round(drain.remaining_s, 3),
+        remaining_s=round(drain.remaining_s, 3) if drain.has_begun else None,
         clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
-        changes=drain.changes,
-        process=drain.process,
     )
 
 

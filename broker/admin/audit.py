@@ -36,7 +36,7 @@ from broker.config.admin_access import AdminRole
 from broker.ddl.render import render_statement
 from broker.ddl.statements import Statement, words_of
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError
-from broker.files import keep_names
+from broker.files import keep_names, room_problem
 from broker.observe.views import audit_rows
 from broker.ratelimit import TokenBucket
 
@@ -103,6 +103,10 @@ class Audit:
             self._failed = None if _problem(path) else failed
             raise failed from error
         self._failed = None
+
+    def problems(self, state_dir: Path) -> dict[str, str]:
+        """Why changes cannot be made or recorded, as a status has it; "" where they can. Blocking."""
+        return {"room_problem": room_problem(state_dir) or "", "audit_problem": self.problem()}
 
     def problem(self) -> str:
         """Why changes cannot be recorded, or the last one could not; "" while nothing is known. Blocking."""

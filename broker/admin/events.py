@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -29,12 +29,11 @@ from msgspec import Meta
 from broker.admin.audit import Audit
 from broker.admin.problems import TooManyStreamsError
 from broker.errors import BrokerError
-from broker.files import room_problem
 from broker.forwarding.latency import BOUNDS
 from broker.observe.database_stats import DatabaseStats, read_database_stats
 from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
-from broker.observe.stream import LATENCIES, SECTIONS, Counters, EventSample, StatsHistory, StatsStream, read_counters
+from broker.observe.stream import LATENCIES, SECTIONS, Counters, StatsHistory, StatsStream, read_counters
 
 SNAPSHOT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
@@ -120,7 +119,7 @@ class Events:
         self._hops, self._trips = Latency(), Latency()
         self._latency: dict[str, float | None] = dict.fromkeys(LATENCIES)
         self._stats: Mapping[str, DatabaseStats | None] = {}
-        self._problems = {"room_problem": "", "audit_problem": ""}
+        self._problems: dict[str, str] = {}
         self._stats_due = 0.0
         self._reading_stats: asyncio.Task[None] | None = None
         self._newest = b""
@@ -239,14 +238,9 @@ class Events:
 
     def _snapshot(self) -> bytes:
         self._refresh_stats(asyncio.get_running_loop().time())
-        sample = EventSample(
-            snapshot=read_snapshot(self._instance, SECTIONS),
-            counters=read_counters(self._instance),
-            stats=self._stats,
-            latency=self._latency,
-            **self._problems,
-        )
-        return _event("pulse", {"id": self._id, **self._changes.next(sample)}, self._id)
+        snapshot, counters = read_snapshot(self._instance, SECTIONS), read_counters(self._instance)
+        event = self._changes.next(snapshot, counters, self._stats, self._latency, **self._problems)
+        return _event("pulse", {"id": self._id, **event}, self._id)
 
     def _observe(self, counts: Counters) -> None:
         """Update how long things took within the last second."""
@@ -262,19 +256,13 @@ class Events:
     async def _read_stats(self) -> None:
         loop = asyncio.get_running_loop()
         paths = {name: endpoint.path for name, endpoint in self._instance.endpoints.items()}
+        problems = partial(self._audit.problems, self._instance.settings.instance.state_dir)
         began = loop.time()
-        state_dir = self._instance.settings.instance.state_dir
-        self._problems, self._stats = await self._in_thread(
-            lambda: (self._problems_of(state_dir), read_database_stats(paths))
+        self._problems, self._stats = await loop.run_in_executor(
+            self._executor, lambda: (problems(), read_database_stats(paths))
         )
         ended = loop.time()
         self._stats_due = ended + max(STATS_SECONDS, STATS_SHARE * (ended - began))
-
-    def _problems_of(self, state_dir: Path) -> dict[str, str]:
-        return {"room_problem": room_problem(state_dir) or "", "audit_problem": self._audit.problem()}
-
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _forget(self) -> None:
         """Forget what was for the last client: the next one begins again."""

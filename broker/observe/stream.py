@@ -163,24 +163,6 @@ class StatsHistory:
         return {"columns": COLUMNS, "rows": list(self._rows)[len(self._rows) - new :]}
 
 
-class EventSample(Struct, frozen=True, kw_only=True):
-    """
-    An instance at one moment, as an event needs it.
-
-    Attributes:
-        snapshot: Has the sections of `SECTIONS`.
-        stats: By database, None for a file that cannot be read; empty before the files were read first.
-        latency: Seconds by the names of `LATENCIES`.
-    """
-
-    snapshot: Snapshot
-    counters: Counters
-    stats: Mapping[str, DatabaseStats | None] = {}
-    latency: Mapping[str, float | None] = {}
-    room_problem: str = ""
-    audit_problem: str = ""
-
-
 class StatsStream:
     """Makes events one after the other, with the growth in between. For one caller."""
 
@@ -191,14 +173,29 @@ class StatsStream:
         self._gone: dict[tuple[str, ...], tuple[float, Row]] = {}
         self._names: dict[str, str] = {}  # of the peers that served an address, after they have gone as well
 
-    def next(self, sample: EventSample) -> Row:
-        """Return one event. Cost: the connections, the addresses and the routes of the instance."""
-        snapshot, now = sample.snapshot, sample.snapshot.loop_time
-        quick = {name: None if stats is None else stats.quick for name, stats in sample.stats.items()}
-        problems = {"room_problem": sample.room_problem, "audit_problem": sample.audit_problem}
+    def next(
+        self,
+        snapshot: Snapshot,
+        counters: Counters,
+        stats: Mapping[str, DatabaseStats | None],
+        latency: Mapping[str, float | None],
+        **problems: str,
+    ) -> Row:
+        """
+        Return one event. Cost: the connections, the addresses and the routes of the instance.
+
+        Args:
+            snapshot: Has the sections of `SECTIONS`.
+            counters: Of the same moment.
+            stats: By database, None for a file that cannot be read; empty before the files were read first.
+            latency: Seconds by the names of `LATENCIES`.
+            problems: As for `render_status`.
+        """
+        now = snapshot.loop_time
+        quick = {name: None if one is None else one.quick for name, one in stats.items()}
         status = render_status(snapshot, quick, **problems)
-        counters = {name: getattr(sample.counters, name) for name in RATED}
-        rates = self._totals.update(counters, now)
+        totals = {name: getattr(counters, name) for name in RATED}
+        rates = self._totals.update(totals, now)
         peers, moved = self._peer_rows(status, now)
         frames = {(one.route, one.next_hop): one.frames for one in snapshot.by_route if one.next_hop is not None}
         drop_rates = self._drops.update(
@@ -209,9 +206,9 @@ class StatsStream:
         return {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "seconds": round(self._totals.seconds, 3),
-            "verdict": judge(status, loop_lag_s=sample.latency.get("loop_lag_s"), drop_rates=drop_rates),
+            "verdict": judge(status, loop_lag_s=latency.get("loop_lag_s"), drop_rates=drop_rates),
             "instance": _instance(status),
-            "totals": {**counters, "held": sample.counters.held, "pool_bytes": sample.counters.pool_bytes}
+            "totals": {**totals, "held": counters.held, "pool_bytes": counters.pool_bytes}
             | {"unaccounted": forwarding.unaccounted},
             "rates": rates | moved,
             "pool": {
@@ -219,16 +216,16 @@ class StatsStream:
                 "bytes": forwarding.pool_bytes,
                 "limit_bytes": forwarding.pool_limit_bytes,
             },
-            "latency": sample.latency,
-            "ledger": _ledger(sample, forwarding.unaccounted),
+            "latency": latency,
+            "ledger": _ledger(counters, stats, forwarding.unaccounted),
             "peers": peers,
             "next_hops": self._next_hop_rows(status, frames, now),
             "routes": self._route_rows(frames, now),
-            "waiting": _waiting(status, sample.stats),
+            "waiting": _waiting(status, stats),
             "drops": top_rows(drops, DROPS_MAX, weight=lambda one: one["frames"], sums=("frames", "frames_s")),
             "mirrors": [_bounded(to_builtins(one)) for one in status.mirrored_routes[:MIRRORS_MAX]],
             "databases": top_rows(
-                self._database_rows(status, sample.stats, now),
+                self._database_rows(status, stats, now),
                 DATABASES_MAX,
                 weight=lambda one: one["waiting_messages"] or 0,
             ),
@@ -467,9 +464,8 @@ def _stats(stats: DatabaseStats | None) -> Row:
     }
 
 
-def _ledger(sample: EventSample, unaccounted: int) -> Row:
+def _ledger(counters: Counters, stats: Mapping[str, DatabaseStats | None], unaccounted: int) -> Row:
     """The forwarder's in one sentence; the databases have their own."""
-    counters = sample.counters
     sentence = (
         f"{counters.received:,} frames in = {counters.forwarded - unaccounted:,} forwarded"
         f" + {counters.delivered:,} delivered"
@@ -477,7 +473,7 @@ def _ledger(sample: EventSample, unaccounted: int) -> Row:
     )
     return {
         "sentence": f"{sentence} + {unaccounted:,} UNACCOUNTED" if unaccounted else sentence,
-        "unaccounted": unaccounted + sum(one.ledger.unaccounted for one in sample.stats.values() if one is not None),
+        "unaccounted": unaccounted + sum(one.ledger.unaccounted for one in stats.values() if one is not None),
     }
 
 

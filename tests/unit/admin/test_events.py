@@ -98,7 +98,7 @@ async def test_a_snapshot_is_made_once_for_all_and_none_while_nobody_listens(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots = Mock(wraps=StatsStream().next)
-    monkeypatch.setattr(StatsStream, "next", lambda _, sample: snapshots(sample))
+    monkeypatch.setattr(StatsStream, "next", lambda _, *parts, **problems: snapshots(*parts, **problems))
     async with AsyncExitStack() as stack:
         listeners = [await stack.enter_async_context(listening(instance, "?history=false")) for _ in range(10)]
         for listener in listeners:

@@ -33,7 +33,6 @@ from broker.observe.stream import (
     PEERS_MAX,
     ROWS_MAX,
     Counters,
-    EventSample,
     Rates,
     StatsHistory,
     StatsStream,
@@ -85,7 +84,8 @@ async def event(start: Any) -> Event:
     def making(stream: StatsStream, now: float = 0.0, **parts: Any) -> dict[str, Any]:
         of_snapshot = {name: parts.pop(name) for name in list(parts) if name in Snapshot.__struct_fields__}
         snapshot = structs.replace(head, loop_time=now, **of_snapshot)
-        made = stream.next(EventSample(snapshot=snapshot, **({"counters": Counters()} | parts)))
+        usual: dict[str, Any] = {"counters": Counters(), "stats": {}, "latency": {}}
+        made = stream.next(snapshot, **usual | parts)
         plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
         return plain
 
