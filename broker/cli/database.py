@@ -23,7 +23,7 @@ from broker.catalog.database_files import emptiness, path_of
 from broker.cli.access import is_nothing_given, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, config_option, confirm, copy_command, output_option
+from broker.cli.options import Group, config_option, confirm, copy_command, output_option, yes_option
 from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import Settings
@@ -37,7 +37,6 @@ from broker.store.sqlite.transaction import BUSY_SECONDS, open_watch, translated
 
 _database_argument = click.argument("database")
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")
-_yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
     " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
@@ -152,7 +151,7 @@ def create(config: Path | None, database: str) -> None:
 @database.command("reset-identity")
 @config_option
 @_dry_run_option
-@_yes_option
+@yes_option
 @output_option
 @_database_argument
 def reset_identity(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:
@@ -193,7 +192,7 @@ database.add_command(copy_command(reset_identity, "new"))
 @database.command("error-conversations")
 @config_option
 @_dry_run_option
-@_yes_option
+@yes_option
 @output_option
 @_database_argument
 def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:

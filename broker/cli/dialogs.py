@@ -39,6 +39,7 @@ from broker.cli.options import (
     output_option,
     rows_option,
     socket_option,
+    yes_option,
 )
 from broker.cli.output import TextLine, print_lines, show_json, show_rows
 from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
@@ -290,7 +291,7 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
 @click.option("--description", default="", help="Text of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @output_option
 def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
     """

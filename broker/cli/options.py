@@ -108,23 +108,21 @@ where_option = click.option(
     help="Ask the next instance at ADDRESS by this URL or socket file; by default at port 9422 of its host.",
 )
 
-config_option = click.option(
-    "-c",
-    "--config",
-    type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
-    envvar="BROKER_CONFIG",
-    show_envvar=True,
-    help="Configuration file; by default /etc/broker/broker.toml, if it exists.",
-)
-configs_option = click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
-    envvar="BROKER_CONFIG",
-    show_envvar=True,
-    help="Configuration file; several times for several instances.",
+config_option, configs_option = (
+    click.option(
+        "-c",
+        "--config",
+        name,
+        multiple=name == "configs",
+        type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
+        envvar="BROKER_CONFIG",
+        show_envvar=True,
+        help=f"Configuration file; {more}.",
+    )
+    for name, more in (
+        ("config", "by default /etc/broker/broker.toml, if it exists"),
+        ("configs", "several times for several instances"),
+    )
 )
 
 set_option = click.option(
@@ -165,12 +163,13 @@ socket_option = click.option(
     type=Parsed("file or URL", _where),
     help="Admin socket of the instance, or URL of its admin port.  [default: BROKER_ADMIN_URL, then admin.socket]",
 )
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+output_option, rows_option = (
+    click.option(
+        "-o", "--output", type=click.Choice(formats), default="table", show_default=True, help="Output format."
+    )
+    for formats in (("table", "json"), FORMATS)
 )
-rows_option = click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="Output format."
-)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def _only_database(context: click.Context, _: click.Parameter, database: str | None) -> str | None:

@@ -27,7 +27,7 @@ from broker.catalog.partner import (
     read_partner,
 )
 from broker.cli.access import read_settings
-from broker.cli.options import Group, config_option, confirm, output_option
+from broker.cli.options import Group, config_option, confirm, output_option, yes_option
 from broker.cli.output import readable, show_json
 from broker.config.settings import Settings
 from broker.errors import PartnerFileError
@@ -126,7 +126,7 @@ def export_file(
 @_database_option
 @click.option("--via", type=click.File("rb"), help="Partner file of the gateway through which the partner is reached.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @output_option
 @click.argument("file", type=click.File("rb"))
 def import_file(

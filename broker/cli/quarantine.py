@@ -18,7 +18,7 @@ from broker.admin.audit import AuditEntry
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
 from broker.cli.database import open_database
-from broker.cli.options import Group, config_option, confirm, database_option, output_option, rows_option
+from broker.cli.options import Group, config_option, confirm, database_option, output_option, rows_option, yes_option
 from broker.cli.output import show_json, show_rows
 from broker.client.dialog import Dialog, get_dialog
 from broker.errors import ConversationError
@@ -33,7 +33,6 @@ _Command = Callable[..., Any]
 _ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="Every dialog in quarantine.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
-_yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _NO_TRACEBACK = """\
 no traceback is known: only readers (broker run) keep one, not programs that call receive themselves, nor processes
 that die. See the log of that program, or let a reader handle the messages"""
@@ -54,7 +53,7 @@ def quarantine() -> None:
 
 def _changing(command: _Command) -> _Command:
     """Add the options of every command that changes something."""
-    for option in (_ids, output_option, _yes, _dry_run, _all, database_option, config_option):
+    for option in (_ids, output_option, yes_option, _dry_run, _all, database_option, config_option):
         command = option(command)
     return command
 
