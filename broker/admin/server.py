@@ -119,7 +119,7 @@ class AdminServer:
         admin_threads = _threads(STEERING_THREADS, "admin", stack, finishes=True)
         # One thread: what a metric remembers from scrape to scrape is touched by it alone.
         self._observe_threads = _threads(1, "observe", stack)
-        instance.lag.start(stack, instance.supervision)
+        instance.supervision.keep_within(stack, "loop lag", instance.lag.run)
         instance.supervision.keep_within(stack, "log summary", tell_summaries)
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)

@@ -66,26 +66,15 @@ class QuickStats(msgspec.Struct, frozen=True):
     backlog: Backlog = Backlog()
     ledger: LedgerBalance = LedgerBalance()
     quarantined: int = 0
-    queues: tuple[QueueStatus, ...] = ()
+    queues: tuple[QueueStatus | QueueStock, ...] = ()
     failed: int = 0
 
 
-class DatabaseStats(msgspec.Struct, frozen=True):
+class DatabaseStats(QuickStats, frozen=True):
     """One database for the events: `queues` the fullest first of `queue_count`, `reasons` the most frequent first."""
 
-    backlog: Backlog
-    ledger: LedgerBalance
-    queues: tuple[QueueStock, ...] = ()
     queue_count: int = 0
-    quarantined: int = 0
     reasons: tuple[WaitReason, ...] = ()
-    failed: int = 0
-
-    @property
-    def quick(self) -> QuickStats:
-        """The part of these statistics that a status shows."""
-        queues = tuple(QueueStatus(one.name, one.is_receive_enabled, one.oldest_s) for one in self.queues)
-        return QuickStats(self.backlog, self.ledger, self.quarantined, queues, self.failed)
 
 
 def read_quick_stats(paths: Mapping[str, Path]) -> dict[str, QuickStats | None]:
@@ -134,11 +123,11 @@ def _database_stats(db: sqlite3.Connection) -> DatabaseStats:
     return DatabaseStats(
         backlog,
         read_balance(db),
-        tuple(fullest_queues(db, now)),
-        queue_count(db),
         quarantined_dialogs(db),
-        tuple(reasons_of(db, now)) if backlog.messages else (),
+        tuple(fullest_queues(db, now)),
         failed_dialogs(db),
+        queue_count(db),
+        tuple(reasons_of(db, now)) if backlog.messages else (),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from broker.catalog.catalog import Catalog
@@ -40,10 +39,6 @@ class LoopLag:
     def seconds(self) -> float:
         """The worst of the last `WINDOW_TICKS` ticks."""
         return max(self._late, default=0.0)
-
-    def start(self, stack: AsyncExitStack, supervision: Supervision) -> None:
-        """Keep time until `stack` ends it."""
-        supervision.keep_within(stack, "loop lag", self.run)
 
     async def run(self) -> None:
         """Tick until it is cancelled."""

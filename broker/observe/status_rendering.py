@@ -37,6 +37,7 @@ from broker.observe.status import (
     ForwardingStatus,
     MirrorStatus,
     PartnerStatus,
+    QueueStatus,
     RoleStatus,
     Status,
     TransportStatus,
@@ -221,7 +222,7 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: f
         ledger=ledger_status(stats.ledger),
         quarantined=stats.quarantined,
         failed=stats.failed,
-        queues=list(stats.queues),
+        queues=[struct_from(QueueStatus, queue) for queue in stats.queues],
     )
 
 

@@ -192,8 +192,7 @@ class StatsStream:
             problems: As for `render_status`.
         """
         now = snapshot.loop_time
-        quick = {name: None if one is None else one.quick for name, one in stats.items()}
-        status = render_status(snapshot, quick, **problems)
+        status = render_status(snapshot, stats, **problems)
         totals = {name: getattr(counters, name) for name in RATED}
         rates = self._totals.update(totals, now)
         peers, moved = self._peer_rows(status, now)

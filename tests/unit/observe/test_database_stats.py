@@ -67,7 +67,6 @@ def test_statistics_of_a_status_and_of_an_event(tmp_path: Path) -> None:
         other.queue_count,
     )
     assert [("//far/Billing", 1, "no way")] == [(why.far_service, why.messages, why.why) for why in other.reasons]
-    assert 2 == len(other.quick.queues)
 
 
 MESSAGE = (

@@ -193,7 +193,7 @@ def test_lag_is_the_worst_of_the_last_ticks() -> None:
 async def test_blocked_loop_is_noticed_until_the_stack_ends() -> None:
     lag = LoopLag()
     async with AsyncExitStack() as stack:
-        lag.start(stack, Supervision())
+        Supervision().keep_within(stack, "loop lag", lag.run)
         await asyncio.sleep(0)  # the first tick is asked for
         [task] = [task for task in asyncio.all_tasks() if task.get_name() == "loop lag"]
         time.sleep(2 * TICK_SECONDS)  # noqa: ASYNC251 - blocking the loop is what this is about

@@ -163,7 +163,7 @@ def test_next_hops_have_what_was_carried_there_and_keep_the_name_of_their_peer(e
 def test_what_waits_in_a_database_has_its_reason_and_decides_the_verdict(event: Event) -> None:
     reason = WaitReason("//far", "no route", 3, 12.5)
     queue = QueueStock("Q", 2, 1, 4.0, is_receive_enabled=True)
-    stats = DatabaseStats(Backlog(3, 12.5), LedgerBalance(sent=3, held=3), (queue,), 1, 1, (reason,))
+    stats = DatabaseStats(Backlog(3, 12.5), LedgerBalance(sent=3, held=3), 1, (queue,), 0, 1, (reason,))
 
     made = event(StatsStream(), databases=(("orders", database()),), stats={"orders": stats})
 
@@ -176,7 +176,7 @@ def test_what_waits_in_a_database_has_its_reason_and_decides_the_verdict(event: 
 
 
 def test_a_reason_is_longer_than_a_name(event: Event) -> None:
-    stats = DatabaseStats(Backlog(1, 1.0), LedgerBalance(), (), 0, 0, (WaitReason("f" * 999, "r" * 599, 1, 1.0),))
+    stats = DatabaseStats(Backlog(1, 1.0), reasons=(WaitReason("f" * 999, "r" * 599, 1, 1.0),))
 
     made = event(StatsStream(), databases=(("orders", database()),), stats={"orders": stats})
 
