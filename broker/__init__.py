@@ -39,25 +39,14 @@ __all__ = [
     "serve",
 ]
 
-_HOME = {
-    "Dialog": "broker.client.dialog",
-    "begin_dialog": "broker.client.dialog",
-    "get_dialog": "broker.client.dialog",
-    "move_conversation": "broker.client.dialog",
-    "send": "broker.client.dialog",
-    "Message": "broker.client.receiving",
-    "Reader": "broker.client.reader_pool",
-    "Readers": "broker.client.reader_pool",
-    "reader": "broker.client.reader_pool",
-    "get_conversation_group": "broker.client.receiving",
-    "receive": "broker.client.receiving",
-    "run_readers": "broker.client.reader_pool",
-    "serve": "broker.daemon.instance",
-    "BrokerError": "broker.errors",
-    "ConversationError": "broker.errors",
-    "StoreBusyError": "broker.errors",
-    "StoreUnavailableError": "broker.errors",
+_NAMES = {
+    "broker.client.dialog": ("Dialog", "begin_dialog", "get_dialog", "move_conversation", "send"),
+    "broker.client.reader_pool": ("Reader", "Readers", "reader", "run_readers"),
+    "broker.client.receiving": ("Message", "get_conversation_group", "receive"),
+    "broker.daemon.instance": ("serve",),
+    "broker.errors": ("BrokerError", "ConversationError", "StoreBusyError", "StoreUnavailableError"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = frozenset({"aio", "errors"})  # reached as attributes, without importing them
 
 
