@@ -20,8 +20,8 @@ db.commit()
 print(*sys.modules)
 """
 HEAVY = {
-    *("asyncio", "concurrent.futures", "dataclasses", "email", "hashlib", "inspect", "pathlib", "random", "secrets"),
-    *("shutil", "subprocess", "tempfile", "xml.parsers.expat"),
+    *("asyncio", "concurrent.futures", "dataclasses", "email", "hashlib", "html", "inspect", "logging", "pathlib"),
+    *("random", "secrets", "shutil", "subprocess", "tempfile", "xml.parsers.expat"),
 }
 
 
