@@ -66,7 +66,7 @@ def instant(column: str) -> str:
     return f"strftime('%Y-%m-%d %H:%M:%f', {column}, 'unixepoch')"
 
 
-# --- what two sides agree on: message types, contracts, priorities -------------------------------------------------
+# --- columns and tables that several views have --------------------------------------------------------------------
 
 # The original's letter and word; JSON is our own.
 _VALIDATIONS = {
@@ -128,53 +128,6 @@ def _is_sent_by(side: SentBy) -> str:
     return f"u.sent_by IN ('{side}', '{SentBy.ANY}')"
 
 
-_SERVICE_MESSAGE_TYPES = FileView(
-    {
-        "name": "t.name",
-        "message_type_id": "t.message_type_id",
-        "principal_id": "NULL",
-        "validation": _LETTER,
-        "validation_desc": _case("t.validation", {key: word for key, (_, word) in _VALIDATIONS.items()}),
-        "xml_collection_id": "NULL",
-    },
-    f"({_TYPES} UNION ALL SELECT message_type_id, name, validation FROM {{db}}.broker_message_type"  # noqa: S608 - own words
-    f" WHERE message_type_id >= {FIRST_ID}) t",
-)
-
-_SERVICE_CONTRACTS = FileView(
-    {"name": "c.name", "service_contract_id": "c.contract_id", "principal_id": "NULL"},
-    f"({_CONTRACTS} UNION ALL SELECT contract_id, name FROM {{db}}.broker_contract) c",  # noqa: S608 - own words
-)
-
-_SERVICE_CONTRACT_MESSAGE_USAGES = FileView(
-    {
-        "service_contract_id": "u.contract_id",
-        "message_type_id": "u.message_type_id",
-        "is_sent_by_initiator": _is_sent_by(SentBy.INITIATOR),
-        "is_sent_by_target": _is_sent_by(SentBy.TARGET),
-    },
-    f"({_USAGES} UNION ALL SELECT contract_id, message_type_id, sent_by FROM {{db}}.broker_contract_message_type) u",  # noqa: S608
-)
-
-_SERVICE_CONTRACT_USAGES = FileView(
-    {"service_id": "s.service_id", "service_contract_id": contract_id("j.value"), "service_contract_name": "j.value"},
-    "{db}.broker_service s, json_each(s.contracts) j",
-)
-
-_CONVERSATION_PRIORITIES = FileView(
-    {
-        "priority_id": "p.priority_id",
-        "name": "p.name",
-        "service_contract_id": contract_id("p.contract_name"),
-        "local_service_id": _service_id("p.local_service_name"),
-        "remote_service_name": "p.remote_service_name",
-        "priority": "p.priority_level",
-        "service_contract_name": "p.contract_name",
-        "local_service_name": "p.local_service_name",
-    },
-    "{db}.broker_priority p",
-)
-
 # --- who may do what ---------------------------------------------------------------------------------------------
 
 SERVER_PERMISSIONS = "sys.server_permissions"  # of the instance: in every database, those of msdb
@@ -222,7 +175,7 @@ PERMISSION_VIEWS: Mapping[str, FileView] = {
 }
 
 
-# --- routes, services, queues, conversations -----------------------------------------------------------------------
+# --- all views of a file -------------------------------------------------------------------------------------------
 
 
 def _out_of_order(what: str, order: str) -> str:
@@ -231,8 +184,6 @@ def _out_of_order(what: str, order: str) -> str:
     by_place = f"f.message_sequence_number {order}, f.fragment_number {order}"
     return f"(SELECT f.{what} FROM {early} ORDER BY {by_place} LIMIT 1)"  # noqa: S608 - made of this file's own words
 
-
-_STATE_DESC = _case("c.state", {state.value: state.name for state in ConversationState})
 
 ROUTES = FileView(
     {
@@ -248,43 +199,6 @@ ROUTES = FileView(
         "is_expired": "coalesce(r.lifetime <= {now}, 0)",
     },
     "{db}.broker_route r",
-)
-
-_SERVICES = FileView(
-    {
-        "name": "s.name",
-        "service_id": "s.service_id",
-        "principal_id": "NULL",
-        "service_queue_id": "s.queue_id",
-        "queue_name": "(SELECT q.name FROM {db}.broker_queue q WHERE q.queue_id = s.queue_id)",
-        "contracts": "s.contracts",
-        "is_exclusive_target": "s.is_exclusive_target",
-    },
-    "{db}.broker_service s",
-)
-
-_SERVICE_QUEUES = FileView(
-    {
-        "name": "q.name",
-        "object_id": "q.queue_id",
-        "principal_id": "NULL",
-        "type": "'SQ'",
-        "type_desc": "'SERVICE_QUEUE'",
-        "max_readers": "NULL",
-        "activation_procedure": "NULL",
-        "execute_as_principal_id": "NULL",
-        "is_activation_enabled": "0",
-        "is_receive_enabled": "q.is_receive_enabled",
-        "is_enqueue_enabled": "q.is_receive_enabled",
-        "is_retention_enabled": "0",
-        "is_poison_message_handling_enabled": "q.is_poison_message_handling_enabled",
-        "message_count": "(SELECT count(*) FROM {db}.broker_message m WHERE m.queue_id = q.queue_id)",
-    },
-    "{db}.broker_queue q",
-)
-
-_SERVICE_QUEUE_USAGES = FileView(
-    {"service_id": "s.service_id", "service_queue_id": "s.queue_id"}, "{db}.broker_service s"
 )
 
 # A closed side is known by its tombstone alone, which is kept until `security_timestamp`.
@@ -303,82 +217,6 @@ _BOTH_KINDS = (
 _KEY_OF = (
     "(SELECT k.{column} FROM {{db}}.broker_session_key k WHERE k.conversation_id = c.conversation_id"
     " AND k.is_initiator = c.is_initiator)"
-)
-_CONVERSATION_ENDPOINTS = FileView(
-    {
-        "conversation_handle": guid("c.conversation_handle"),
-        "conversation_id": guid("c.conversation_id"),
-        "is_initiator": "c.is_initiator",
-        "service_contract_id": contract_id("c.contract"),
-        "conversation_group_id": guid("c.conversation_group_id"),
-        "service_id": _service_id("c.service_name"),
-        "lifetime": instant("c.lifetime"),
-        "state": "c.state",
-        "state_desc": _STATE_DESC,
-        "far_service": "c.far_service",
-        "far_broker_instance": guid("c.far_broker_instance"),
-        "principal_id": "NULL",
-        "far_principal_id": "NULL",
-        "outbound_session_key_identifier": "NULL",
-        "inbound_session_key_identifier": "NULL",
-        "security_timestamp": instant("c.security_timestamp"),
-        "dialog_timer": instant("c.dialog_timer"),
-        "send_sequence": "c.send_sequence",
-        "last_send_tran_id": "NULL",
-        "end_dialog_sequence": "c.end_dialog_sequence",
-        "receive_sequence": "c.receive_sequence",
-        "receive_sequence_frag": "c.receive_sequence_frag",
-        "system_sequence": "NULL",
-        "first_out_of_order_sequence": _out_of_order("message_sequence_number", "ASC"),
-        "last_out_of_order_sequence": _out_of_order("message_sequence_number", "DESC"),
-        "last_out_of_order_frag": _out_of_order("fragment_number", "DESC"),
-        "is_system": "0",
-        "priority": "c.priority",
-        "service_name": "c.service_name",
-        "service_contract_name": "c.contract",
-        "create_date": instant("c.create_date"),
-        "acknowledged_sequence": "c.acknowledged_sequence",
-        "early_fragments": "c.early_fragments",
-        "far_principal": _KEY_OF.format(column="far_principal"),
-        "far_certificate": _KEY_OF.format(column="far_certificate"),
-        "security_desc": sentence_sql(schema="{db}.", far_service="c.far_service"),
-    },
-    _BOTH_KINDS,
-)
-
-_CONVERSATION_GROUPS = FileView(
-    {
-        "conversation_group_id": guid("c.conversation_group_id"),
-        "service_id": _service_id("c.service_name"),
-        "is_system": "0",
-        "service_name": "c.service_name",
-        "conversations": "c.conversations",
-    },
-    "(SELECT conversation_group_id, min(service_name) AS service_name, count(*) AS conversations"
-    " FROM {db}.broker_conversation GROUP BY conversation_group_id) c",
-)
-
-_TRANSMISSION_QUEUE = FileView(
-    {
-        "conversation_handle": guid("c.conversation_handle"),
-        "to_service_name": "c.far_service",
-        "to_broker_instance": guid("c.far_broker_instance"),
-        "from_service_name": "c.service_name",
-        "service_contract_name": "c.contract",
-        "enqueue_time": instant("t.enqueue_time"),
-        "message_sequence_number": "t.message_sequence_number",
-        "message_type_name": "t.message_type_name",
-        "is_conversation_error": f"CAST((t.flags & {int(Flag.ERROR)}) <> 0 AS INTEGER)",
-        "is_end_of_dialog": f"CAST((t.flags & {int(Flag.END_DIALOG)}) <> 0 AS INTEGER)",
-        "message_body": "t.message_body",
-        "transmission_status": f"CASE WHEN c.transmission_status LIKE '{ON_ITS_WAY}%' THEN '' ELSE"
-        " coalesce(c.transmission_status, '') END",
-        "priority": "c.priority",
-        "conversation_id": guid("c.conversation_id"),
-        "body_bytes": "coalesce(t.body_length, length(t.message_body))",
-        "progress": "c.transmission_status",
-    },
-    "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
 )
 
 # What `SELECT * FROM [BillingQueue]` reads: the queue, from which nothing is removed.
@@ -413,18 +251,162 @@ QUEUE = FileView(
 
 FILE_VIEWS: Mapping[str, FileView] = {
     "sys.routes": ROUTES,
-    "sys.services": _SERVICES,
-    "sys.service_queues": _SERVICE_QUEUES,
-    "sys.service_queue_usages": _SERVICE_QUEUE_USAGES,
-    "sys.service_message_types": _SERVICE_MESSAGE_TYPES,
-    "sys.service_contracts": _SERVICE_CONTRACTS,
-    "sys.service_contract_message_usages": _SERVICE_CONTRACT_MESSAGE_USAGES,
-    "sys.service_contract_usages": _SERVICE_CONTRACT_USAGES,
-    "sys.conversation_priorities": _CONVERSATION_PRIORITIES,
+    "sys.services": FileView(
+        {
+            "name": "s.name",
+            "service_id": "s.service_id",
+            "principal_id": "NULL",
+            "service_queue_id": "s.queue_id",
+            "queue_name": "(SELECT q.name FROM {db}.broker_queue q WHERE q.queue_id = s.queue_id)",
+            "contracts": "s.contracts",
+            "is_exclusive_target": "s.is_exclusive_target",
+        },
+        "{db}.broker_service s",
+    ),
+    "sys.service_queues": FileView(
+        {
+            "name": "q.name",
+            "object_id": "q.queue_id",
+            "principal_id": "NULL",
+            "type": "'SQ'",
+            "type_desc": "'SERVICE_QUEUE'",
+            "max_readers": "NULL",
+            "activation_procedure": "NULL",
+            "execute_as_principal_id": "NULL",
+            "is_activation_enabled": "0",
+            "is_receive_enabled": "q.is_receive_enabled",
+            "is_enqueue_enabled": "q.is_receive_enabled",
+            "is_retention_enabled": "0",
+            "is_poison_message_handling_enabled": "q.is_poison_message_handling_enabled",
+            "message_count": "(SELECT count(*) FROM {db}.broker_message m WHERE m.queue_id = q.queue_id)",
+        },
+        "{db}.broker_queue q",
+    ),
+    "sys.service_queue_usages": FileView(
+        {"service_id": "s.service_id", "service_queue_id": "s.queue_id"}, "{db}.broker_service s"
+    ),
+    "sys.service_message_types": FileView(
+        {
+            "name": "t.name",
+            "message_type_id": "t.message_type_id",
+            "principal_id": "NULL",
+            "validation": _LETTER,
+            "validation_desc": _case("t.validation", {key: word for key, (_, word) in _VALIDATIONS.items()}),
+            "xml_collection_id": "NULL",
+        },
+        f"({_TYPES} UNION ALL SELECT message_type_id, name, validation FROM {{db}}.broker_message_type"  # noqa: S608 - own words
+        f" WHERE message_type_id >= {FIRST_ID}) t",
+    ),
+    "sys.service_contracts": FileView(
+        {"name": "c.name", "service_contract_id": "c.contract_id", "principal_id": "NULL"},
+        f"({_CONTRACTS} UNION ALL SELECT contract_id, name FROM {{db}}.broker_contract) c",  # noqa: S608 - own words
+    ),
+    "sys.service_contract_message_usages": FileView(
+        {
+            "service_contract_id": "u.contract_id",
+            "message_type_id": "u.message_type_id",
+            "is_sent_by_initiator": _is_sent_by(SentBy.INITIATOR),
+            "is_sent_by_target": _is_sent_by(SentBy.TARGET),
+        },
+        f"({_USAGES} UNION ALL SELECT contract_id, message_type_id, sent_by"  # noqa: S608 - own words
+        " FROM {db}.broker_contract_message_type) u",
+    ),
+    "sys.service_contract_usages": FileView(
+        {
+            "service_id": "s.service_id",
+            "service_contract_id": contract_id("j.value"),
+            "service_contract_name": "j.value",
+        },
+        "{db}.broker_service s, json_each(s.contracts) j",
+    ),
+    "sys.conversation_priorities": FileView(
+        {
+            "priority_id": "p.priority_id",
+            "name": "p.name",
+            "service_contract_id": contract_id("p.contract_name"),
+            "local_service_id": _service_id("p.local_service_name"),
+            "remote_service_name": "p.remote_service_name",
+            "priority": "p.priority_level",
+            "service_contract_name": "p.contract_name",
+            "local_service_name": "p.local_service_name",
+        },
+        "{db}.broker_priority p",
+    ),
     **PERMISSION_VIEWS,
-    "sys.conversation_endpoints": _CONVERSATION_ENDPOINTS,
-    "sys.conversation_groups": _CONVERSATION_GROUPS,
-    "sys.transmission_queue": _TRANSMISSION_QUEUE,
+    "sys.conversation_endpoints": FileView(
+        {
+            "conversation_handle": guid("c.conversation_handle"),
+            "conversation_id": guid("c.conversation_id"),
+            "is_initiator": "c.is_initiator",
+            "service_contract_id": contract_id("c.contract"),
+            "conversation_group_id": guid("c.conversation_group_id"),
+            "service_id": _service_id("c.service_name"),
+            "lifetime": instant("c.lifetime"),
+            "state": "c.state",
+            "state_desc": _case("c.state", {state.value: state.name for state in ConversationState}),
+            "far_service": "c.far_service",
+            "far_broker_instance": guid("c.far_broker_instance"),
+            "principal_id": "NULL",
+            "far_principal_id": "NULL",
+            "outbound_session_key_identifier": "NULL",
+            "inbound_session_key_identifier": "NULL",
+            "security_timestamp": instant("c.security_timestamp"),
+            "dialog_timer": instant("c.dialog_timer"),
+            "send_sequence": "c.send_sequence",
+            "last_send_tran_id": "NULL",
+            "end_dialog_sequence": "c.end_dialog_sequence",
+            "receive_sequence": "c.receive_sequence",
+            "receive_sequence_frag": "c.receive_sequence_frag",
+            "system_sequence": "NULL",
+            "first_out_of_order_sequence": _out_of_order("message_sequence_number", "ASC"),
+            "last_out_of_order_sequence": _out_of_order("message_sequence_number", "DESC"),
+            "last_out_of_order_frag": _out_of_order("fragment_number", "DESC"),
+            "is_system": "0",
+            "priority": "c.priority",
+            "service_name": "c.service_name",
+            "service_contract_name": "c.contract",
+            "create_date": instant("c.create_date"),
+            "acknowledged_sequence": "c.acknowledged_sequence",
+            "early_fragments": "c.early_fragments",
+            "far_principal": _KEY_OF.format(column="far_principal"),
+            "far_certificate": _KEY_OF.format(column="far_certificate"),
+            "security_desc": sentence_sql(schema="{db}.", far_service="c.far_service"),
+        },
+        _BOTH_KINDS,
+    ),
+    "sys.conversation_groups": FileView(
+        {
+            "conversation_group_id": guid("c.conversation_group_id"),
+            "service_id": _service_id("c.service_name"),
+            "is_system": "0",
+            "service_name": "c.service_name",
+            "conversations": "c.conversations",
+        },
+        "(SELECT conversation_group_id, min(service_name) AS service_name, count(*) AS conversations"
+        " FROM {db}.broker_conversation GROUP BY conversation_group_id) c",
+    ),
+    "sys.transmission_queue": FileView(
+        {
+            "conversation_handle": guid("c.conversation_handle"),
+            "to_service_name": "c.far_service",
+            "to_broker_instance": guid("c.far_broker_instance"),
+            "from_service_name": "c.service_name",
+            "service_contract_name": "c.contract",
+            "enqueue_time": instant("t.enqueue_time"),
+            "message_sequence_number": "t.message_sequence_number",
+            "message_type_name": "t.message_type_name",
+            "is_conversation_error": f"CAST((t.flags & {int(Flag.ERROR)}) <> 0 AS INTEGER)",
+            "is_end_of_dialog": f"CAST((t.flags & {int(Flag.END_DIALOG)}) <> 0 AS INTEGER)",
+            "message_body": "t.message_body",
+            "transmission_status": f"CASE WHEN c.transmission_status LIKE '{ON_ITS_WAY}%' THEN '' ELSE"
+            " coalesce(c.transmission_status, '') END",
+            "priority": "c.priority",
+            "conversation_id": guid("c.conversation_id"),
+            "body_bytes": "coalesce(t.body_length, length(t.message_body))",
+            "progress": "c.transmission_status",
+        },
+        "{db}.broker_transmission t LEFT JOIN {db}.broker_conversation c USING (endpoint_id)",
+    ),
 }
 
 
