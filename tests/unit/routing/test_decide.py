@@ -345,9 +345,14 @@ def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: flo
         assert expected == pytest.approx(score(DIALOG, EAST.bytes))
 
 
-def test_score_pins_which_instance_gateways_of_every_release_pick() -> None:
+def test_score_pins_which_instance_and_address_gateways_of_every_release_pick() -> None:
     """All gateways must pick alike, so the hash is part of the contract: these values never change."""
     by_instance = {instance.bytes: 1 for instance in (EAST, WEST, NORTH)}
     picked = [pick_instance(bytes([n]) * 16, by_instance)[-1] for n in range(8)]
+    routes = [TO_ONE, TO_TWO, Route("to three", THREE)]
+    choices = [_choose(routes, NOTHING_HERE, _facts(conversation=bytes([n]) * 16), _untried) for n in range(8)]
+    order = [" ".join(one.address.host for one in choice.candidates) for choice in choices if choice is not None]
 
     assert picked == [0xE, 0xF, 0xF, 0xF, 0x10, 0xE, 0x10, 0xF]
+    assert order[:4] == ["one three two", "three two one", "two one three", "three two one"]
+    assert order[4:] == ["two one three", "three two one", "one three two", "two one three"]

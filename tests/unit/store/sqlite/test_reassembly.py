@@ -70,6 +70,20 @@ def test_strays_behind_the_last_fragment_are_no_part_of_the_message(
     assert [None] * 2 == [fragments.keep_early((6, number), 0, b"b" * 15) for number in (0, 1)]
 
 
+def test_strays_behind_a_message_that_stays_in_its_fragments_go(
+    db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGE_BYTES", 4)
+    fragments = begin(db)
+    fragments.keep((5, 0), 0, first(b"abcde"))
+    fragments.keep_early((5, 7), 0, b"stray")
+
+    _, body = fragments.join(5, 1, (2, b"f"))
+
+    assert isinstance(body, LargeBody)
+    assert [(5, 0), (5, 1)] == rows(db, PLACES)
+
+
 def test_what_is_early_is_known_in_the_next_batch(db: sqlite3.Connection) -> None:
     """And nothing is read where nothing is early."""
     begin(db).keep((5, 0), 0, b"in its turn")

@@ -288,14 +288,14 @@ def test_a_dialog_that_began_inside_is_sealed_as_soon_as_its_initiator_seals_it(
     far = Far(binding)
     billing.take(far.message(0, is_clear=True), inside=inside)
 
-    receipt = billing.take(far.message(1), now=NOW + FRESH_SECONDS)
+    receipt = billing.take(far.message(1, b"made up", is_clear=True), far.message(1), now=NOW + FRESH_SECONDS)
     later = billing.take(far.message(2, is_clear=True))
     back = billing.take(far.message(2, b"back", is_clear=True), inside=INSIDE)
 
     assert [b"body", b"body", b"back"] == billing.bodies
     assert secured == billing.secured
     assert [secured] == [contact.secured for contact in receipt.contacts.values()]
-    assert Counter({Disposition.NOT_SEALED: 1}) == later.dropped
+    assert Counter({Disposition.NOT_SEALED: 1}) == receipt.dropped == later.dropped
     assert Counter() == back.dropped
 
 
