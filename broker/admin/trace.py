@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,7 +29,7 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import DoubtfulName, TakenRoute, remedy_of
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of
 from broker.observe.why import (
     LOOP,
     RECEIVED,
@@ -39,14 +39,13 @@ from broker.observe.why import (
     WhyFinding,
     cause_of_failure,
     dead_end,
-    doubtful_name,
-    how_to_end,
     next_hop_problem,
     queue_off_finding,
     remedy_of_failed,
     remedy_of_loop,
     route_of_several,
     taken_route,
+    waiting_dialog,
 )
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Outcome
@@ -83,9 +82,8 @@ class TraceEnd(StrEnum):
 
 
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
+_KNOWN = WaitingDialog(is_known=True)
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
-Dialog: TypeAlias = tuple[DoubtfulName | None, str]
-"""The name of its far service, where that may be wrong, and how its initiator ends it."""
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -427,14 +425,9 @@ class _Chain:
         found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
-    def _dialog(self) -> Dialog:
-        """The name of the far service, where it may be wrong, and how the sender ends the dialog."""
-        for answer in self.answers:
-            for side in answer.sides:
-                if side.is_initiator:
-                    return doubtful_name(side, answer.instance), how_to_end(side, answer.instance)
-        name = DoubtfulName()
-        return name, name.end
+    def _dialog(self) -> WaitingDialog:
+        senders = ((side, answer.instance) for answer in self.answers for side in answer.sides if side.is_initiator)
+        return next((waiting_dialog(*sender) for sender in senders), WaitingDialog())
 
     def _named(self, answer: WhyAnswer, finding: WhyFinding) -> WhyFinding:
         """A dialog that the far database has failed, with the name of that database, which its way shows."""
@@ -477,9 +470,8 @@ class _Chain:
             self._targets[start.instance, not last.is_from_target] = way.hops[-1].instance, last.database
         for number, hop in enumerate(way.hops):
             if (route := route_of_several(hop, is_reached=number < len(way.hops) - 1)) is not None:
-                name, end = self._dialog()
                 for later in way.hops[number:]:
-                    self._ways_out[later.instance] = _way_out(route, "" if name is not None else end)
+                    self._ways_out[later.instance] = _way_out(route, self._dialog())
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
@@ -535,7 +527,7 @@ class _Station:
 def hop_findings(
     hop: ExplainAnswer,
     dropped: Mapping[str, int],
-    dialog: Dialog = (None, ""),
+    dialog: WaitingDialog = _KNOWN,
     before: tuple[ExplainAnswer, ...] = (),
     *,
     leads_on: bool = False,
@@ -546,18 +538,17 @@ def hop_findings(
     Args:
         hop: The decision.
         dropped: Drops by reason.
-        dialog: The name of the service, where it may be wrong, and how the dialog is ended.
+        dialog: The dialog of the messages.
         before: The decisions of the instances before it.
         leads_on: Whether its routes lead on, whatever it permits.
     """
     decision = hop.explanation
     service = decision.to_service
     symptom = f"messages for {service} do not get past {hop.instance}"
-    name, end = dialog
-    name = None if decision.is_from_target else name
+    dialog = _KNOWN if decision.is_from_target else replace(dialog, near=decision.near_names)
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
-        cause, why, remedy = dead_end(hop, name, end=end, before=() if leads_on else before)
+        cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
         yield _at(hop, cause, "its way leads in a circle" if cause == LOOP else symptom, why, again, remedy)
     elif not decision.is_service_there:
         remedy = remedy_of(
@@ -565,7 +556,7 @@ def hop_findings(
             instance=hop.instance,
             service=service,
             database=decision.database or "DATABASE",
-            name=name and replace(name, known=decision.near_names),
+            dialog=dialog,
             route=taken_route(before[-1]) if before and not decision.near_names else None,
         )
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
@@ -584,12 +575,11 @@ def hop_findings(
             )
 
 
-def _way_out(route: TakenRoute, end: str) -> str:
-    """How a target is taken out; `end` is how a dialog is ended that it has answered."""
-    drop = to_run(
-        f"DROP ROUTE {render_name(route.name)};", database=route.table, instance=route.instance, is_scripted=False
-    )
-    answered = f" This dialog has been answered by it: {end} and send again in another one" if end else ""
+def _way_out(route: TakenRoute, dialog: WaitingDialog) -> str:
+    """How a target is taken out."""
+    statement = f"DROP ROUTE {render_name(route.name)};"
+    drop = to_run(statement, database=route.table, instance=route.instance, is_scripted=False)
+    answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
     return f"If it does not return soon, take it out: {drop} Remove it from the script as well.{answered}"
 
 

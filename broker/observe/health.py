@@ -250,7 +250,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         do = remedy_of_refused_link(address, known.problem) or (
             "check that it runs and can be reached; broker explain shows which routes lead there"
         )
-        do += ", and a dialog that has begun with one instance waits for it" if dialogs else ""
+        do += "; broker why lists the dialogs, each with what to do" if dialogs else ""
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():
         if where in status.addresses:

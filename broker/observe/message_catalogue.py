@@ -155,24 +155,31 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtfulName:
+class WaitingDialog:
     """
-    The question whether the name of a service is right, where nothing leads to it.
+    The dialog whose messages wait: the name of its far service may be wrong, and it can be ended.
 
     Attributes:
-        known: Known services with a similar name.
-        end: How the dialog is ended at the sender.
+        end: How its sender ends it.
+        is_known: Whether messages of either side have arrived, so that the name is right.
+        near: Known services with a similar name.
     """
 
-    known: Sequence[str] = ()
     end: str = "end the dialog at the sender (broker why there has the statement)"
+    is_known: bool = False
+    near: Sequence[str] = ()
 
-    def __str__(self) -> str:
-        known = f" Known there: {', '.join(self.known)}." if self.known else ""
-        return (
-            f"is the name right?{known} A sent message cannot be readdressed: if the name is wrong, {self.end} and"
-            " begin another dialog"
-        )
+    @property
+    def again(self) -> str:
+        """How it is replaced: a sent message cannot be readdressed."""
+        return f"{self.end} and begin another dialog"
+
+    @property
+    def question(self) -> str:
+        """The beginning of a remedy: whether the name is right; empty where it is."""
+        near = f" Known there: {', '.join(self.near)}." if self.near else ""
+        doubt = f"is the name right?{near} A sent message cannot be readdressed: if the name is wrong, {self.again}"
+        return "" if self.is_known else f"{doubt}. Otherwise, "
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +213,7 @@ class TakenRoute:
         return f"if route {self.name} of {self.instance} is not to lead to {here}, {self.led_elsewhere()} Otherwise, "
 
 
-_DOUBTFUL = DoubtfulName()
+_SOME_DIALOG = WaitingDialog()
 DEFINITIONS_CHANGED = (
     "nothing now: definitions here have changed since, and the next copy shows whether that is over; broker dialogs"
     " retry at the sender sends it at once"
@@ -221,7 +228,7 @@ def remedy_of(
     table: str = MSDB,
     database: str = "DATABASE",
     reason: str = "",
-    name: DoubtfulName | None = _DOUBTFUL,
+    dialog: WaitingDialog = _SOME_DIALOG,
     route: TakenRoute | None = None,
 ) -> str:
     """
@@ -234,7 +241,7 @@ def remedy_of(
         table: The database whose routes or permissions count.
         database: The database that has the service, or should have it.
         reason: As the instance words it.
-        name: Asked first where nothing leads to the service; None where the far side has been reached.
+        dialog: The dialog of the messages.
         route: By which they arrive, where that may be wrong.
     """
     statement = statement_of(reason, instance, database=table)
@@ -247,7 +254,7 @@ def remedy_of(
         database=database,
         statement=statement,
         reason=reason,
-        name_right="" if name is None else f"{name}. Otherwise, ",
+        name_right=dialog.question,
         address_right="" if route is None else route.question(instance, service),
     )
 
@@ -276,7 +283,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
         table=database,
         database=database,
         reason=drop.reason,
-        name=DoubtfulName(end=f"end the dialog at its sender (broker why {fields.conversation_id} has the statement)"),
+        dialog=WaitingDialog(f"end the dialog at its sender (broker why {fields.conversation_id} has the statement)"),
         route=TakenRoute() if drop.leads_nowhere else None,
     )
 

@@ -34,8 +34,8 @@ from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
-    DoubtfulName,
     TakenRoute,
+    WaitingDialog,
     queue_on,
     remedy_of,
     remedy_of_drop,
@@ -290,7 +290,7 @@ def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Ite
     if side.held:
         yield _sending(side, way, spot)
     elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
-        _, why, remedy = dead_end(way, None, end=how_to_end(side, spot.instance))
+        _, why, remedy = dead_end(way, waiting_dialog(side, spot.instance))
         yield spot.found("no way back", side, why=why, remedy=remedy)
     elif side.send_sequence:
         yield spot.found("acknowledged", side, side.send_sequence)
@@ -323,11 +323,11 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
 
 def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[str, str, str, str]:
     """Return cause, why, remedy, and what is done again for messages that wait; no cause if nothing is wrong."""
-    status, name = side.transmission_status, doubtful_name(side, spot.instance)
+    status, dialog = side.transmission_status, waiting_dialog(side, spot.instance)
     if way is not None and _is_dead_end(way):
-        cause, why, remedy = dead_end(way, name, end=how_to_end(side, spot.instance))
+        cause, why, remedy = dead_end(way, dialog)
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
-            remedy = _remedy_of_unsealable(side, name, spot)
+            remedy = _remedy_of_unsealable(side, dialog, spot)
         return cause, f"{why}; {status}", remedy, "matched again when routes or services change"
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
@@ -340,7 +340,7 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
         if DROPPED_HERE in status:
             hop, route = spot.instance, None
         route = route if refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE else None
-        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, name=name, route=route)
+        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, dialog=dialog, route=route)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
         return refused, f"{by}{hop} {what}: {status}", remedy, ""
     if NOT_STORED in status:
@@ -351,73 +351,55 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
     return "", status, remedy, "sent again until the far side acknowledges"
 
 
-def doubtful_name(side: SideShown, instance: str) -> DoubtfulName | None:
-    """
-    Whether the name of the far service may be wrong; None once messages of either side have arrived.
-
-    Args:
-        side: The side that sends.
-        instance: The instance of the side.
-    """
-    if not side.is_initiator or side.acknowledged_sequence or side.receive_sequence:
-        return None
-    return DoubtfulName(end=how_to_end(side, instance))
-
-
-def how_to_end(side: SideShown, instance: str) -> str:
-    """How a side is ended that cannot go on."""
+def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
+    """The dialog of a side of this instance that sends."""
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
-    return to_run(statement, database=side.database, instance=instance, is_scripted=False)
+    end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
+    return WaitingDialog(end, not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence))
 
 
-def _remedy_of_unsealable(side: SideShown, name: DoubtfulName | None, spot: Spot) -> str:
+def _remedy_of_unsealable(side: SideShown, dialog: WaitingDialog, spot: Spot) -> str:
     """The remedy for a dialog that is to be sealed, where a route alone would end it with -9727."""
     service, text = render_name(side.far_service), render_text(side.far_service)
     binding = f"CREATE REMOTE SERVICE BINDING {service} TO SERVICE {text} WITH USER = [PRINCIPAL];"
     both = to_run(f"{create_route(side.far_service)} {binding}", database=side.database, instance=spot.instance)
-    question = "" if name is None else f"{name}. Otherwise, "
     return (
-        f"{question}import the partner file of the organization that has the service (broker partner import FILE):"
-        f" a sealed dialog needs a remote service binding as well as a route. Without a file, {both} PRINCIPAL is that"
-        f" of the certificate of its database. This dialog began without a binding: {how_to_end(side, spot.instance)}"
-        " and begin another"
+        f"{dialog.question}import the partner file of the organization that has the service (broker partner import"
+        f" FILE): a sealed dialog needs a remote service binding as well as a route. Without a file, {both} PRINCIPAL"
+        f" is that of the certificate of its database. This dialog began without a binding: {dialog.again}"
     )
 
 
 # --- dead ends: also of the instances along the path ---
 
 
-def dead_end(
-    way: ExplainAnswer, name: DoubtfulName | None, *, end: str, before: Sequence[ExplainAnswer] = ()
-) -> tuple[str, str, str]:
+def dead_end(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[ExplainAnswer] = ()) -> tuple[str, str, str]:
     """
     Return the cause, why, and the remedy for messages that an instance does not lead on.
 
     Args:
         way: The decision of the instance.
-        name: As for `remedy_of`.
-        end: How the dialog is ended.
+        dialog: The dialog of the messages.
         before: The decisions of the instances before it.
     """
-    decision = way.explanation
+    decision, dialog = way.explanation, replace(dialog, near=way.explanation.near_names)
     route = taken_route(before[-1]) if before else None
     is_back = way.broker_instance is not None and way.broker_instance in {hop.broker_instance for hop in before}
     if len(decision.passes) > 1:  # a route of the instance leads to itself
         first = decision.passes[0]
         route, is_back = TakenRoute(first.candidates[0].route, way.instance, first.table), True
-    is_misspelt = name is not None and bool(decision.near_names)
-    name = name and replace(name, known=decision.near_names)
+    is_misspelt = bool(dialog.near) and not dialog.is_known
     if is_back and route is not None:
         why = f"route {route.name} of {route.instance} leads back to {way.instance}: {decision.sentence}"
-        question = f"{name}. Otherwise, " if is_misspelt else ""
+        question = dialog.question if is_misspelt else ""
         return LOOP, why, question + remedy_of_loop(route, decision.to_service)
-    remedy = _remedy_of_replaced(way, end, before) or remedy_of(
+    remedy = _remedy_of_replaced(way, dialog, before) or remedy_of(
         decision.disposition,
         instance=way.instance,
         service=decision.to_service,
         table=decision.passes[-1].table,
         reason=decision.sentence,
-        name=name,
+        dialog=dialog,
         route=None if is_misspelt else route,
     )
     return decision.disposition, decision.sentence, remedy
@@ -428,21 +410,20 @@ def remedy_of_loop(route: TakenRoute, service: str) -> str:
     return f"{route.led_elsewhere()} with the address of the instance that has {service}, or of one that leads there"
 
 
-def _remedy_of_replaced(way: ExplainAnswer, end: str, before: Sequence[ExplainAnswer]) -> str:
+def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[ExplainAnswer]) -> str:
     """The remedy where a route or the dialog names a broker instance that another one has replaced; otherwise ""."""
     decision, wanted = way.explanation, way.explanation.to_broker_instance
     if wanted is None or decision.disposition not in UNKNOWN_HERE:
         return ""
-    again = f"{end} and begin another dialog"
     for now in decision.other_instances[:1]:
         named = [route for hop in before if (route := taken_route(hop)) and _instance_of(hop) == wanted]
-        steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), again]
+        steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), dialog.again]
         what = f"{decision.to_service} at {way.instance} is broker instance {now} now, and the messages name {wanted}"
         return f"{what}: {' Then '.join(steps)}"
     table = decision.passes[-1]
     for other in (route for step in table.steps if step.step == 1 for route in step.routes):
         alter = TakenRoute(other.name, way.instance, table.table).altered(f"BROKER_INSTANCE = '{wanted}'")
-        otherwise = "" if decision.is_from_target else f" Otherwise, {again}"
+        otherwise = "" if decision.is_from_target else f" Otherwise, {dialog.again}"
         return (
             f"route {other.name} names broker instance {other.broker_instance}, and the messages are for {wanted}. If"
             f" the database at {other.address} has that one now (sys.databases there), {alter}{otherwise}"

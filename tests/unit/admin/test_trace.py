@@ -29,6 +29,7 @@ from broker.admin.trace import (
 )
 from broker.errors import DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
+from broker.observe.message_catalogue import WaitingDialog
 from broker.observe.why import QueueOff, Severity, WhyAnswer
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
@@ -460,7 +461,9 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     sender = replace(A, surroundings=replace(A.surroundings, table=table, msdb=table))
 
     [found] = hop_findings(
-        way(sender, incoming=True, broker_instance=FAR, from_target=is_from_target), {}, (None, "END;")
+        way(sender, incoming=True, broker_instance=FAR, from_target=is_from_target),
+        {},
+        WaitingDialog("END;", is_known=True),
     )
 
     assert found.remedy.startswith(

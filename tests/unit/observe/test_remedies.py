@@ -10,8 +10,8 @@ import pytest
 from broker.flow import Disposition
 from broker.observe.message_catalogue import (
     DEFINITIONS_CHANGED,
-    DoubtfulName,
     TakenRoute,
+    WaitingDialog,
     remedy_of,
     remedy_of_drop,
     remedy_of_error,
@@ -49,16 +49,19 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "question"),
+    ("dialog", "question"),
     [
-        (DoubtfulName(), "is the name right? A sent message cannot be readdressed: if the name is wrong, end the"),
-        (DoubtfulName(["//s", "T"], "END;"), "is the name right? Known there: //s, T. A sent message cannot be"),
-        (None, "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE"),
+        (WaitingDialog(), "is the name right? A sent message cannot be readdressed: if the name is wrong, end the"),
+        (WaitingDialog("END;", near=["//s", "T"]), "is the name right? Known there: //s, T. A sent message cannot be"),
+        (
+            WaitingDialog(is_known=True),
+            "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE",
+        ),
     ],
 )
-def test_where_a_local_route_led_nowhere_the_name_is_asked_for_first(name: DoubtfulName | None, question: str) -> None:
+def test_where_a_local_route_led_nowhere_the_name_is_asked_for_first(dialog: WaitingDialog, question: str) -> None:
     """AutoCreatedLocal takes what no other route matches, so a misspelt name ends so."""
-    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S'", name=name)
+    text = remedy_of(Disposition.SERVICE_NOT_HERE, instance="gateway", service="//S'", dialog=dialog)
 
     assert text.startswith(question)
     assert "USE [msdb]; CREATE ROUTE [//S'] WITH SERVICE_NAME = '//S''', ADDRESS = 'tcp://HOST:PORT';" in text
@@ -148,7 +151,7 @@ def test_the_route_that_may_be_wrong_is_asked_for_before_what_is_missing_where_i
 ) -> None:
     route = TakenRoute("To]S", "near", "orders")
 
-    text = remedy_of(disposition, instance="far", service="//S", name=None, route=route)
+    text = remedy_of(disposition, instance="far", service="//S", dialog=WaitingDialog(is_known=True), route=route)
 
     assert text.startswith(
         "if route To]S of near is not to lead to far, at near, with broker sql, and in its script: USE [orders];"
