@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from broker.errors import CertificateTooEarlyError, CertificateUnusableError
 from broker.forwarding.pool import READ_BYTES
 from broker.security.certificate_files import read_certificates, read_file
-from broker.security.identity import alternative_names, load_der, may_issue, who_of
+from broker.security.identity import hosts_of, load_der, may_issue, who_of
 from broker.security.principal import NOBODY, Who
 
 ALPN = "sbrk/1"
@@ -173,7 +173,7 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
     """
     certificate = load_der(der)
     fingerprint = certificate.fingerprint(SHA256()).hex()
-    hosts = _hosts(certificate)
+    hosts = hosts_of(certificate)
     subject = certificate.subject.rfc4514_string() or (hosts[0] if hosts else fingerprint)
     return Identity(
         principal_name=subject[:PRINCIPAL_MAX],
@@ -191,15 +191,6 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
 def identify_issuer(der: bytes) -> Identity:
     """Read the certificate of a CA: there are few, each above many peers. Raises ValueError."""
     return identify(der)
-
-
-def _hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    names = alternative_names(certificate)
-    if names is None:
-        return ()
-    hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
-    hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-    return tuple(hosts)
 
 
 def advice_for_hosts(identity: Identity, *hosts: str) -> str:

@@ -196,12 +196,22 @@ def who_of(certificate: x509.Certificate) -> Who:
     """
     others = alternative_names(certificate)
     uris = () if others is None else tuple(others.get_values_for_type(x509.UniformResourceIdentifier))
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return Who(
         subject=certificate.subject.rfc4514_string(),
-        common_name=_common_name(certificate),
+        common_name=str(names[-1].value) if names else "",
         uris=uris,
         fingerprint=certificate.fingerprint(SHA256()).hex(),
     )
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Names and addresses that a certificate is for, in lower case; raises ValueError."""
+    names = alternative_names(certificate)
+    if names is None:
+        return ()
+    hosts = [name.lower().rstrip(".") for name in names.get_values_for_type(x509.DNSName)]
+    return (*hosts, *map(str, names.get_values_for_type(x509.IPAddress)))
 
 
 def _signing(certificate: x509.Certificate, others: Iterable[x509.Certificate]) -> Signing | None:
@@ -309,21 +319,15 @@ def describe(certificate: x509.Certificate) -> CertificateSummary:
     Raises:
         ValueError: parts of it are none.
     """
-    names = alternative_names(certificate)
-    hosts: list[str] = []
-    uris: list[str] = []
-    if names is not None:
-        hosts += names.get_values_for_type(x509.DNSName)
-        hosts += [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-        uris += names.get_values_for_type(x509.UniformResourceIdentifier)
+    who = who_of(certificate)
     return CertificateSummary(
         use=_use(certificate),
-        subject=certificate.subject.rfc4514_string()[:SUBJECT_MAX],
-        common_name=_common_name(certificate),
+        subject=who.subject[:SUBJECT_MAX],
+        common_name=who.common_name,
         issuer=certificate.issuer.rfc4514_string()[:SUBJECT_MAX],
-        hosts=tuple(hosts),
-        uris=tuple(uris),
-        fingerprint=f"sha256:{certificate.fingerprint(SHA256()).hex()}",
+        hosts=hosts_of(certificate),
+        uris=who.uris,
+        fingerprint=f"sha256:{who.fingerprint}",
         begins=certificate.not_valid_before_utc,
         ends=certificate.not_valid_after_utc,
         key=_key(certificate),
@@ -351,20 +355,13 @@ def may_issue(certificate: x509.Certificate) -> bool:
     It has to say CA:TRUE. `openssl req -x509` says so unasked, also in a server's own certificate. A certificate that
     names a host as well therefore has to list keyCertSign in its key usage.
     """
-    names_host = any(isinstance(one, x509.DNSName | x509.IPAddress) for one in alternative_names(certificate) or ())
-    return _is_authority(certificate) and (lists_cert_sign(certificate) or not names_host)
+    return _is_authority(certificate) and (lists_cert_sign(certificate) or not hosts_of(certificate))
 
 
 def lists_cert_sign(certificate: x509.Certificate) -> bool:
     """Whether the key usage of a certificate lists keyCertSign."""
     usage = _extension(certificate, x509.KeyUsage)
     return usage is not None and usage.key_cert_sign
-
-
-def _common_name(certificate: x509.Certificate) -> str:
-    """The most specific one; empty where there is none."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[-1].value) if found else ""
 
 
 def _use(certificate: x509.Certificate) -> Use:
