@@ -1,8 +1,8 @@
 """
-Files and directories of an instance: can they be used, and how small records are replaced safely.
+Files and directories of an instance: can they be used, and how are they replaced safely.
 
-Three checks that change nothing: `mount_problem`, `socket_problem`, `write_problem` with `room_problem`. A record is a
-small JSON file that is replaced as a whole (`write_record`), so a reader finds the old content or the new.
+Three checks that change nothing: `mount_problem`, `socket_problem`, `write_problem` with `room_problem`. A file is
+replaced as a whole (`write_file`), so a reader finds the old content or the new; a record is a small one of JSON.
 
 Source: fstab(5), proc_pid_mountinfo(5).
 """

@@ -21,7 +21,7 @@ _COLUMNS = ("Key", "Default", "Allowed", "Reload", "What it is", "Why")
 _WARNINGS = Path(lint.__file__).with_name("lints.toml")
 _BEYOND = ("Memory is bounded", "Only permitted peers connect, send and read")  # of docs/reliability.md
 _ROOT = Path(__file__).parents[2]
-_MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:async )?def (\w+)", re.MULTILINE)
+_MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:[@ )\]].*\n)*(?:async )?def (\w+)", re.MULTILINE)
 
 
 def settings() -> str:
