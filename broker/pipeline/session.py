@@ -80,6 +80,7 @@ def launcher(runtime: Path) -> Path:
     Raises:
         PipelineUnavailableError: no directory can be written to.
     """
+    runtime = runtime.resolve()  # as a Java says it, so that one Java has one launcher
     script = _LAUNCHER.format(unwanted=_UNWANTED, java=runtime / "bin" / "java")
     return _kept(f"java-{_digest(script)}", lambda home: _make(home, runtime, script))
 
