@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals for it
 NOT_TRUSTED = "does not trust this instance's certificate"  # likewise
+UNTRUSTED = "certificate is not trusted"  # likewise
 NO_TLS = "does not speak TLS"  # likewise
 TLS_REFUSED = "TLS refused: "  # likewise
 SHOWN_MAX = 2000  # characters of a line before and after a mistake: a script may be one line of 100 MB

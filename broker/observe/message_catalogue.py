@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
-from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, StatementError
+from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, UNTRUSTED, StatementError
 from broker.observe.snapshot import DropSnapshot
 
 _TEXTS = Path(__file__).parent / "messages"
@@ -297,22 +297,23 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         problem: As the instance that refuses words it.
         route: The route to it; None where it is not known.
     """
+    correct = f"correct the route to {address}" if route is None else route.led_elsewhere().rstrip(";")
+    astray = f"if another instance is meant, {correct}. Otherwise, "
     if MAY_NOT_CONNECT in problem:
         is_there = problem.startswith("FATAL")
         where = f"the instance at {address}" if is_there else "this instance"
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
         remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
-        correct = f"correct the route to {address}" if route is None else route.led_elsewhere().rstrip(";")
-        return f"if another instance is meant, {correct}. Otherwise, {remedy}" if is_there else remedy
+        return f"{astray}{remedy}" if is_there else remedy
     if NOT_TRUSTED in problem:
-        return (
-            f"at the instance of {address}: add this instance's certificate to endpoint.peers, as partner import does"
-        )
+        return f"{astray}at {address}: add this instance's certificate to endpoint.peers, as partner import does"
     if NO_TLS in problem:
         return f"correct the port in the route to {address}, or set endpoint.encryption of the instance there"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
-    return remedy if is_tls and what else ""
+    if not (is_tls and what):
+        return ""
+    return f"{astray}{remedy}" if UNTRUSTED in what else remedy
 
 
 def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None) -> str:
@@ -323,7 +324,13 @@ def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = N
 
 
 def remedy_of_error(
-    code: int | None, *, service: str, text: str = "", here: str = "", target: str = "", database: str = "DATABASE"
+    code: int | None,
+    *,
+    service: str,
+    text: str = "",
+    here: str = "at the sender, with broker sql: USE [DATABASE];",
+    target: str = "",
+    database: str = "DATABASE",
 ) -> str:
     """
     Return the remedy for a dialog that failed with this number and text; a positive one is an application's own.
