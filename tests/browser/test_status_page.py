@@ -332,6 +332,7 @@ async def test_the_sentence_is_told_to_those_who_do_not_see_it_only_when_it_chan
     assert "off" == await tab.evaluate("document.getElementById('sentence').getAttribute('aria-live')")
 
 
+@pytest.mark.promise("The status page shows old numbers")
 async def test_more_tabs_than_a_browser_has_connections_are_live(browser: Browser, shown: Shown) -> None:
     """One of them listens and tells the others; when it is closed another one does; and all of them can ask."""
     tabs = [await look(browser, shown["gateway"].page) for _ in range(9)]

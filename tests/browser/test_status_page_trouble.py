@@ -44,6 +44,7 @@ def guarded(tmp_path: Path) -> Iterator[Topology]:
         yield net
 
 
+@pytest.mark.promise("The status page shows old numbers")
 async def test_a_peer_that_is_killed_is_seen_at_once(browser: Browser, shown: Shown) -> None:
     """Within three snapshots of a second each; a kill closes its sockets, and nobody waits for a timeout."""
     tab = await look(browser, shown["gateway"].page)
@@ -67,6 +68,7 @@ async def test_a_peer_that_is_killed_is_seen_at_once(browser: Browser, shown: Sh
     await seen(tab, "!/gone for/.test(document.getElementById('connections').innerText)")
 
 
+@pytest.mark.promise("The status page shows old numbers")
 async def test_an_instance_that_hangs_is_shown_as_such_until_it_goes_on(browser: Browser, shown: Shown) -> None:
     tab = await look(browser, shown["orders"].page)
     before = await tab.evaluate("document.getElementById('as-of').dateTime")

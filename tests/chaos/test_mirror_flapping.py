@@ -24,7 +24,7 @@ PERIOD = 1.0
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("is_killing", [False, True], ids=["handed over", "killed now and then"])
-@pytest.mark.promise("The principal of a mirrored pair is lost")
+@pytest.mark.promise("The principal of a mirrored pair is lost", "Two instances claim one database")
 def test_roles_that_flap_every_second_lose_and_double_nothing(tmp_path: Path, *, is_killing: bool) -> None:
     dice = random.Random(SEED)
     with mirrored(tmp_path) as made:

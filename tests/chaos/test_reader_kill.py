@@ -127,7 +127,7 @@ def faults(shop: Shop, dialogs: int, messages: int) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.promise(10)
+@pytest.mark.promise(10, "A reader was killed with a message in hand")
 def test_a_reader_killed_between_every_two_steps_does_everything_once(shop: Shop) -> None:
     arrive(shop, dialogs=2, messages=60)
 
@@ -147,7 +147,7 @@ def test_a_reader_killed_between_every_two_steps_does_everything_once(shop: Shop
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(RUNS))
-@pytest.mark.promise("An application dies")
+@pytest.mark.promise("An application dies", "A reader was killed with a message in hand")
 def test_readers_killed_at_any_moment_do_everything_once(shop: Shop, seed: int) -> None:
     dice = random.Random(seed)
     arrive(shop, dialogs=8, messages=40)

@@ -139,6 +139,7 @@ async def test_what_applications_say_to_each_other_is_for_admins(instance: Insta
 # --- asking changes nothing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("The admin API refuses a request")
 async def test_asking_changes_nothing_by_any_path(instance: Instance) -> None:
     asked = [("GET", one) for one in OPERATIONS if one.method == "GET"]
     asked += [("HEAD", one) for _, one in asked if not one.is_stream]
@@ -173,6 +174,7 @@ PAGES: list[tuple[dict[str, str], int]] = [
 ]
 
 
+@pytest.mark.promise("The admin API refuses a request")
 async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(instance: Instance) -> None:
     """It needs no cookie: the port of loopback lets everybody in, and yet it does nothing for a page."""
     before = digest_of_tables(instance)
@@ -188,6 +190,7 @@ async def test_what_a_page_of_another_site_posts_is_refused_and_changes_nothing(
 # --- audit ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("The admin API refuses a request")
 async def test_a_change_that_cannot_be_written_down_is_not_made(instance: Instance) -> None:
     instance.settings.admin.audit.mkdir()
     before = digest_of_tables(instance)

@@ -266,6 +266,7 @@ def one(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.promise("The check passes, and the start fails")
 def test_what_keeps_serve_from_starting_is_told_by_check(one: Place, case: tuple[Any, ...]) -> None:
     mistake, code, said, *checked = case
     mistake(one)

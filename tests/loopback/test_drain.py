@@ -98,6 +98,7 @@ def test_signal_drains_and_the_exit_code_says_that_nothing_was_left(net: Topolog
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.promise("A stop takes long")
 def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, code: int) -> None:
     gateway = add_gateway(net, dead_hop(), timeout="60s")
     gateway.start()
@@ -110,6 +111,7 @@ def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, co
         assert [] == events(gateway, "instance stopped")
 
 
+@pytest.mark.promise("A stop takes long")
 def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -> None:
     gateway = add_gateway(net, dead_hop(), announce="2s", timeout="6s")
     gateway.start()

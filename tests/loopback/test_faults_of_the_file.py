@@ -110,6 +110,7 @@ def hostile(path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("The database is locked")
 def test_a_writer_that_does_not_end_is_told_and_waited_for_by_daemons(net: Topology, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(SHORT_PATIENCE)
     orders, billing, path = shop(net, PYTHONPATH=str(tmp_path))
@@ -130,6 +131,7 @@ def test_a_writer_that_does_not_end_is_told_and_waited_for_by_daemons(net: Topol
     assert [] == [line for line in logged if line.get("reason") == "database is locked"]
 
 
+@pytest.mark.promise("The database is locked")
 def test_a_writer_that_does_not_end_is_waited_for_by_applications(net: Topology) -> None:
     """Whatever time-out their connections have."""
     orders, _, billing_path = shop(net)

@@ -44,7 +44,7 @@ def exchange(path: Path) -> None:
             assert ["hello"] == [one.body.decode() for one in broker.receive(db, queue="Inbox", wait=SECONDS)]
 
 
-@pytest.mark.promise("A file is put back from a backup, or copied")
+@pytest.mark.promise("A file is put back from a backup, or copied", "A copied database is refused")
 def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: Topology) -> None:
     original, copy = add(net, "original"), add(net, "copy")
     original.start()
@@ -69,7 +69,7 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
     exchange(original.directory / "orders.db")
 
 
-@pytest.mark.promise("A file is put back from a backup, or copied")
+@pytest.mark.promise("A file is put back from a backup, or copied", "A copied database is refused")
 def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_path: Path) -> None:
     daemon = add(net, "one")
     path = daemon.directory / "orders.db"

@@ -37,6 +37,7 @@ def rows(daemon: Daemon) -> list[Row]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.promise("The journal lacks records")
 def test_sampled_dialogs_are_the_same_everywhere_and_drops_are_always_there(net: Topology) -> None:
     orders, billing = shop(net, sample=0.3)
     say(orders, dialogs=40, messages=1)
@@ -65,6 +66,7 @@ def test_sampled_dialogs_are_the_same_everywhere_and_drops_are_always_there(net:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.promise("The journal lacks records")
 def test_killed_instance_leaves_whole_files_and_at_most_one_other(net: Topology) -> None:
     orders, billing = shop(net, file_age="1s")
     east = net.daemons["east"]

@@ -66,6 +66,7 @@ async def test_both_sides_dial_at_once_and_one_link_stays(*, is_lower: bool) -> 
         assert [not is_lower] == [link.is_accept for link in between]
 
 
+@pytest.mark.promise("A next hop is back, and nothing flows")
 async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
     port = free_port()
     async with instance() as near, raw(near.address, name="raw") as peer:
@@ -86,6 +87,7 @@ async def test_address_that_refuses_is_reached_once_somebody_listens() -> None:
             assert near.peers.table.histories[gone].failures == 0
 
 
+@pytest.mark.promise("A next hop is back, and nothing flows")
 async def test_address_that_nobody_needs_is_reached_again() -> None:
     """What is told of it is what is: after a restart of the peer without any traffic as well."""
     port = free_port()

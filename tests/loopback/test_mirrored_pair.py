@@ -153,6 +153,7 @@ def two_files(made: Mirrored) -> None:
         becomes(daemon, "mirror")
 
 
+@pytest.mark.promise("Two instances claim one database")
 def test_a_stale_copy_that_claims_gets_nothing_even_while_it_is_alone(open_: Open) -> None:
     """R6.4: the lower epoch is never believed once the higher one is known."""
     made, traffic = open_(Form(mirroring="command", is_one_file=False))
@@ -178,6 +179,7 @@ def test_a_stale_copy_that_claims_gets_nothing_even_while_it_is_alone(open_: Ope
     whole(made, traffic)
 
 
+@pytest.mark.promise("Two instances claim one database")
 def test_the_higher_epoch_has_everything_from_the_moment_it_claims(open_: Open) -> None:
     """R6.4: the other one goes on claiming, and gets nothing more."""
     made, traffic = open_(Form(mirroring="command", is_one_file=False))

@@ -165,6 +165,7 @@ def dropped(daemon: Daemon) -> Counter[str]:
 
 
 @pytest.mark.parametrize("weight", [1, 2])
+@pytest.mark.promise("Messages reach the wrong target")
 def test_dialogs_are_split_by_instance_and_weight_and_each_stays_at_one(
     net: Topology, application: Open, weight: int
 ) -> None:
@@ -186,6 +187,7 @@ def test_dialogs_are_split_by_instance_and_weight_and_each_stays_at_one(
     assert (at_b, begun - at_b) == (a.bound_to("DatabaseB"), a.bound_to("DatabaseC"))
 
 
+@pytest.mark.promise("Messages reach the wrong target")
 def test_a_named_broker_instance_and_a_route_without_one_both_end_load_balancing(
     net: Topology, application: Open
 ) -> None:
@@ -205,6 +207,7 @@ def test_a_named_broker_instance_and_a_route_without_one_both_end_load_balancing
     hears({a: {}, b: each(open_, "0"), c: each(named, "0")})
 
 
+@pytest.mark.promise("A next hop is back, and nothing flows")
 def test_a_gateway_that_is_up_and_leads_nowhere_is_gone_round(net: Topology, application: Open) -> None:
     """Nothing but the missing acknowledgements tells the sender."""
     near, far, *gateways = add(net, "ServerA", "ServerB", "GatewayA", "GatewayB")

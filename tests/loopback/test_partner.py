@@ -69,6 +69,7 @@ def answered(orders: Daemon, billing: Daemon) -> tuple[list[bytes], list[tuple[s
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.promise("Two partners cannot talk securely")
 def test_a_file_from_each_makes_two_instances_talk_sealed_and_for_good(net: Topology) -> None:
     orders, billing = add(net, "orders", ORDERS), add(net, "billing", BILLING)
     net.start()
@@ -97,6 +98,7 @@ def test_a_file_from_each_makes_two_instances_talk_sealed_and_for_good(net: Topo
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.promise("Two partners cannot talk securely")
 def test_file_that_is_refused_changes_nothing(net: Topology) -> None:
     orders, billing = add(net, "orders", ORDERS), add(net, "billing", BILLING)
     net.start()

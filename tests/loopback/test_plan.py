@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from examples.demo.topology import Daemon, Topology
 from tests.support.command import run
 from tests.support.loopback import BILLING, ORDERS, receive, route, send, service, wait_acknowledged
@@ -30,6 +32,7 @@ def plan(daemon: Daemon, script: str, *more: str) -> tuple[int, dict[str, Any]]:
     return result.exit_code, json.loads(result.stdout)
 
 
+@pytest.mark.promise("Messages reach the wrong target")
 def test_plan_tells_who_keeps_a_target_and_who_would_be_harmed(net: Topology) -> None:
     one, two, orders, billing = shop(net)
     for number in range(3):

@@ -8,6 +8,8 @@ import urllib.request
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
+import pytest
+
 import broker
 from broker.daemon.instance import serve
 from examples.demo.topology import Daemon, Topology, wait_for
@@ -22,6 +24,7 @@ def flow_to(daemon: Daemon, peer: str) -> str:
     return flows[0] if flows else ""
 
 
+@pytest.mark.promise("A connection is stalled, blocked or down")
 def test_peer_that_is_stopped_under_traffic_is_seen_to_stand_still(net: Topology) -> None:
     """Its connection stands, and the system takes what is written to it; only the answer that is missing tells."""
     gateway, orders, billing = shop(net, endpoint={"heartbeat": "1s"})
@@ -60,6 +63,7 @@ def fetch(url: str) -> str:
         return str(answer.read(), "utf-8")
 
 
+@pytest.mark.promise("A connection is stalled, blocked or down")
 async def test_every_task_that_is_killed_is_told_counted_and_begun_anew(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(serve(configuration(tmp_path / "target", "target")))

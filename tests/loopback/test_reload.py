@@ -38,6 +38,7 @@ async def running(directory: Path, **more: dict[str, object]) -> AsyncIterator[t
         yield instance, file
 
 
+@pytest.mark.promise("A reload fails")
 async def test_a_reload_of_the_same_changes_nothing_and_succeeds(tmp_path: Path) -> None:
     async with running(tmp_path) as (instance, file):
         before, listener = instance.settings, instance.listeners[0]
@@ -63,6 +64,7 @@ async def test_a_reload_of_the_same_changes_nothing_and_succeeds(tmp_path: Path)
     ],
     ids=["cut", "values", "name", "certificate-without-key", "no-script", "bad-script", "admin", "journal"],
 )
+@pytest.mark.promise("A reload fails")
 async def test_a_configuration_that_is_wrong_changes_nothing_and_is_told_with_its_place(
     tmp_path: Path, text: str, told: str
 ) -> None:
@@ -101,6 +103,7 @@ async def test_a_connection_goes_on_when_the_port_it_came_through_is_closed(tmp_
             del neighbour
 
 
+@pytest.mark.promise("A reload fails")
 async def test_connections_go_on_with_what_was_agreed_and_are_counted(tmp_path: Path) -> None:
     async with running(tmp_path) as (instance, file):
         async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port)):

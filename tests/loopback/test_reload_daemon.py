@@ -31,7 +31,7 @@ def connections(daemon: Daemon) -> set[str]:
     return {one["address"] for one in daemon.status()["connections"]}
 
 
-@pytest.mark.promise("Routes or settings are changed in operation")
+@pytest.mark.promise("Routes or settings are changed in operation", "A reload fails")
 def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topology) -> None:
     """Limits, sizes, routes and the rest change back and forth; every message comes once and in order."""
     gateway, orders, billing = shop(net)

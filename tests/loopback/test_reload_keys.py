@@ -253,6 +253,7 @@ def key_of(path: KeyPath, key: str) -> bool:
 
 
 @pytest.mark.usefixtures("logging_of_a_process")
+@pytest.mark.promise("A reload fails")
 async def test_every_key_does_what_its_class_says(tmp_path: Path) -> None:
     """Each is changed and changed back; what is seen is what the instance lives by, and not what the file says."""
     file = everything(tmp_path)

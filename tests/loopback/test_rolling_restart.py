@@ -22,7 +22,7 @@ def two_ways(net: Topology) -> None:
     net.start()
 
 
-@pytest.mark.promise("A gateway dies")
+@pytest.mark.promise("A gateway dies", "A stop takes long")
 def test_rolling_restart_of_two_gateways_under_load_loses_nothing(net: Topology) -> None:
     two_ways(net)
     near, far = [net.daemons[name].directory / f"{name}.db" for name in ("orders", "billing")]

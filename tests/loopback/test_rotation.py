@@ -93,7 +93,7 @@ class Client:
             return hashlib.sha256(tls.getpeercert(binary_form=True) or b"").hexdigest()
 
 
-@pytest.mark.promise("Routes or settings are changed in operation")
+@pytest.mark.promise("Routes or settings are changed in operation", "A certificate expires")
 def test_files_that_change_are_used_within_seconds_and_those_that_cannot_be_used_change_nothing(
     net: Topology, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_only_metrics_that_there_are_are_asked_for() -> None:
     assert recorded <= RECORDED
 
 
+@pytest.mark.promise("A metric has the label value other")
 def test_every_metric_is_in_a_panel_or_an_alert() -> None:
     expressions = [*(one.expression for one in EXPRESSIONS), *(rule["expr"] for rule in ALERTS)]
     asked = {name for expression in expressions for name in metrics_in(expression)}

@@ -156,6 +156,7 @@ def ledger(visits: DataFrame) -> tuple[Row, list[Row]]:
     return next(row for row in rows if row.conversation_id is None), [row for row in rows if row.conversation_id]
 
 
+@pytest.mark.promise("The ledger does not add up")
 def test_the_ledger_finds_what_was_lost_and_that_it_all_arrived(leaky: Run, visits: DataFrame) -> None:
     """As the cables, the daemons and the applications know it."""
     total, rows = ledger(visits)
@@ -207,6 +208,7 @@ def test_a_second_delivery_and_what_no_journal_has_is_found(
     ]
 
 
+@pytest.mark.promise("The ledger does not add up")
 def test_a_ledger_with_a_hole_still_adds_up(spark: SparkSession, tmp_path: Path) -> None:
     """A gateway that is killed loses what it had not written of its journal, and what it held."""
     run = play(tmp_path, is_killed=True)

@@ -19,6 +19,7 @@ from tools.pages.markers import table
 
 _COLUMNS = ("Key", "Default", "Allowed", "Reload", "What it is", "Why")
 _WARNINGS = Path(lint.__file__).with_name("lints.toml")
+_PROMISING = {"delivery-guarantees.md": r"^### (.+)$", "operations.md": r"^## (?!The first minute)(.+)$"}
 _BEYOND = ("Memory is bounded", "Only permitted peers connect, send and read")  # of docs/reliability.md
 _ROOT = Path(__file__).parents[2]
 _MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:[@ )\]].*\n)*(?:async )?def (\w+)", re.MULTILINE)
@@ -65,16 +66,15 @@ def promises() -> str:
         for keys, test in _MARK.findall(file.read_text(encoding="utf-8")):
             for key in literal_eval(f"[{keys}]"):
                 tests[str(key)].append(f"`{file.relative_to(_ROOT)}::{test}`")
-    page = (_ROOT / "docs" / "delivery-guarantees.md").read_text(encoding="utf-8")
     links = {
-        title: f"delivery-guarantees.md#{re.sub('[^a-z0-9]+', '-', title.lower())}"
-        for title in re.findall(r"^### (.+)$", page, re.MULTILINE)
+        title: f"{page}#{re.sub('[^a-z0-9]+', '-', title.lower())}"
+        for page, heading in _PROMISING.items()
+        for title in re.findall(heading, (_ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
     } | dict.fromkeys(_BEYOND, "reliability.md#what-is-promised")
     titles = {title.partition(".")[0] if title[0].isdigit() else title: title for title in links}
-    if wrong := (titles.keys() ^ tests.keys()) | (TRIED.keys() - links.keys()):
-        raise ValueError(f"promises without a test, or marks and faults without a promise: {sorted(wrong)}")
-    if sorted(FAULTS) != sorted(" ".join(TRIED.values()).split()):
-        raise ValueError("each fault has to be in tests.chaos.faults.catalog.TRIED once")
+    wrong = [*(titles.keys() ^ tests.keys()), *(TRIED.keys() - links.keys())]
+    if wrong or sorted(FAULTS) != sorted(" ".join(TRIED.values()).split()):
+        raise ValueError(f"no test, or no promise: {wrong}; and each fault has to be in TRIED of its catalog once")
     rows = (
         (
             f"[{title}](../{links[title]})",

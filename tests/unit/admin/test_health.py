@@ -184,6 +184,7 @@ def _transport(address: str) -> Any:
     return SimpleNamespace(get_extra_info=lambda name, default=None: (address, 1) if name == "peername" else default)
 
 
+@pytest.mark.promise("A healthy instance is restarted by its probe")
 async def test_peer_that_is_gone_does_not_make_an_instance_unready(get: Get, instance: Instance) -> None:
     attempts: Any = instance.peers.table.histories
     attempts[NetworkAddress("127.0.0.1", 1)] = DialHistory(failures=9, problem="refused")
@@ -214,6 +215,7 @@ async def scrapes(instance: Instance, executor: ThreadPoolExecutor) -> Scrapes:
     return Scrapes(instance, executor)
 
 
+@pytest.mark.promise("A metric has the label value other")
 async def test_storm_of_scrapes_makes_two_texts(scrapes: Scrapes, executor: ThreadPoolExecutor) -> None:
     """The first is under way when the others come, and they share the second."""
     gate = threading.Event()

@@ -110,6 +110,7 @@ def test_show_writes_the_body(shop: Path, db: sqlite3.Connection, tmp_path: Path
     assert b"\xff\x00body" == (tmp_path / "body").read_bytes() == printed.stdout_bytes
 
 
+@pytest.mark.promise("A dialog is in quarantine")
 def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Connection) -> None:
     handle = failed(db, b"one", b"two")
 
@@ -160,6 +161,7 @@ def test_what_is_settled_in_a_database_of_a_configuration_is_in_its_audit(
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *OLD], ids=lambda change: change[0])
+@pytest.mark.promise("A dialog is in quarantine")
 def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     shop: Path, db: sqlite3.Connection, change: list[str]
 ) -> None:
@@ -190,6 +192,7 @@ def test_all_means_all_in_quarantine_and_not_what_is_tried_again(shop: Path, db:
     assert "no dialog is in quarantine\n" == nothing
 
 
+@pytest.mark.promise("A dialog is in quarantine")
 def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = failed(db, b"one")
     before = snapshot(db)

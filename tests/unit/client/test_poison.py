@@ -231,7 +231,7 @@ def test_a_queue_that_asks_for_it_is_turned_off_instead(shop: Shop) -> None:
     ).fetchone()
 
 
-@pytest.mark.promise("An application dies")
+@pytest.mark.promise("An application dies", "A dialog is in quarantine")
 def test_a_poison_message_received_by_hand_puts_its_dialog_aside_and_others_go_on(shop: Shop) -> None:
     """The whole of it: `receive`, in transactions that an application rolls back."""
     arrived(shop, b"good")

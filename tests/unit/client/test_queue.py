@@ -264,6 +264,7 @@ def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop,
     assert [b"0", b"1", b"3", b"4"] == bodies(db)
 
 
+@pytest.mark.promise("The database file grows")
 def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HEAD", 3)
     db = shop.connect(isolation_level=None)

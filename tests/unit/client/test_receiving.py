@@ -293,6 +293,7 @@ def test_waiting_receive_gives_up_exactly_in_time(shop: Shop, clock: Clock, wait
     assert not db.in_transaction
 
 
+@pytest.mark.promise("A reader does not wake up")
 def test_queue_is_looked_into_only_when_something_was_committed_or_now_and_then(shop: Shop, clock: Clock) -> None:
     db = shop.connect(isolation_level=None)
     other = shop.connect(isolation_level=None)

@@ -378,6 +378,7 @@ def test_fault_of_the_program_costs_the_rows_at_hand_and_is_reported_until_a_fil
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.promise("A connection is stalled, blocked or down")
 def test_thread_that_is_stuck_or_has_ended_is_reported(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STILL_SECONDS", 0.05)
     follower = Follower()

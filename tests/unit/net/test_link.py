@@ -140,6 +140,7 @@ async def test_dialog_frames_are_flow_for_a_while_and_control_frames_are_not(end
     assert look(ends, 10.0 + ACTIVE_SECONDS) == idle
 
 
+@pytest.mark.promise("A connection is stalled, blocked or down")
 async def test_peer_that_does_not_answer_is_stalled_though_it_is_written_to(ends: LinkEnds) -> None:
     ends.go_online()
     now, late = ends.loop.time(), HEARTBEAT * (1 + ANSWER_SHARE)

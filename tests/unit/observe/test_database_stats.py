@@ -30,6 +30,7 @@ from broker.store.sqlite.metadata import put_queue
 from tests.support.shop import Shop
 
 
+@pytest.mark.promise("Conversations never end")
 def test_each_database_is_counted(tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.db" for name in ("orders", "billing")}
     for path in paths.values():
@@ -112,6 +113,7 @@ def test_queues_that_are_off_come_first_and_then_the_one_that_waits_longest(tmp_
         (LedgerBalance(3, 1, 1), "3 sent = 1 acknowledged + 1 held + 0 failed + 1 UNACCOUNTED"),
     ],
 )
+@pytest.mark.promise("The ledger does not add up")
 def test_one_line_says_whether_it_adds_up(balance: LedgerBalance, sentence: str) -> None:
     assert sentence == ledger_status(balance).sentence
 

@@ -251,6 +251,7 @@ MANY = VALUES_MAX + 100
 BYTES_MAX = 4 * 1024 * 1024  # of the text, with every label full
 
 
+@pytest.mark.promise("A metric has the label value other")
 async def test_many_of_everything_are_five_hundred_and_the_rest(start: Any) -> None:
     routes = "".join(
         f"CREATE ROUTE r{n} WITH SERVICE_NAME = '//far/{n}', ADDRESS = 'tcp://10.{n // 250}.0.{n % 250 + 1}:4022';"
@@ -360,6 +361,7 @@ def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
     assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
 
 
+@pytest.mark.promise("A metric has the label value other")
 def test_others_have_their_turn_while_a_large_table_is_walked() -> None:
     """No thread is made to give up the interpreter's lock here."""
     tables = (_table(*(_route(f"r{number}", A) for number in range(10 * module.SLICE_ROUTES))),)

@@ -79,6 +79,7 @@ async def test_every_section_can_be_read_in_steps_and_says_the_same(
     assert stepped.next_hops[0].next_hop == at_once.next_hops[0].next_hop == DEAD
 
 
+@pytest.mark.promise("A metric has the label value other")
 async def test_ten_thousand_routes_are_read_in_many_iterations_as_of_one_moment(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,6 +230,7 @@ def test_a_file_with_two_names_is_refused_by_either_until_one_is_removed(path: P
     os.close(lock_store(path))
 
 
+@pytest.mark.promise("A reader does not wake up")
 def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> None:
     path = tmp_path / "odd name?#%.db"
     db = open_store(path)

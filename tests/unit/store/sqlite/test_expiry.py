@@ -266,6 +266,7 @@ def test_pieces_whose_owner_is_gone_are_removed_in_slices_and_others_stay(db: sq
     assert not Maintenance().has_work(db, NOW)
 
 
+@pytest.mark.promise("The database file grows")
 def test_pieces_without_an_owner_are_found_after_many_that_have_one(
     db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +282,7 @@ def test_pieces_without_an_owner_are_found_after_many_that_have_one(
     assert (9, 0) not in fragments(db)
 
 
+@pytest.mark.promise("Conversations never end")
 def test_tombstones_are_removed_when_they_have_expired(db: sqlite3.Connection) -> None:
     for number, at in enumerate((NOW, NOW + 1)):
         db.execute(
