@@ -276,6 +276,11 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{instance} has sent it, and a route leads it back: broker explain --to {shlex.quote(service)} --through"
             " shows the way; correct the address of its last route"
         )
+    if drop.other_instance:
+        return (
+            f"{service} is broker instance {drop.other_instance} here, and the messages name"
+            f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender has the statement"
+        )
     return remedy_of(
         drop.disposition,
         instance=instance,

@@ -261,6 +261,7 @@ class DropSnapshot(Struct, frozen=True):
         leads_nowhere: Whether no route here leads on from the last of those that passed through, permitted or not.
         sender: The database here that has just sent it; empty for frames of other instances.
         is_back: Whether a database here has sent it to another instance, and it has come back.
+        other_instance: A broker instance here that has its service, where it names one that is not here.
     """
 
     disposition: Disposition
@@ -273,6 +274,7 @@ class DropSnapshot(Struct, frozen=True):
     leads_nowhere: bool = False
     sender: str = ""
     is_back: bool = False
+    other_instance: str = ""
 
     @property
     def fields(self) -> FrameFields:
@@ -502,23 +504,28 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
             is_past = last_at is not None and last_at < changed_at
             ahead = _ahead(instance, frame)
-            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past, *ahead)
+            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past, **ahead)
 
 
-def _ahead(instance: Running, frame: bytes | None) -> tuple[bool, str, bool]:
-    """Whether no route leads on from a frame of another instance; its database here; whether it has come back."""
+def _ahead(instance: Running, frame: bytes | None) -> dict[str, Any]:
+    """Fields about where a dropped frame comes from, and where routes would lead it, were it permitted."""
     if frame is None or len(frame) < MIN_DIALOG_FRAME:
-        return False, "", False
+        return {}
     origin = frame_fields(frame).from_broker_instance
     homes = (name for name, one in instance.endpoints.items() if uuid.UUID(bytes=one.broker_instance) == origin)
     sender = next(homes, "")
     if not frame[HOP_COUNT_AT]:
-        return False, sender, False
+        return {"sender": sender}
     key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
-    service = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace")
+    service, here = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace"), instance.forwarder.routing_context
     facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
-    disposition = decide(facts, instance.forwarder.routing_context).disposition
-    return disposition in UNKNOWN_HERE, "", bool(sender)
+    disposition = decide(facts, here).disposition
+    databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
+    return {
+        "leads_nowhere": disposition in UNKNOWN_HERE,
+        "is_back": bool(sender),
+        "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
+    }
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:

@@ -130,6 +130,8 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     assert DEFINITIONS_CHANGED == remedy_of_drop(msgspec.structs.replace(drop, is_past=True), "gw")
     astray = "if messages to SERVICE are not to arrive at gw, correct the route to it. Otherwise, "
     assert astray + statement == remedy_of_drop(msgspec.structs.replace(drop, leads_nowhere=True), "gw")
+    replaced = msgspec.structs.replace(drop, leads_nowhere=True, other_instance="NEW")
+    assert remedy_of_drop(replaced, "gw").startswith("SERVICE is broker instance NEW here, and the messages name")
     back = msgspec.structs.replace(drop, leads_nowhere=True, is_back=True)
     assert "gw has sent it, and a route leads it back: broker explain --to SERVICE --through" in remedy_of_drop(
         back, "gw"

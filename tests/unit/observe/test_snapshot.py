@@ -152,7 +152,11 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     for disposition, header in (
         (Disposition.NO_ROUTE, replace(HEADER, hop_count=1)),
         (Disposition.NOT_PERMITTED, replace(own, hop_count=1)),
-        (Disposition.INSTANCE_NOT_HERE, own),
+        (Disposition.SERVICE_NOT_HERE, own),
+        (
+            Disposition.INSTANCE_NOT_HERE,
+            replace(HEADER, hop_count=1, to_service="//gateway", to_broker_instance=b"x" * 16),
+        ),
     ):
         gateway.forwarder.drop(encode_dialog(header, bytes(100_000)), disposition, None)
     endpoint.dropped[Disposition.DUPLICATE] = 4
@@ -165,13 +169,19 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT"),
         ("no route", None, 1, ""),
+        ("service not here", None, 1, ""),
         ("instance not here", None, 1, ""),
         ("duplicate", "gateway", 4, "twice"),
     ] == [(one.disposition, one.database, one.frames, one.reason) for one in drops]
-    assert ["//nowhere", "//far", "//nowhere", "//far"] == [one.fields.to_service_name for one in drops]
-    assert [(True, "", True), (False, "", False), (False, "gateway", False), (False, "", False)] == [
-        (one.leads_nowhere, one.sender, one.is_back) for one in drops
-    ]
+    assert ["//nowhere", "//far", "//nowhere", "//gateway", "//far"] == [one.fields.to_service_name for one in drops]
+    here = str(UUID(bytes=endpoint.broker_instance))
+    assert [
+        (True, "", True, ""),
+        (False, "", False, ""),
+        (False, "gateway", False, ""),
+        (True, "", False, here),
+        (False, "", False, ""),
+    ] == [(one.leads_nowhere, one.sender, one.is_back, one.other_instance) for one in drops]
     assert 3.0 == drops[-1].last_at
     assert isinstance(drops[0].sample, bytes)
     assert HEAD_MAX_BYTES == len(drops[0].sample)
