@@ -129,6 +129,15 @@ def room_problem(directory: Path) -> str | None:
     return f'the disk of "{existing}" has {free >> 10} KiB left, and {ROOM_BYTES >> 10} KiB are needed'
 
 
+def mark_of(file: str | Path) -> tuple[int, ...]:
+    """A value that changes with the content, mode and owner of a file; empty when there is none. Blocking."""
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def keep_names(directory: Path) -> None:
     """Sync a directory, so that the names of its files survive a loss of power. Blocking; raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

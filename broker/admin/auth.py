@@ -71,6 +71,7 @@ from broker.ddl.statements import (
     words_of,
 )
 from broker.errors import DdlSyntaxError
+from broker.files import mark_of
 from broker.net.tls import NO_SECURITY, Identity, Security, identify, identify_issuer, verified_chain
 
 log = structlog.get_logger(__name__)
@@ -272,7 +273,7 @@ class TokenStore:
 
     def _refresh(self) -> None:
         """Read the file if it has changed; one that cannot be used counts as empty, and is logged once."""
-        seen = _state(self._path)
+        seen = mark_of(self._path)
         if seen == self._seen:
             return
         self._seen = seen
@@ -281,15 +282,6 @@ class TokenStore:
         except TokenFileError as error:
             self._tokens = ()
             log.error("tokens unusable", path=error.path, problem=error.problem, hint=error.hint)  # noqa: TRY400 - no bug
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """A value that changes with content, mode and owner; empty when there is no file."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode, status.st_uid
 
 
 @dataclass(frozen=True, slots=True)

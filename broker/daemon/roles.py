@@ -32,6 +32,7 @@ import structlog
 
 from broker.config.settings import DatabaseSettings
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
+from broker.files import mark_of
 from broker.routing.mirrored import EPOCH_TOLD_MAX, Act, MirrorRole, OwnRole, OwnRoleStatus, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path
@@ -238,7 +239,7 @@ class RoleWatch:
         if is_due:
             self._refresh_at = now + REFRESH_SECONDS
             self._lock_file, self._role_file = Path(lock_path(self._path)), role_path(self._path)
-        mark = _mark(self._role_file)
+        mark = mark_of(self._role_file)
         if is_due or mark != self._mark:
             self._mark = mark
             self._read()
@@ -270,15 +271,6 @@ class RoleWatch:
         except OSError:
             return False
         return False
-
-
-def _mark(file: Path) -> tuple[int, ...]:
-    """Differs between two states of a file; empty when there is none."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 # --- keeping the role ----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import structlog
 from broker.config.consistency import setting_warnings
 from broker.config.settings import Settings, by_place
 from broker.errors import CertificateUnusableError, SettingError
+from broker.files import mark_of
 from broker.net.tls import (
     NO_SECURITY,
     Encryption,
@@ -41,7 +42,7 @@ POLL_SECONDS = 2.0  # between two polls of the files: a change is used within tw
 
 Section = Literal["endpoint", "admin"]
 
-FileMarks: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+FileMarks: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """The state of files, by which changes are found: path, device, inode, size and time of change of each."""
 
 log = structlog.get_logger(__name__)
@@ -407,12 +408,4 @@ def marks_of(paths: Iterable[Path | None], patterns: Iterable[str]) -> FileMarks
     files = [str(path) for path in paths if path is not None]
     for pattern in patterns:
         files += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
-    return tuple(map(_mark_of, files))
-
-
-def _mark_of(file: str) -> tuple[str, int, int, int, int]:
-    try:
-        found = Path(file).stat()
-    except OSError:
-        return file, 0, 0, 0, 0
-    return file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return tuple((file, mark_of(file)) for file in files)

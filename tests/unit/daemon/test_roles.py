@@ -569,7 +569,7 @@ def test_what_is_told_and_damaged_is_a_problem_until_it_is_written_anew(path: Pa
 
 
 def test_what_shows_no_change_is_read_again_after_a_while(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roles, "_mark", lambda _: ())
+    monkeypatch.setattr(roles, "mark_of", lambda _: ())
     monkeypatch.setattr(roles, "REFRESH_SECONDS", 0.0)
     watch = RoleWatch(path)
     before = watch.look(asks_lock=False).reign
