@@ -79,30 +79,18 @@ class Running(Protocol):
     peers: Peers
     mirrors: Mirrors
     lag: LoopLag
-
-    @property
-    def supervision(self) -> Supervision:
-        """The tasks that last as long as it does."""
-
-    @property
-    def certificates(self) -> CertificateWatch:
-        """The certificates of the endpoint, and whether their files are in use."""
+    supervision: Supervision
+    certificates: CertificateWatch
+    drain: Drain
+    reloads: Reloads
 
     @property
     def journal(self) -> Journalling | None:
         """Records visits of frames; None where no journal is kept."""
 
     @property
-    def drain(self) -> Drain:
-        """Stops the instance without losing frames."""
-
-    @property
     def past(self) -> EndpointTotals:
         """The totals of departed databases."""
-
-    @property
-    def reloads(self) -> Reloads:
-        """Reads the configuration again."""
 
     def standings(self) -> Mapping[str, OwnRoleStatus]:
         """The role of the instance for each of its databases, by name."""

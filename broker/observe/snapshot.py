@@ -98,10 +98,8 @@ SnapshotSection: TypeAlias = Literal[
 
 
 class TransportSnapshot(Struct, frozen=True, kw_only=True):
-    """Encryption, certificates, and limits that were met. `certificates` have a role, see `certificates_in_use`."""
+    """Certificates, and limits that were met. `certificates` have a role, see `certificates_in_use`."""
 
-    encryption: str = ""
-    authentication: str = ""
     warnings: tuple[TransportWarning, ...] = ()
     certificates: tuple[tuple[str, Identity], ...] = ()
     reloads: int = 0
@@ -780,7 +778,6 @@ def _read_transport(instance: Running) -> TransportSnapshot:
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
     return struct_from(
         TransportSnapshot,
-        endpoint,
         watch,
         warnings=(*warnings, *expiry_warnings(certificates, datetime.now(UTC))),
         certificates=certificates,

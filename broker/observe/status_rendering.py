@@ -26,7 +26,6 @@ from broker.observe.snapshot import (
     MirrorSnapshot,
     Snapshot,
     SnapshotSection,
-    TransportSnapshot,
 )
 from broker.observe.status import (
     BlockedStatus,
@@ -89,7 +88,7 @@ def render_status(
         uptime_s=round(time.time() - snapshot.started_at, 3),
         ready=snapshot.is_ready,
         listen=list(snapshot.listen),
-        transport=_transport(snapshot.transport, snapshot.taken_at),
+        transport=_transport(snapshot),
         forwarding=_forwarding(snapshot.forwarding, is_enabled=snapshot.endpoint.message_forwarding),
         connections=[_connection(link, snapshot) for link in snapshot.links],
         addresses=dict(snapshot.addresses),
@@ -135,10 +134,12 @@ def show_guid(guid: bytes) -> str:
 # --- parts ---
 
 
-def _transport(transport: TransportSnapshot, now: datetime) -> TransportStatus:
+def _transport(snapshot: Snapshot) -> TransportStatus:
+    transport, now = snapshot.transport, snapshot.taken_at
     return struct_from(
         TransportStatus,
         transport,
+        snapshot.endpoint,
         warnings=[warning.text for warning in transport.warnings],
         notices=list(transport.warnings),
         certificates=[_certificate(role, one, now) for role, one in transport.certificates[:CERTIFICATES_MAX]],
