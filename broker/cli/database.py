@@ -239,13 +239,7 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         SettingsError: Something in the configuration is wrong.
         StoreUnavailableError: The file is not a database of the broker, or one of another release.
     """
-    path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
-    if config is not None:
-        databases = read_settings(config).databases
-        path = databases[database].path if database in databases else path
-        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
-    if not path.is_file():
-        raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
+    path = file_of(config, database)
     with translated(path):
         db = sqlite3.connect(path)
     try:
@@ -255,6 +249,18 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         db.close()
         raise
     return _opened(db)
+
+
+def file_of(config: Path | None, database: str) -> Path:
+    """The file of a database given by its name in the configuration or by the path; raises as `open_database`."""
+    path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
+    if config is not None:
+        databases = read_settings(config).databases
+        path = databases[database].path if database in databases else path
+        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
+    if not path.is_file():
+        raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
+    return path
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import msgspec
 import broker
 from broker import Message
 from broker.cli.access import admin_client, read_settings
-from broker.cli.database import open_database
+from broker.cli.database import file_of, open_database
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import (
     DURATION,
@@ -45,7 +45,6 @@ from broker.cli.output import TextLine, print_lines, show_json, show_rows
 from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.config.units import plural
 from broker.conversation.state import ConversationState
-from broker.errors import ConversationError
 from broker.observe.database_stats import census_of
 from broker.store.sqlite.schema import LARGE_BYTES
 
@@ -349,15 +348,9 @@ def _selection(
 
 def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
     """The files by the names of their databases."""
-    known = {} if config is None else {name: one.path for name, one in read_settings(config).databases.items()}
     if database is None and config is None:
         raise click.UsageError("name a database with -d FILE, or a configuration with -c FILE")
-    paths = known if database is None else {database: known.get(database, Path(database))}
-    for path in paths.values():
-        if not path.is_file():
-            hint = "give the path of one, or with -c FILE the name of a database of that configuration"
-            raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
-    return paths
+    return {name: file_of(config, name) for name in ([database] if database else read_settings(config).databases)}
 
 
 def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
