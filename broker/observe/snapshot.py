@@ -27,7 +27,6 @@ from msgspec import Struct
 
 from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
-from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
@@ -528,24 +527,20 @@ def _ahead(instance: Running, frame: bytes | None) -> dict[str, Any]:
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
     for name, endpoint in list(instance.endpoints.items()):
-        known = instance.catalog.databases[name].rows.services
-        yield name, _database(endpoint, known, instance.settings.instance.state_dir)
-
-
-def _database(endpoint: Endpoint, known: Iterable[str], state_dir: Path) -> DatabaseSnapshot:
-    transmitter = endpoint.transmitter
-    counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
-    services = sorted(set(known).union(*counts))
-    return struct_from(
-        DatabaseSnapshot,
-        endpoint,
-        services={service: ServiceCounts(*(count[service] for count in counts)) for service in services},
-        dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
-        sending_dialogs=len(transmitter.senders),
-        commits=(tuple(endpoint.commits.counts), endpoint.commits.seconds),
-        blocked=transmitter.blocked(),
-        replaced=replaced_in(endpoint.path, state_dir),
-    )
+        transmitter = endpoint.transmitter
+        counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
+        services = sorted(set(instance.catalog.databases[name].rows.services).union(*counts))
+        database = struct_from(
+            DatabaseSnapshot,
+            endpoint,
+            services={service: ServiceCounts(*(count[service] for count in counts)) for service in services},
+            dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
+            sending_dialogs=len(transmitter.senders),
+            commits=(tuple(endpoint.commits.counts), endpoint.commits.seconds),
+            blocked=transmitter.blocked(),
+            replaced=replaced_in(endpoint.path, instance.settings.instance.state_dir),
+        )
+        yield name, database
 
 
 def replaced_in(path: Path, state_dir: Path) -> str:
@@ -566,30 +561,26 @@ def _read_roles(instance: Running, _: float) -> Iterator[tuple[str, OwnRoleStatu
 def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
     own = int.from_bytes(instance.peers.hello.arbitration, "big")
     for link in list(instance.peers.links.values()):
-        yield _link(link, own, now)
-
-
-def _link(link: Link, own: int, now: float) -> LinkSnapshot:
-    activity, round_trip = link.activity.update(link, now), link.connection.round_trip
-    peer = None if link.agreement is None else link.agreement.peer
-    return struct_from(
-        LinkSnapshot,
-        link,
-        link.transport,
-        connection_id=uuid.UUID(int=own ^ link.number),  # unique for as long as the process lives
-        name=link.peer_name,
-        state=link.state.value,
-        activity=activity.state.value,
-        activity_reason=activity.reason,
-        activity_since=activity.since,
-        progress_at=activity.progress_at,
-        round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
-        peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
-        peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
-        slowed_by=slowed_by(link),
-        last_activity=max(link.connection.last_heard, link.connection.last_sent),
-        frames_received=link.received.total(),
-    )
+        activity, round_trip = link.activity.update(link, now), link.connection.round_trip
+        peer = None if link.agreement is None else link.agreement.peer
+        yield struct_from(
+            LinkSnapshot,
+            link,
+            link.transport,
+            connection_id=uuid.UUID(int=own ^ link.number),  # unique for as long as the process lives
+            name=link.peer_name,
+            state=link.state.value,
+            activity=activity.state.value,
+            activity_reason=activity.reason,
+            activity_since=activity.since,
+            progress_at=activity.progress_at,
+            round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
+            peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
+            peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
+            slowed_by=slowed_by(link),
+            last_activity=max(link.connection.last_heard, link.connection.last_sent),
+            frames_received=link.received.total(),
+        )
 
 
 def slowed_by(link: Link) -> str:

@@ -45,7 +45,7 @@ from broker.observe.status import (
 )
 from broker.protocol.layout import FrameKind
 from broker.routing.mirrored import OwnRoleStatus
-from broker.store.sqlite.write_lock import LockWait, WriteWaits
+from broker.store.sqlite.write_lock import WriteWaits
 
 STATUS: tuple[SnapshotSection, ...] = (
     "run",
@@ -230,18 +230,15 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: f
 def _write_lock(waits: WriteWaits) -> WriteLockStatus:
     present, long = waits.present, [*waits.recent, *([waits.present] if waits.present else [])]
     holder = long[-1].holder if long else None
+    ended = waits.recent[-1].began + waits.recent[-1].seconds if waits.recent and present is None else None
     return WriteLockStatus(
         waiting_s=None if present is None else round(present.seconds, 3),
         pid=None if holder is None else holder.pid,
         process="" if holder is None else holder.name,
         recent=len(long),
         recent_s=round(sum(wait.seconds for wait in long), 3),
-        last_s=_since_end(waits.recent[-1]) if waits.recent and present is None else None,
+        last_s=None if ended is None else round(max(0.0, time.time() - ended), 3),
     )
-
-
-def _since_end(wait: LockWait) -> float:
-    return round(max(0.0, time.time() - wait.began - wait.seconds), 3)
 
 
 def _drop(drop: DropSnapshot, snapshot: Snapshot) -> DropStatus:
