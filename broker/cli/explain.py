@@ -28,6 +28,7 @@ from broker.cli.options import Command, Parsed, Where, config_option, output_opt
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.client.arguments import CURRENT_DATABASE
 from broker.config.settings import Settings
+from broker.config.units import counted
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, configured_place, find_contact
 from broker.routing.explain import ClassTried, Explanation, PassShown, Progress, RouteFate, Step
 
@@ -261,7 +262,7 @@ def _not_reached(steps: list[Step]) -> Iterator[TextLine]:
         return
     numbers = str(steps[0].step) + (f" to {steps[-1].step}" if len(steps) > 1 else "")
     passed = [(step.step, len(step.routes) + step.more_routes) for step in steps if step.routes]
-    over = ", ".join(f"{count:,} {'route' if count == 1 else 'routes'} of step {number}" for number, count in passed)
+    over = ", ".join(f"{counted(count, 'route')} of step {number}" for number, count in passed)
     before = f", before {over}" if over else ""
     yield _marked(Progress.NOT_REACHED, f"{numbers} not reached: {steps[0].why}{before}")
 
@@ -274,8 +275,7 @@ def _choosing(one: PassShown) -> Iterator[TextLine]:
             yield _marked(tried.progress, f"{tried.route_class}: {tried.why}")
             yield from _routes(tried, _named)
         elif tried.routes:
-            count = len(tried.routes) + tried.more_routes
-            routes = f"{count:,} {'route' if count == 1 else 'routes'}"
+            routes = counted(len(tried.routes) + tried.more_routes, "route")
             yield _marked(tried.progress, f"{tried.route_class}: {tried.why} ({routes})")
     if one.candidates:
         yield TextLine("Candidates, best first", style="bold")

@@ -21,6 +21,7 @@ from broker.cli.database import open_database
 from broker.cli.options import Group, config_option, confirm, database_option, output_option, rows_option, yes_option
 from broker.cli.output import show_json, show_rows
 from broker.client.dialog import Dialog, get_dialog
+from broker.config.units import counted
 from broker.errors import ConversationError
 from broker.store.sqlite.quarantine import Failure, body_pieces, failures, find
 from broker.store.sqlite.quarantine import resume as resume_one
@@ -240,7 +241,7 @@ def _settle(
         if asks and not dry_run and chosen and not yes:
             for plan in plans:
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
-            confirm(f"{action} {len(chosen)} dialog{'s' * (len(chosen) != 1)}?")
+            confirm(f"{action} {counted(len(chosen), 'dialog')}?")
         if not dry_run and chosen:
             # Without a configuration, nothing is recorded, as for an application.
             entry: AbstractContextManager[AuditEntry | None] = nullcontext()

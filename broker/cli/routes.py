@@ -25,6 +25,7 @@ from broker.cli.exit_codes import ExitCode
 from broker.cli.options import Group, Where, config_option, output_option, socket_option, where_option
 from broker.cli.output import Terminal, TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
+from broker.config.units import counted
 from broker.ddl.lexer import decode_script
 from broker.observe.explain import ExplainAnswer
 from broker.routing.plan import HARMFUL, UNCHANGED, Fate
@@ -270,13 +271,13 @@ def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
         today = "; it is there today" if loop["was_there"] else ""
         yield TextLine(f"to {loop['to_service']}: {loop['path']}{today}", indent=2, mark="!", style="red")
     if len(loops) > WAYS_SHOWN:
-        yield TextLine(f"and {_count(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
+        yield TextLine(f"and {counted(len(loops) - WAYS_SHOWN, 'more loop')}", indent=2)
     if not loops:
-        yield TextLine(f"{_count(followed['count'], 'service')} followed, no loop found", indent=2)
+        yield TextLine(f"{counted(followed['count'], 'service')} followed, no loop found", indent=2)
     for sentence in unknown[:WAYS_SHOWN]:
         yield TextLine(sentence, indent=2, mark="?", style="yellow")
     if len(unknown) > WAYS_SHOWN:
-        yield TextLine(f"and {_count(len(unknown) - WAYS_SHOWN, 'more way')} whose end is not known", indent=2)
+        yield TextLine(f"and {counted(len(unknown) - WAYS_SHOWN, 'more way')} whose end is not known", indent=2)
     if not followed["is_all"]:
         yield TextLine("there are more services than were followed", indent=2, mark="?", style="yellow")
 
@@ -292,10 +293,10 @@ def _harm(plan: Mapping[str, Any]) -> str:
         harms.append(f"{count} conversations that have sent would move, or lose their route or service")
     expired = plan["expired"]
     if expired is not None and expired["harmed"] > plan["harmed"]:
-        harms.append(f"{_count(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
+        harms.append(f"{counted(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
     new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
     if new:
-        harms.append(f"{_count(new, 'loop')} would appear")
+        harms.append(f"{counted(new, 'loop')} would appear")
     return f"harm: {'; '.join(harms)}" if harms else ""
 
 
@@ -306,7 +307,3 @@ def _harmless(plan: Mapping[str, Any]) -> str:
         return kept
     is_all = followed["is_all"] and not followed["unknown"]
     return f"{kept}; no loop would appear{'' if is_all else ', as far as is known'}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

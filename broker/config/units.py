@@ -126,6 +126,11 @@ def plural(number: int, one: str, many: str = "") -> str:
     return f"{count(number).text} {one if number == 1 else many or one + 's'}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number, exact, with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def share(part: float, whole: float) -> Quantity:
     """Part of a whole in per cent; a dash when there is no whole."""
     if not whole:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from broker.config.units import counted
 from broker.flow import Disposition
 from broker.observe.message_catalogue import queue_on, remedy_of_refused_link
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
@@ -131,8 +132,8 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
     waits = f"{_waiting(held, 'frame')} for a next hop" if held else "nothing waits for a next hop"
     waits = f"{_waiting(dialogs, 'dialog')} for a next hop" if dialogs and not held else waits
     untried = sum(one.health == "untried" and not one.problem and not one.held for one in status.addresses.values())
-    unknown = f", {_count(untried, 'next hop')} not dialled yet" if untried else ""
-    facts = f"{_count(len(status.connections), 'connection')}, {waits}{unknown}"
+    unknown = f", {counted(untried, 'next hop')} not dialled yet" if untried else ""
+    facts = f"{counted(len(status.connections), 'connection')}, {waits}{unknown}"
     if not found:
         return f"All is well: {facts}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
@@ -140,11 +141,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
 
 
 def _waiting(number: int, noun: str) -> str:
-    return f"{_count(number, noun)} wait{'s' if number == 1 else ''}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{counted(number, noun)} wait{'s' if number == 1 else ''}"
 
 
 def _ago(seconds: float | None) -> str:
@@ -184,7 +181,7 @@ def _ledgers(status: Status) -> Iterator[HealthFinding]:
         yield HealthFinding(Level.BAD, "ledger", what, do)
     for name, database in status.databases.items():
         if database.ledger is not None and database.ledger.unaccounted:
-            what = f"{_count(database.ledger.unaccounted, 'message')} of the database {name} unaccounted for"
+            what = f"{counted(database.ledger.unaccounted, 'message')} of the database {name} unaccounted for"
             yield HealthFinding(Level.BAD, "ledger", what, do)
 
 
@@ -208,7 +205,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
             yield HealthFinding(Level.BAD, "database", what, do)
         yield from _write_lock(name, database.write_lock)
         if database.quarantined:
-            what = f"{_count(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails on them"
+            what = f"{counted(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails on them"
             yield HealthFinding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
     for name, role in status.mirroring.items():
         if role.source != "off" and role.problem:
@@ -325,12 +322,12 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
     for name, database in status.databases.items():
         oldest = database.oldest_waiting_s or 0.0
         if oldest > WAITING_SECONDS:
-            messages = _count(database.waiting_messages or 0, "message")
+            messages = counted(database.waiting_messages or 0, "message")
             what = f"{messages} of {name} not acknowledged, the oldest for {oldest:,.0f} s"
             yield HealthFinding(Level.NOTICE, "database", what, "broker why shows for each conversation why it waits")
         if failed := database.failed:
             have = "has" if failed == 1 else "have"
-            what = f"{_count(failed, 'dialog')} of {name} {have} failed, and no application has received the error"
+            what = f"{counted(failed, 'dialog')} of {name} {have} failed, and no application has received the error"
             yield HealthFinding(Level.NOTICE, "dialog", what, "broker why lists them, each with what to do")
         for queue in database.queues or ():
             if not queue.is_receive_enabled:

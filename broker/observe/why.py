@@ -27,6 +27,7 @@ from msgspec import Meta, structs
 
 from broker.advice import create_route, render_name, render_text, to_run
 from broker.client.transaction import check_schema
+from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
@@ -272,9 +273,9 @@ class Spot:
             severity: Where it is not that of the text.
             given: Fills other gaps.
         """
-        counted = {"count": messages(count), "wait": "waits" if count == 1 else "wait"}
+        number = {"count": counted(count, "message"), "wait": "waits" if count == 1 else "wait"}
         place = {"instance": self.instance, "database": self.database, "config_option": self.config_option}
-        values = ({} if about is None else structs.asdict(about)) | place | counted | given
+        values = ({} if about is None else structs.asdict(about)) | place | number | given
         shown = {name: when(one) if isinstance(one, datetime) else one for name, one in values.items()}
         words = cause_texts()[text]
         sentences = (one.format_map(shown) for one in (words.symptom, words.why, words.next, words.remedy))
@@ -545,8 +546,8 @@ def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:
 
 
 def _unread(side: SideShown, spot: Spot) -> WhyFinding:
-    what = f"{messages(side.ready)} for {side.service_name} {_wait(side.ready)} in the queue {side.queue_name}"
-    symptom = f"{what} of {spot.database}, since {when(side.ready_since)}"
+    what = f"{counted(side.ready, 'message')} for {side.service_name} {_wait(side.ready)} in the queue"
+    symptom = f"{what} {side.queue_name} of {spot.database}, since {when(side.ready_since)}"
     if not side.is_receive_enabled:
         return queue_off_finding(spot, str(side.queue_name), symptom)
     if side.is_taken:
@@ -569,11 +570,6 @@ def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
 
 
 # --- words ------------------------------------------------------------------------------------------------------
-
-
-def messages(count: int) -> str:
-    """A number of messages."""
-    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 def when(at: datetime | None) -> str:
@@ -823,7 +819,7 @@ def _status(side: ConversationSide) -> str:
     return (
         f"{ON_ITS_WAY}not tried yet"
         if side.held
-        else f"nothing waits: {messages(side.acknowledged_sequence)} acknowledged"
+        else f"nothing waits: {counted(side.acknowledged_sequence, 'message')} acknowledged"
     )
 
 
