@@ -44,13 +44,7 @@ def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> d
 
 
 def load(spark: SparkSession, out: Path, name: str) -> DataFrame:
-    """
-    Read a result, with the schema of its name.
-
-    Raises:
-        PipelineError: it is not there.
-    """
-    _check(out, name)
+    """Read a result that is there, with the schema of its name."""
     schema = RESULTS[name]
     reader = spark.read.schema(schema).option("__globPaths__", "false").option("recursiveFileLookup", "true")
     return reader.parquet(str(out / name)).select(*schema.names)
@@ -64,12 +58,8 @@ def check(out: Path) -> None:
         PipelineError: one is not.
     """
     for name in NEEDED:
-        _check(out, name)
-
-
-def _check(out: Path, name: str) -> None:
-    if not any((out / name).glob("*.parquet")):
-        raise PipelineError(f"{out} has no result of {name}", f"run `broker pipeline {name}` with --out {out}")
+        if not any((out / name).glob("*.parquet")):
+            raise PipelineError(f"{out} has no result of {name}", f"run `broker pipeline {name}` with --out {out}")
 
 
 def render(spark: SparkSession, out: Path, files: Mapping[str, Any] | None = None) -> Path:
@@ -85,6 +75,7 @@ def render(spark: SparkSession, out: Path, files: Mapping[str, Any] | None = Non
         PipelineError: a result is not there.
         OSError: the report cannot be written.
     """
+    check(out)
     results = {name: load(spark, out, name) for name in NEEDED}
     first = facts(out / NEEDED[0], files)
     known = replace(first, troubles=(*differences(out, NEEDED), *first.troubles))
