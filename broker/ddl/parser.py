@@ -331,10 +331,10 @@ class _StatementParser:
         while self.accept(","):
             yield self.name_token()
 
-    def object_name(self, key: str = ddl.NAME) -> str:
+    def object_name(self) -> str:
         """The name of what the statement is about."""
         token = self.name_token()
-        self._places[key] = token[2:]
+        self._places[ddl.NAME] = token[2:]
         return token.value
 
     def owner(self) -> str | None:

@@ -219,15 +219,14 @@ class LogScale:
         )
 
 
-def bars(series: Series, axis: Timeline, *, kind: str, ceiling: int | None = None) -> Html:
-    """Plot counts over time as a filled step line; `kind` is the colour's class, `ceiling` the top (None: the most)."""
+def bars(series: Series, axis: Timeline, *, kind: str) -> Html:
+    """Plot counts over time as a filled step line; `kind` is the colour's class."""
     most = max(series.points, default=0)
-    top = max(1, ceiling or most)
     at = instant(axis.first_at + timedelta(seconds=axis.step_seconds * series.points.index(most))).text
     words = (
         f"{series.label}: {count(series.total).text} in all, at most {count(most).text} in {step_words(axis)}, at {at}"
     )
-    return _svg(words, _steps(series.points, top, kind), _floor(), height=_HEIGHT, class_="bars")
+    return _svg(words, _steps(series.points, max(1, most), kind), _floor(), height=_HEIGHT, class_="bars")
 
 
 def held(peaks: Sequence[int | None], *, top: int, recommended: int | None, what: str) -> Html:
