@@ -60,8 +60,11 @@ def open_store(
         StoreUnavailableError: no such directory, no database, no permission, a newer schema, another identity; an
             older schema that could not be brought up to this release's.
     """
-    if may_make:
-        _make_file(str(path))
+    if may_make and str(path) not in {"", ":memory:"}:
+        # When it cannot be made, SQLite reports what is wrong. No descriptor: to close one would end the locks that
+        # other threads have on the file.
+        with suppress(OSError):
+            os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
     address = path if may_make else f"{Path(path).absolute().as_uri()}?mode=rw"
     with translated(path):
         db = sqlite3.connect(
@@ -214,13 +217,6 @@ def fix_fragment_size(db: sqlite3.Connection, configured: int) -> int:
             (configured,),
         )
         return int(db.execute("SELECT fragment_size FROM broker_database").fetchone()[0])
-
-
-def _make_file(path: str) -> None:
-    """An empty file of mode 0600, when there is none; when it cannot be made, SQLite reports what is wrong."""
-    if path not in {"", ":memory:"}:
-        with suppress(OSError):  # no descriptor: to close one would end the locks that other threads have on the file
-            os.mknod(os.path.realpath(path), stat.S_IFREG | MODE)
 
 
 def _prepare(db: DaemonConnection, path: Path, instance: uuid.UUID | None, *, may_make: bool) -> None:

@@ -281,6 +281,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
     poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
     error_code, error_text = _error(error)
+    locks = locked_groups(db, now)  # of readers that live, and of groups that rest after a failure
     return Inbound(
         queue_name=name,
         is_receive_enabled=bool(is_enabled),
@@ -289,7 +290,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         quarantined=messages.get(IN_QUARANTINE, 0),
         unconfirmed=messages.get(UNCONFIRMED, 0),
         early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
-        is_taken=_is_taken(db, endpoint_id, now),
+        is_taken=locks is not None and db.execute(_TAKEN, (endpoint_id, *locks)).fetchone() is not None,
         readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
         poison=None if poison is None else Poison(*poison),
         error_code=error_code,
@@ -300,9 +301,3 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
 def _error(row: tuple[object] | None) -> tuple[int | None, str]:
     """Code and text of the body of an Error message; None and "" where there is none."""
     return error_parts(row[0] if row is not None and isinstance(row[0], bytes) else b"")
-
-
-def _is_taken(db: sqlite3.Connection, endpoint_id: object, now: float) -> bool:
-    """Whether a reader that lives has its group, or the group rests after a failure."""
-    locks = locked_groups(db, now)
-    return locks is not None and db.execute(_TAKEN, (endpoint_id, *locks)).fetchone() is not None

@@ -17,7 +17,7 @@ import sqlite3
 from dataclasses import replace
 
 from broker.conversation.body_check import error_body
-from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, Run, after, classify
+from broker.conversation.frames import AckNote, Contact, FragmentArrival, Place, after, classify
 from broker.conversation.message_types import DEFAULT_LIFETIME, END_DIALOG, LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, TRANSITIONS, ConversationState, Happening
 from broker.errors import FrameMalformedError
@@ -204,8 +204,8 @@ class SideReceiver:
         except FrameMalformedError:
             self._drop(Disposition.MALFORMED)
             return
-        runs = said.stored[:RUNS_MAX]
-        held = tuple(run for run in runs if self._was_sent(run))
+        runs, sent = said.stored[:RUNS_MAX], self._side.send_sequence
+        held = tuple((one, first, last) for one, first, last in runs if 0 <= one < sent and 0 <= first <= last)
         if len(held) < len(runs):
             self._drop(Disposition.OUT_OF_SEQUENCE)
         key, result = self._side.endpoint_id, self._result
@@ -217,10 +217,6 @@ class SideReceiver:
         if held or key in result.held_there:
             result.acknowledged[key] = known
             result.held_there[key] = held
-
-    def _was_sent(self, run: Run) -> bool:
-        sequence, first, last = run
-        return 0 <= sequence < self._side.send_sequence and 0 <= first <= last
 
     # --- messages ---
 
