@@ -386,7 +386,8 @@ class RoleKeeper:
         """
         await self._poll(is_start=True)
         log.info("database role", database=self.name, role=self._own.role.value, epoch=self._own.epoch)
-        self._task = self._supervision.keep(f"{self.name} role", self._keep)
+        if not self._is_closing:  # as it may be by now
+            self._task = self._supervision.keep(f"{self.name} role", self._keep)
 
     async def close(self) -> None:
         """End what is under way, and leave the database to the partner."""

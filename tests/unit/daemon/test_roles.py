@@ -23,6 +23,7 @@ from broker.routing.mirrored import EPOCH_TOLD_MAX, MirrorRole, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path, lock_store
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path, write_principal
 from broker.store.sqlite.transaction import LAPSED
+from broker.supervision import Supervision
 
 INSTANCE = b"i" * 16
 SECONDS = 20.0
@@ -390,6 +391,22 @@ async def test_closing_leaves_the_database_to_the_partner_once(storage: Storage)
         assert ["a refuses", "a announces", "a closes"] == storage.log
         assert MirrorRole.MIRROR is keeper.standing.role
         handing_over.cancel()
+
+
+async def test_a_keeper_that_is_closed_while_it_starts_keeps_no_role(storage: Storage) -> None:
+    class Silent(Said):
+        async def ask(self) -> RoleAnswer:
+            return await asyncio.Future()
+
+    supervision, source = Supervision(), Silent(RoleAnswer(MirrorRole.MIRROR))
+    keeper = RoleKeeper("orders", storage.path, source, Hosts("a", storage), supervision=supervision)
+    starting = asyncio.create_task(keeper.start())
+    await asyncio.sleep(0)
+    await keeper.close()
+
+    await starting
+
+    assert {} == supervision.problems
 
 
 # --- the sources ---
