@@ -170,23 +170,22 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
     at = counted = 0
     line = 1
     guard: ddl.ExistsGuard | None = None
-    blocks: list[ddl.ExistsGuard | None] = []  # the guards of those that are open
+    blocks: list[tuple[ddl.ExistsGuard | None, Token]] = []  # those that are open: the guard, and BEGIN
+    whole = ddl.StatementOrigin(source, text, 1, 0, len(text))
     while at < len(text):
         try:
             tokens, at = read_tokens(text, at, _OPENERS)
         except UnclosedError as error:
-            whole = ddl.StatementOrigin(source, text, 1, 0, len(text))
             yield _mistake(whole, error.start, error.end, error.problem, error.number)
             return
         match [token.kind for token in tokens[:2]]:
             case ["BEGIN", "TRY" | "CATCH"]:  # refused below, but not a second time at its END
-                blocks.append(None)
+                blocks.append((None, tokens[1]))
             case ["BEGIN", *more] if more != ["CONVERSATION"] and " ".join(["BEGIN", *more]) not in _INSTEAD:
-                blocks.append(guard)
-                del tokens[0]
+                blocks.append((guard, tokens.pop(0)))
             case ["END", *more] if blocks and more != ["CONVERSATION"]:
                 blocks.pop()
-                guard = blocks[-1] if blocks else None
+                guard = blocks[-1][0] if blocks else None
                 del tokens[: 2 if more in (["TRY"], ["CATCH"]) else 1]
         if tokens:
             start, end = tokens[0].start, tokens[-1].end
@@ -194,7 +193,7 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
             counted = start
             places: dict[str, tuple[int, int]] = {}
             parser = _StatementParser(tokens, ddl.StatementOrigin(source, text, line, start, end, places), places)
-            outer, guard = guard, blocks[-1] if blocks else None
+            outer, guard = guard, blocks[-1][0] if blocks else None
             try:
                 if tokens[0].kind == "IF":
                     guard = parser.guard(outer)
@@ -204,6 +203,8 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
                     yield parser.statement(outer)
             except DdlSyntaxError as error:
                 yield error
+    if blocks and blocks[-1][1].kind == "BEGIN":
+        yield _mistake(whole, *blocks[-1][1][2:], "this BEGIN has no END")
 
 
 class _StatementParser:

@@ -113,6 +113,7 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("IF OBJECT_ID(N'dbo.q') IS NULL CREATE QUEUE q", "IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE"),
         ("IF DB_ID('x') IS NULL CREATE DATABASE x", "the databases are those of the configuration"),
         (f"{UNLESS} BEGIN PRINT N'a' END", "PRINT is not a statement here"),
+        (f"{UNLESS} BEGIN DROP ROUTE a; DROP ROUTE b", "this BEGIN has no END"),
         (f"{UNLESS} IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'b') DROP ROUTE b", "IF cannot be under IF"),
         (f"{UNLESS} BEGIN DROP ROUTE a {UNLESS} DROP ROUTE b END", "IF cannot be under IF"),
     ],
