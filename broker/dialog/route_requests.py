@@ -77,13 +77,14 @@ class Inquiry:
     broker_instance: uuid.UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RouteRequest:
     """An open request."""
 
     handle: uuid.UUID
     group: bytes  # what it asks for, see `group_of`
     asked_at: float  # UTC seconds since 1970
+    service_name: str = ""  # likewise; a restart forgets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,6 @@ class RouteRequester:
         self._wanted: dict[bytes, Inquiry] = {}
         self._open: dict[bytes, RouteRequest] = {}
         self._groups: dict[uuid.UUID, bytes] = {}  # of the open ones, by handle
-        self._names: dict[bytes, str] = {}  # of the open ones, where known: a restart forgets them
         self._causes: dict[bytes, bytes] = {}  # of them and of those wanted: the conversation that waits, by group
         self._resting: OrderedDict[bytes, _Rest] = OrderedDict()  # in the order in which they ended
         self._has_arrived = False  # a message may wait in the queue
@@ -138,9 +138,10 @@ class RouteRequester:
         now = self._loop.time()
         while self._resting and next(iter(self._resting.values())).until <= now:
             self._resting.popitem(last=False)
-        if group in self._open:
-            self._names.setdefault(group, service_name)
-        if group in self._open or group in self._wanted:
+        request = self._open.get(group)
+        if request is not None:
+            request.service_name = service_name
+        if request is not None or group in self._wanted:
             return self._causes.setdefault(group, facts.conversation_id) != facts.conversation_id
         if group in self._resting:
             return False
@@ -202,10 +203,9 @@ class RouteRequester:
 
     async def _find_open(self) -> None:
         for request in await self._run_in_writer(open_requests_in_writer):
-            self._add(request)
             wanted = self._wanted.pop(request.group, None)  # asked for before this was known
-            if wanted is not None:
-                self._names[request.group] = wanted.service_name
+            request.service_name = "" if wanted is None else wanted.service_name
+            self._add(request)
 
     async def _visit(self) -> None:
         self._wake.clear()
@@ -220,10 +220,9 @@ class RouteRequester:
             raise
         for request in begun:
             self._wanted.pop(request.group, None)
-            self._names[request.group] = wanted[request.group].service_name
             self._add(request)
             self.requests += 1
-            log.info("route asked for", database=self._database, service=self._names[request.group])
+            log.info("route asked for", database=self._database, service=request.service_name)
         for end in ended:
             self._on_end(end)
 
@@ -235,9 +234,8 @@ class RouteRequester:
         group = self._groups.pop(end.handle, None)
         if group is None or self._open[group].handle != end.handle:
             return  # not ours, or one of two for the same service, of which the other decides
-        del self._open[group]
+        service = self._open.pop(group).service_name or "asked for before the start"
         self._causes.pop(group, None)
-        service = self._names.pop(group, "asked for before the start")
         problem = f"{end.description} ({end.code})" if end.code else ""
         self._resting[group] = _Rest(self._loop.time() + RETRY_SECONDS, problem)
         self.answers += 1
@@ -310,7 +308,7 @@ def _begin(db: sqlite3.Connection, inquiry: Inquiry) -> RouteRequest:
         encryption=False,  # the requested name is not secret, and is mostly answered within this instance
     )
     dialog.send(render_inquiry(inquiry), type=MISSING_ROUTE)
-    return RouteRequest(dialog.conversation_handle, group, time.time())
+    return RouteRequest(dialog.conversation_handle, group, time.time(), inquiry.service_name)
 
 
 def _receive_answers(db: sqlite3.Connection) -> list[RequestEnd]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -172,7 +172,8 @@ class LoadBudget:
         self._waiting = waiting
         self._fragment_size = fragment_size
         self._fragment_bytes = fragment_size + ENVELOPE_MAX
-        self._needs_loading: dict[int, None] = {}  # senders with room in the window and no load under way, in order
+        # Senders with room in the window and no load under way, in order.
+        self._needs_loading: OrderedDict[int, None] = OrderedDict()
 
     def __bool__(self) -> bool:
         """Whether a sender waits to be loaded."""
@@ -203,19 +204,14 @@ class LoadBudget:
         if not self.max_bytes:
             return []
         requests: list[LoadRequest] = []
-        handled: list[int] = []
-        for endpoint_id in self._needs_loading:
-            if len(requests) == LOADS_MAX:
-                break
-            handled.append(endpoint_id)
+        while self._needs_loading and len(requests) < LOADS_MAX:
+            endpoint_id, _ = self._needs_loading.popitem(last=False)
             sender = self._senders[endpoint_id]
             if sender.is_unloaded:
                 continue
             sender.is_loading = True
             frames, size = sender.outbound.room
             requests.append(LoadRequest(endpoint_id, sender.outbound.load_from, max(1, frames), min(size, LOAD_BYTES)))
-        for endpoint_id in handled:
-            del self._needs_loading[endpoint_id]
         return requests
 
     def on_loaded(self, sender: Sender, loaded: LoadedFragments) -> bool:

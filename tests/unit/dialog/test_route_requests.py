@@ -239,7 +239,7 @@ class Store:
         for inquiry in inquiries:
             self.begun.append(inquiry)
             handle = self.handles[inquiry.service_name] = uuid.uuid4()
-            begun.append(RouteRequest(handle, group_of(inquiry.service_name), WALL_CLOCK))
+            begun.append(RouteRequest(handle, group_of(inquiry.service_name), WALL_CLOCK, inquiry.service_name))
         return begun, ended
 
     def end(self, name: str, code: int = 0, description: str = "") -> None:
