@@ -119,8 +119,7 @@ def check_epoch(db: sqlite3.Connection) -> None:
         return
     found = epoch(db)
     if found != known:
-        path = str(db.execute("PRAGMA database_list").fetchone()[2])
-        raise DemotedError(path, f"another daemon has taken it over: its epoch is {found}, ours was {known}")
+        raise DemotedError(path_of(db), f"another daemon has taken it over: its epoch is {found}, ours was {known}")
 
 
 def check_confirmed(db: sqlite3.Connection) -> None:
@@ -133,7 +132,7 @@ def check_confirmed(db: sqlite3.Connection) -> None:
         DemotedError: it is not, so another daemon may have taken the database over.
     """
     if isinstance(db, DaemonConnection) and db.is_confirmed is not None and not db.is_confirmed():
-        raise DemotedError(str(db.execute("PRAGMA database_list").fetchone()[2]), LAPSED)
+        raise DemotedError(path_of(db), LAPSED)
 
 
 def epoch(db: sqlite3.Connection) -> int:
