@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import os
 import socket
 import ssl
@@ -56,7 +55,7 @@ from broker.config.settings import Settings
 from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError
 from broker.files import socket_problem
-from broker.net.certificates import admin_security_of, trusted_files
+from broker.net.certificates import FileMarks, admin_security_of, marks_of
 from broker.net.listener import bind
 from broker.net.tls import Security
 from broker.observe.instance import Running
@@ -160,7 +159,7 @@ class AdminServer:
         elif ways.socket_group != self._ways.socket_group:
             undo.callback(self._file.regroup, self._ways.socket_group)
             self._file.regroup(ways.socket_group)
-        if settings.admin.listen != before.admin.listen or ways.digest != self._ways.digest:
+        if settings.admin.listen != before.admin.listen or ways.marks != self._ways.marks:
             await self._follow(change, _ADMIN, before, undo)
         if settings.observe.listen != before.observe.listen:
             await self._follow(change, _OBSERVE, before, undo)
@@ -246,12 +245,12 @@ class AdminServer:
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """The access that `[admin]` gives on this machine; `digest` is of the files that TLS needs."""
+    """The access that `[admin]` gives on this machine; `marks` are of the files that TLS needs."""
 
     holders: Holders
     socket_group: int | None
     security: Security | None
-    digest: bytes
+    marks: FileMarks
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -268,19 +267,9 @@ class _Ways:
 def _ways_in(settings: Settings) -> _Ways:
     """Blocking; raises SettingError."""
     check_ways_in(settings)
-    digest = _digest(settings)
-    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings), digest)
-
-
-def _digest(settings: Settings) -> bytes:
-    """A value that changes with the files of the port's certificate; those that cannot be read are left out."""
     admin = settings.admin
-    digest = hashlib.blake2b()
-    if admin.listen is not None and admin.certificate is not None and admin.private_key is not None:
-        for path in (admin.certificate, admin.private_key, *trusted_files((*admin.trust, *admin.peers))):
-            with contextlib.suppress(OSError):
-                digest.update(f"{path}\0".encode() + path.read_bytes())
-    return digest.digest()
+    marks = marks_of((admin.certificate, admin.private_key), (*admin.trust, *admin.peers))
+    return _Ways(holders_of(settings), socket_group_of(settings), admin_security_of(settings), marks)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -24,6 +23,7 @@ from broker.admin.client import INSTANCE_HEADER
 from broker.cli.access import read_settings
 from broker.cli.options import Command, config_option, output_option
 from broker.cli.output import show_json
+from broker.config.values import parse_listen
 from broker.errors import SettingsError
 
 TIMEOUT_SECONDS = 3.0  # below that of any probe
@@ -181,14 +181,11 @@ def _address(text: str) -> tuple[str, int]:
     Raises:
         NothingToAskError: It is not an address, or its port is 0.
     """
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 65535:
-        raise NothingToAskError(f"{text!r} is not an address to ask: give HOST:PORT with --at")
+    problem = f"{text!r} is not an address to ask: give HOST:PORT with --at"
     try:
-        wildcard = ip_address(host)
+        listen = parse_listen(text)
     except ValueError:
-        return host, int(port)
-    if wildcard.is_unspecified:
-        host = "127.0.0.1" if wildcard.version == 4 else "::1"
-    return host, int(port)
+        raise NothingToAskError(problem) from None
+    if not listen.port:
+        raise NothingToAskError(problem)
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host), listen.port  # noqa: S104 - to dial

@@ -29,7 +29,6 @@ from broker.conversation.frames import Contact
 from broker.errors import BadRequestError, SettingsError, UnknownNameError
 from broker.net.certificates import holders
 from broker.net.listener import own_addresses
-from broker.net.tls import Identity
 from broker.observe.database_stats import DatabaseName, find_conversation
 from broker.observe.instance import Running
 from broker.observe.views import find_name
@@ -130,7 +129,7 @@ def running_place(instance: Running) -> InstanceView:
         name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
         for name, endpoint in instance.endpoints.items()
     }
-    here = instance.forwarder.routing_context
+    here, own = instance.forwarder.routing_context, instance.peers.handshaker.security.own
     return InstanceView(
         instance.name,
         instance.broker_instance,
@@ -139,7 +138,7 @@ def running_place(instance: Running) -> InstanceView:
         instance.peers.table.problem_of,
         lambda pair: instance.mirrors.trouble_of(pair).problem,
         grants_of(instance.settings, instance.catalog.msdb.rows.permissions),
-        principal_of(instance.peers.handshaker.security.own),
+        None if own is None else own.who.name,
         partial(_certified, instance),
         instance.settings.config_option,
     )
@@ -167,11 +166,6 @@ def frozen_place(instance: Running) -> InstanceView:
         pair_told=lambda pair: told.get(pair, ""),
         certified=tuple,
     )
-
-
-def principal_of(own: Identity | None) -> str | None:
-    """Return the principal under which peers know an instance with this certificate."""
-    return None if own is None else own.who.name
 
 
 def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
