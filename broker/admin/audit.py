@@ -170,13 +170,8 @@ class AuditEntry:
         Raises:
             AuditUnavailableError: it cannot be written.
         """
-        lines = list(self._lines)
-        more = statements - len(lines)
-        if more > 0:
-            lines.append(self.line(AuditOutcome.DONE, target=f"{more} more statements"))
-        if lines:
-            self._audit.append(lines)
-            self.is_sealed = True
+        if statements:
+            self._append(self._lines, statements, "more statements")
 
     def seal_done(self, *targets: str) -> None:
         """
@@ -186,10 +181,14 @@ class AuditEntry:
             AuditUnavailableError: it cannot be written.
         """
         lines = [self.line(AuditOutcome.DONE, target=target[:TEXT_MAX]) for target in targets[:LINES_MAX]]
-        if more := len(targets) - len(lines):
-            lines.append(self.line(AuditOutcome.DONE, target=f"{more} more"))
-        self._audit.append(lines)
+        self._append(lines, len(targets), "more")
         self._target = targets[0] if len(targets) == 1 else None
+
+    def _append(self, lines: Sequence[dict[str, Any]], count: int, more: str) -> None:
+        """Write lines, and how many more there are than these."""
+        if count > len(lines):
+            lines = [*lines, self.line(AuditOutcome.DONE, target=f"{count - len(lines)} {more}")]
+        self._audit.append(lines)
         self.is_sealed = True
 
     def end_badly(self, error: BaseException) -> None:
