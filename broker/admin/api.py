@@ -65,7 +65,6 @@ _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+([A-Za-z]*)", re.DOTALL
 _QUESTIONS = frozenset({"SELECT", "WITH"})
 _VIEW_NAME = re.compile(r"(?:(?P<database>.+)\.)?(?P<schema>sys)\.(?P<view>\w+)", re.IGNORECASE | re.DOTALL)
 
-StageName = Annotated[str, Meta(description="`serving`, `announced`, `leaving`, `left`.")]
 _T = TypeVar("_T")
 
 
@@ -189,7 +188,7 @@ class DrainQuestion(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class DrainAnswer(msgspec.Struct, frozen=True):
     """The progress of a drain, and the messages and peers that have not left."""
 
-    stage: StageName
+    stage: Annotated[str, Meta(description="`serving`, `announced`, `leaving`, `left`.")]
     sentence: str
     reason: Annotated[str, Meta(description='Why it drains; "" while it serves.')]
     held: Annotated[int, Meta(description="Messages held for next hops.")]
@@ -627,12 +626,5 @@ def _findings(errors: Iterable[SettingError]) -> list[Finding]:
 
 
 def _finding(key: str, found: SettingError | Diagnostic) -> Finding:
-    span = found.span
-    return Finding(
-        key,
-        found.problem,
-        found.hint,
-        span.source if span else None,
-        span.line if span else None,
-        span.column if span else None,
-    )
+    file, line, column = found.span[:3] if found.span else (None, None, None)
+    return Finding(key, found.problem, found.hint, file, line, column)

@@ -100,10 +100,8 @@ def _rows(report: CheckReport) -> list[dict[str, Any]]:
 
 
 def _row(level: str, code: str, found: SettingError | Diagnostic, text: str) -> dict[str, Any]:
-    span = found.span
-    place = (span.source, span.line, span.column) if span is not None else (None, None, None)
-    where = dict(zip(("file", "line", "column"), place, strict=True))
-    return {"level": level, "code": code, **where, "text": text, "more": 0}
+    file, line, column = found.span[:3] if found.span else (None, None, None)
+    return {"level": level, "code": code, "file": file, "line": line, "column": column, "text": text, "more": 0}
 
 
 def _sentence(error: SettingError) -> str:

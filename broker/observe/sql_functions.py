@@ -116,11 +116,10 @@ def _trim(strip: Callable[[str, str], str]) -> Callable[[Value, Value], Value]:
     return trim
 
 
-_OWN: Mapping[str, tuple[int, Callable[..., Value]]] = {
+# By name, with the number of arguments.
+_FUNCTIONS: Mapping[str, tuple[int, Callable[..., Value]]] = {
     "tsql_plus": (2, _plus),
     "tsql_to_datetime": (1, _to_datetime),
-}
-_FASTER: Mapping[str, tuple[int, Callable[..., Value]]] = {
     "instr": (2, _instr),
     "ltrim": (2, _trim(str.lstrip)),
     "replace": (3, _replace),
@@ -129,12 +128,12 @@ _FASTER: Mapping[str, tuple[int, Callable[..., Value]]] = {
 }
 NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
 
-ALLOWED = BUILT_IN | _OWN.keys() | {NOW}
+ALLOWED = BUILT_IN | _FUNCTIONS.keys() | {NOW}
 
 
 def add_functions(db: sqlite3.Connection, *, now: datetime, database: str = "msdb") -> None:
     """Register the functions of this file on a connection; `now` is the result of GETUTCDATE()."""
-    for name, (arguments, function) in (*_OWN.items(), *_FASTER.items()):
+    for name, (arguments, function) in _FUNCTIONS.items():
         db.create_function(name, arguments, function, deterministic=True)
     db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
     text = render_instant(now)
