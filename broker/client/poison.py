@@ -62,7 +62,7 @@ class LastReceive(NamedTuple):
     """A batch that was handed out of a queue."""
 
     queuing_order: int  # of the first message
-    identity: tuple[int, int, float]  # its endpoint_id, message_sequence_number, message_enqueue_time: its alone
+    identity: tuple[int, int, float]  # its endpoint_id, message_sequence_number, message_enqueue_time; unique
     size: int  # messages
     failures: int  # of the first message, alone so far
     since: float  # the first of them, UTC seconds

@@ -310,7 +310,7 @@ class ReaderDatabase:
         self.generation = 0  # grows whenever there may be something to do
         self._changed = threading.Condition()
         self._claiming = threading.Lock()
-        self.lookouts = {id(reader): threading.Lock() for reader in readers}  # of the one worker that looks for work
+        self.lookouts = {id(reader): threading.Lock() for reader in readers}  # held while a worker looks for work
         self._rules = _retry_rules(name, path, readers)
         now = time.time()
         self._records = {

@@ -188,7 +188,7 @@ _VALIDATORS: dict[Validation, type[Validator]] = {
 
 _CODE = re.compile(r"<Code>\s*(-?[0-9]{1,10})\s*</Code>")
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-z]{2,4});")
-NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in any spelling, by XML 1.0
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML 1.0 cannot hold
 
 
 def error_body(code: int, description: str) -> bytes:

@@ -84,7 +84,7 @@ class RouteRequest:
     handle: uuid.UUID
     group: bytes  # what it asks for, see `group_of`
     asked_at: float  # UTC seconds since 1970
-    service_name: str = ""  # likewise; a restart forgets it
+    service_name: str = ""  # the service whose route is asked for; empty after a restart
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,7 @@ _CLOSED = """
     FROM broker_tombstone WHERE conversation_id = ?
 """
 _CLOSED_HANDLE = "SELECT conversation_id FROM broker_tombstone WHERE conversation_handle = ?"
-# The time is that of the first: SQLite takes a column besides a minimum from the row that has it.
+# The time is that of the first: SQLite takes a column next to a minimum from the row that has it.
 _HELD = "SELECT count(*), min(message_sequence_number), enqueue_time FROM broker_transmission WHERE endpoint_id = ?"
 _QUEUE = """
     SELECT q.name, q.is_receive_enabled FROM broker_service s JOIN broker_queue q USING (queue_id) WHERE s.name = ?

@@ -387,7 +387,7 @@ def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
 
 def drop(db: sqlite3.Connection, table: str, name: str) -> None:
     """Remove an object of this name that has no other rows; conversations keep a priority that they have."""
-    db.execute(f"DELETE FROM broker_{table} WHERE name = ?", (name,))  # noqa: S608 - names of the callers' own
+    db.execute(f"DELETE FROM broker_{table} WHERE name = ?", (name,))  # noqa: S608 - names that callers list
 
 
 def _put(table: str, columns: str, *, key: str = "name") -> str:
