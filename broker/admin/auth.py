@@ -46,30 +46,7 @@ from broker.config.admin_access import (
     user_name,
 )
 from broker.config.settings import AdminSettings
-from broker.ddl.statements import (
-    AlterDatabase,
-    AlterMessageType,
-    AlterPriority,
-    AlterQueue,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    CreateContract,
-    CreateMessageType,
-    CreatePriority,
-    CreateQueue,
-    CreateRoute,
-    CreateService,
-    DatabaseOption,
-    DropMessageType,
-    DropPriority,
-    DropRoute,
-    EndConversation,
-    MoveConversation,
-    Statement,
-    UseDatabase,
-    words_of,
-)
+from broker.ddl import statements as ddl
 from broker.errors import DdlSyntaxError
 from broker.files import mark_of
 from broker.net.tls import NO_SECURITY, Identity, Security, identify, identify_issuer, verified_chain
@@ -83,26 +60,13 @@ _CREDENTIALS = struct.Struct("3i")
 _GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
 _GROUP_BYTES = 4
 STATEMENT_LEAST = AdminRole.OPERATOR  # no statement takes less, so a viewer's script is refused unread
-_OF_OPERATOR = (
-    UseDatabase,
-    CreateRoute,
-    AlterRoute,
-    DropRoute,
-    CreateQueue,
-    AlterQueue,
-    CreateService,
-    AlterService,
-    CreateMessageType,
-    AlterMessageType,
-    DropMessageType,
-    CreateContract,
-    CreatePriority,
-    AlterPriority,
-    DropPriority,
-    MoveConversation,
-    BeginConversationTimer,
+_OF_OPERATOR = frozenset(
+    {ddl.UseDatabase, ddl.CreateRoute, ddl.AlterRoute, ddl.DropRoute, ddl.CreateQueue, ddl.AlterQueue}
+    | {ddl.CreateService, ddl.AlterService, ddl.CreateMessageType, ddl.AlterMessageType, ddl.DropMessageType}
+    | {ddl.CreateContract, ddl.CreatePriority, ddl.AlterPriority, ddl.DropPriority}
+    | {ddl.MoveConversation, ddl.BeginConversationTimer}
 )
-_OPTIONS_OF_OPERATOR = frozenset({DatabaseOption.ENABLE_BROKER, DatabaseOption.PARTNER_FAILOVER})
+_OPTIONS_OF_OPERATOR = frozenset({ddl.DatabaseOption.ENABLE_BROKER, ddl.DatabaseOption.PARTNER_FAILOVER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +101,9 @@ class Caller:
             way = f"; {way}" if way else ""
             raise ForbiddenError(f"{what} takes the role {role.word}, and {self.who} has {has} here{way}", role.word)
 
-    def permitted(self, statements: Iterable[Statement | DdlSyntaxError]) -> Iterator[Statement | DdlSyntaxError]:
+    def permitted(
+        self, statements: Iterable[ddl.Statement | DdlSyntaxError]
+    ) -> Iterator[ddl.Statement | DdlSyntaxError]:
         """
         The same statements, up to the first that this caller may not execute.
 
@@ -145,20 +111,20 @@ class Caller:
             ForbiddenError: in place of the first that takes a higher role.
         """
         for statement in statements:
-            if isinstance(statement, Statement):
-                self.expect(role_for(statement), words_of(statement))
+            if isinstance(statement, ddl.Statement):
+                self.expect(role_for(statement), ddl.words_of(statement))
             yield statement
 
 
-def role_for(statement: Statement) -> AdminRole:
+def role_for(statement: ddl.Statement) -> AdminRole:
     """The least role that may execute this."""
     match statement:
-        case EndConversation():
+        case ddl.EndConversation():
             is_enough = not statement.cleanup
-        case AlterDatabase():
+        case ddl.AlterDatabase():
             is_enough = statement.option in _OPTIONS_OF_OPERATOR
         case _:
-            is_enough = isinstance(statement, _OF_OPERATOR)
+            is_enough = type(statement) in _OF_OPERATOR
     return AdminRole.OPERATOR if is_enough else AdminRole.ADMIN
 
 

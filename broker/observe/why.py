@@ -204,17 +204,11 @@ class WhyAnswer(msgspec.Struct, frozen=True):
 _DEAD_END = frozenset({Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD})
 _ENDED = "DI"
 DROP_SECONDS = 120.0  # after which a drop is history: a copy arrives at least each minute, as dialog.resend_cap says
-_USUAL = frozenset(
-    {
-        Disposition.DUPLICATE,
-        Disposition.ALREADY_HELD,
-        Disposition.OUT_OF_SEQUENCE,
-        Disposition.SHUTDOWN,
-        Disposition.CONVERSATION_ENDED,
-        Disposition.UNKNOWN_CONVERSATION,
-        Disposition.QUEUE_DISABLED,  # while it is, `queues_off` has it
-    }
-)  # drops of a dialog that goes on
+_USUAL = frozenset(  # drops of a dialog that goes on
+    {Disposition.DUPLICATE, Disposition.ALREADY_HELD, Disposition.OUT_OF_SEQUENCE, Disposition.SHUTDOWN}
+    | {Disposition.CONVERSATION_ENDED, Disposition.UNKNOWN_CONVERSATION}
+    | {Disposition.QUEUE_DISABLED}  # while it is, `queues_off` has it
+)
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 RECEIVED = "received"
