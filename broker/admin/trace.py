@@ -221,10 +221,10 @@ class Directory:
                 return AdminClient(self._where[address], timeout=TIMEOUT_SECONDS, credentials=self._credentials)
             except ValueError as error:
                 raise NotAskedError(address, str(error)) from error
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        scheme = "http" if ListenAddress(address.host, 0).is_loopback else "https"
+        port = ListenAddress(address.host, ADMIN_PORT)
+        scheme = "http" if port.is_loopback else "https"
         known = ClientCredentials(authority=self._credentials.authority)
-        return AdminClient(f"{scheme}://{host}:{ADMIN_PORT}", timeout=TIMEOUT_SECONDS, credentials=known)
+        return AdminClient(f"{scheme}://{port}", timeout=TIMEOUT_SECONDS, credentials=known)
 
 
 def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
@@ -286,16 +286,8 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
 
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
     """The same message, at the next instance, which checks the permissions of the peer that brings it."""
-    decision = answer.explanation
-    is_certified = answer.principal is not None
-    return ExplainRequest(
-        to=decision.to_service,
-        broker_instance=None if decision.to_broker_instance is None else UUID(decision.to_broker_instance),
-        conversation=UUID(decision.conversation_id),
-        incoming=True,
-        from_target=decision.is_from_target,
-        peer=(answer.principal or None) if is_certified else PUBLIC,
-    )
+    peer = PUBLIC if answer.principal is None else answer.principal or None
+    return msgspec.structs.replace(_question(answer), database=None, incoming=True, peer=peer)
 
 
 def _is_same_arrival(one: ExplainAnswer, other: ExplainAnswer) -> bool:
@@ -362,7 +354,7 @@ def trace(first: WhyAnswer, directory: Directory) -> Trace:
     chain = _Chain(first, UUID(first.conversation_id), directory)
     chain.run()
     findings = chain.findings()
-    cause = _cause(findings)
+    cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
     symptom = next((one for one in findings if one.severity >= min(cause.severity, Severity.WAITING)), cause)
     return Trace(
         id=first.id,
@@ -410,11 +402,10 @@ class _Chain:
         for station in self._stations:
             if station.hop is not None:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
-                of_way = list(
-                    hop_findings(station.hop, dropped, self._dialog(), station.before, leads_on=station.leads_on)
-                )
-                of_way = [self._as_of_now(station.hop.instance, one) for one in [*station.loop, *of_way]]
-                found += of_way if is_waiting else [_quiet(one) for one in of_way]
+                of_hop = hop_findings(station.hop, dropped, self._dialog(), station.before, leads_on=station.leads_on)
+                of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
+                quiet = (msgspec.structs.replace(one, severity=Severity.FINE) for one in of_way)
+                found += of_way if is_waiting else quiet
             if station.answer is not None:
                 of_answer = (self._named(station.answer, one) for one in station.answer.findings)
                 found += [self._as_of_now(station.answer.instance, one) for one in of_answer]
@@ -570,9 +561,7 @@ def hop_findings(
             frames = "1 frame of any dialog was" if count == 1 else f"{count:,} frames of any dialog were"
             why = f"{frames} dropped here since the start: {reason} ({reason.number})"
             remedy = remedy_of(reason, instance=hop.instance, service=service)
-            yield msgspec.structs.replace(
-                _at(hop, reason.value, symptom, why, again, remedy), severity=Severity.WAITING
-            )
+            yield WhyFinding(hop.instance, None, reason.value, Severity.WAITING, symptom, why, again, remedy)
 
 
 def _way_out(route: TakenRoute, dialog: WaitingDialog) -> str:
@@ -597,22 +586,12 @@ def _at(hop: ExplainAnswer, cause: str, symptom: str, *chain: str) -> WhyFinding
     return WhyFinding(hop.instance, None, cause, Severity.TROUBLE, symptom, *chain)
 
 
-def _quiet(finding: WhyFinding) -> WhyFinding:
-    return msgspec.structs.replace(finding, severity=Severity.FINE)
-
-
 def _loop(hop: ExplainAnswer, sentence: str) -> WhyFinding:
     service, route = hop.explanation.to_service, taken_route(hop)
     remedy = remedy_of(Disposition.HOPS_EXHAUSTED, instance=hop.instance, service=service)
     remedy = remedy if route is None else remedy_of_loop(route, service)
     then = "each copy is dropped when its hops are used up, and the sender sends it again"
     return _at(hop, LOOP, "its way leads in a circle", sentence, then, remedy)
-
-
-def _cause(findings: list[WhyFinding]) -> WhyFinding:
-    """The last of the most severe findings."""
-    weightiest = max(one.severity for one in findings)
-    return [one for one in findings if one.severity == weightiest][-1]
 
 
 def _where(finding: WhyFinding) -> str:
