@@ -33,7 +33,7 @@ from broker.forwarding.latency import BOUNDS
 from broker.observe.database_stats import DatabaseStats, read_database_stats
 from broker.observe.instance import Running
 from broker.observe.snapshot import read_snapshot
-from broker.observe.stream import LATENCIES, SECTIONS, Counters, StatsHistory, StatsStream, read_counters
+from broker.observe.stream import LATENCIES, SECTIONS, StatsHistory, StatsStream, read_counters
 
 SNAPSHOT_SECONDS = 1.0  # between two snapshots
 COST_SHARE = 100  # times the processor time of a snapshot that pass before the next: one part in a hundred at most
@@ -214,7 +214,9 @@ class Events:
         due = loop.time()
         while True:
             counts = read_counters(self._instance)
-            self._observe(counts)
+            quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
+            lag = round(self._instance.lag.seconds, 6)
+            self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
             self.history.record(counts, self._latency, at=time.time(), now=loop.time())
             due = max(due + SNAPSHOT_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
@@ -237,23 +239,15 @@ class Events:
             await asyncio.sleep(max(0.0, began + wait - loop.time()))
 
     def _snapshot(self) -> bytes:
-        self._refresh_stats(asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._stats_due and (self._reading_stats is None or self._reading_stats.done()):
+            self._reading_stats = loop.create_task(self._read_stats(), name="database stats")
         snapshot, counters = read_snapshot(self._instance, SECTIONS), read_counters(self._instance)
         event = self._changes.next(snapshot, counters, self._stats, self._latency, **self._problems)
         return _event("pulse", {"id": self._id, **event}, self._id)
 
-    def _observe(self, counts: Counters) -> None:
-        """Update how long things took within the last second."""
-        lag = round(self._instance.lag.seconds, 6)
-        quantiles = (*self._hops.update(counts.hops), *self._trips.update(counts.trips))
-        self._latency = dict(zip(LATENCIES, (lag, *quantiles), strict=True))
-
-    def _refresh_stats(self, now: float) -> None:
-        """Have the files of databases read in a thread, when it is due."""
-        if now >= self._stats_due and (self._reading_stats is None or self._reading_stats.done()):
-            self._reading_stats = asyncio.get_running_loop().create_task(self._read_stats(), name="database stats")
-
     async def _read_stats(self) -> None:
+        """Read the files of databases in a thread."""
         loop = asyncio.get_running_loop()
         paths = {name: endpoint.path for name, endpoint in self._instance.endpoints.items()}
         problems = partial(self._audit.problems, self._instance.settings.instance.state_dir)
