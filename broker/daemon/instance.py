@@ -35,7 +35,7 @@ from broker.config.reload_diff import Difference
 from broker.config.settings import Settings
 from broker.config.values import ListenAddress
 from broker.daemon.databases import Databases
-from broker.daemon.reload import BoundListener, Ready, make_ready, open_journal, pass_limits
+from broker.daemon.reload import Ready, make_ready, open_journal, pass_limits
 from broker.dialog.endpoint import Endpoint, EndpointTotals
 from broker.dialog.status import PathProblem
 from broker.forwarding.entry import FrameOrigin
@@ -78,7 +78,7 @@ class Instance:
         broker_instance: 16 bytes that name it to its peers.
         started_at: UTC seconds.
         is_ready: Once everything serves, and until it begins to stop.
-        bound: The listeners of the endpoint.
+        listeners: Those of the endpoint.
         journal: Where one is kept.
     """
 
@@ -89,7 +89,7 @@ class Instance:
         self.started_at = time.time()
         self.is_ready = False
         self.stopping = asyncio.Event()
-        self.bound: list[BoundListener] = []
+        self.listeners: list[Listener] = []
         self.lag = LoopLag()
         self.drain = Drain(InstanceLeaver(self), lambda: self.settings.drain)
         self.supervision = Supervision()
@@ -114,11 +114,6 @@ class Instance:
         self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
-
-    @property
-    def listeners(self) -> list[Listener]:
-        """The ports that were bound."""
-        return [one.listener for one in self.bound]
 
     @property
     def endpoints(self) -> dict[str, Endpoint]:
@@ -149,7 +144,7 @@ class Instance:
         self.certificates.load()
         stack.callback(self._close_listeners)
         for address in settings.endpoint.listen:  # first: two instances must not touch one store
-            self.bound.append(BoundListener(address, self._new_listener(address)))
+            self.listeners.append(self._new_listener(address))
         self.journal = open_journal(self.settings, _adjacent)
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # after all that record something
@@ -263,7 +258,9 @@ class Instance:
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
         """Make ready for these settings; on an error nothing has changed."""
-        ready = await make_ready(settings, changed, undo, admin=self.admin, bound=self.bound, listen=self._new_listener)
+        ready = await make_ready(
+            settings, changed, undo, admin=self.admin, listeners=self.listeners, listen=self._new_listener
+        )
         return partial(self._swap_in, ready)
 
     async def _swap_in(self, ready: Ready) -> None:
@@ -274,7 +271,7 @@ class Instance:
         it, certificates before listeners. It is one iteration of the loop, but for what is only given back after it.
         """
         settings, before = ready.settings, self.settings
-        unused = [one for one in self.bound if one not in ready.bound]
+        unused = [one for one in self.listeners if one not in ready.listeners]
         own = self.own()
         self.settings = settings
         if settings.observe != before.observe:
@@ -286,9 +283,10 @@ class Instance:
         largest = largest_frame(links, settings.endpoint.max_frame)
         self.forwarder.limit(pass_limits(settings, largest))
         refresh_narrow(links, largest)
-        self.bound = ready.bound
-        for listener in ready.new:
-            listener.start()
+        for listener in ready.listeners:
+            if listener not in self.listeners:
+                listener.start()
+        self.listeners = ready.listeners
         if ready.security is not None:
             self.certificates.use(settings, ready.security)
         self.peers.apply(settings, self._addresses(), self.certificates.security)
@@ -298,7 +296,7 @@ class Instance:
         self.admin.carry_out(ready.admin)
         self.catalog.changed()
         for one in unused:
-            one.listener.release()
+            one.release()
         await self.databases.adopt(ready.credentials)
 
     def connections(self, before: float) -> int:
@@ -308,7 +306,7 @@ class Instance:
     def _new_listener(self, address: ListenAddress) -> Listener:
         """One more listener, which does not accept yet. Raises ListenFailedError."""
         sock = bind(address.host, address.port, reuse_port=self.settings.endpoint.reuse_port)
-        return Listener(sock, self._accept)
+        return Listener(sock, self._accept, address)
 
     def _close_listeners(self) -> None:
         for listener in self.listeners:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -124,13 +124,6 @@ def _open_tracing(settings: Settings) -> Tracing | None:
 # --- making ready --------------------------------------------------------------------------------------------
 
 
-class BoundListener(NamedTuple):
-    """A listener, with the address that it was configured by."""
-
-    address: ListenAddress
-    listener: Listener
-
-
 @dataclass(slots=True)
 class Ready:
     """
@@ -138,8 +131,7 @@ class Ready:
 
     Attributes:
         security: None where the certificates of the endpoint are the same.
-        bound: All listeners of the endpoint from then on.
-        new: Those of them that do not accept yet.
+        listeners: Those of the endpoint from then on; new ones do not accept yet.
         plan: Of the journal; None where its settings are the same.
         credentials: Of databases that have other files.
     """
@@ -147,8 +139,7 @@ class Ready:
     settings: Settings
     admin: PreparedListeners
     security: Security | None = None
-    bound: list[BoundListener] = field(default_factory=list)
-    new: list[Listener] = field(default_factory=list)
+    listeners: list[Listener] = field(default_factory=list)
     plan: JournalPlan | None = None
     credentials: dict[str, DialogCredentials] = field(default_factory=dict)
 
@@ -159,7 +150,7 @@ async def make_ready(
     undo: AsyncExitStack,
     *,
     admin: AdminServer,
-    bound: Sequence[BoundListener],
+    listeners: Sequence[Listener],
     listen: Callable[[ListenAddress], Listener],
 ) -> Ready:
     """
@@ -170,7 +161,7 @@ async def make_ready(
         changed: What is different about them.
         undo: Gives back what was made.
         admin: Prepares its own listeners.
-        bound: The listeners of the endpoint now.
+        listeners: Those of the endpoint now.
         listen: Makes one more, which does not accept yet.
 
     Raises:
@@ -179,20 +170,19 @@ async def make_ready(
     ready = Ready(settings, await admin.prepare(settings, undo))
     if any(one.path[0] == "endpoint" and one.path[1] in _TLS for one in changed):
         ready.security = await asyncio.to_thread(security_of, settings)
-    left = list(bound)
+    left = list(listeners)
     for address in settings.endpoint.listen:
-        same = next((one for one in left if one.address == address), None)
+        same = next((one for one in left if one.configured == address), None)
         if same is not None:
             left.remove(same)
-            ready.bound.append(same)
+            ready.listeners.append(same)
             continue
         try:
             listener = listen(address)
         except ListenFailedError as error:
-            raise _explained(error, address, [one.address for one in bound]) from error
+            raise _explained(error, address, listeners) from error
         undo.callback(listener.release)
-        ready.bound.append(BoundListener(address, listener))
-        ready.new.append(listener)
+        ready.listeners.append(listener)
     if any(one.path[0] == "journal" for one in changed):
         ready.plan = await asyncio.to_thread(journal_plan, settings)
     for name in {str(one.path[1]) for one in changed if one.path[0] == "databases" and one.path[-1] in _IDENTITY}:
@@ -200,11 +190,11 @@ async def make_ready(
     return ready
 
 
-def _explained(error: ListenFailedError, address: ListenAddress, own: Sequence[ListenAddress]) -> ListenFailedError:
+def _explained(error: ListenFailedError, address: ListenAddress, listeners: Sequence[Listener]) -> ListenFailedError:
     """Return the same error; if this instance already has the address, the error says so."""
-    for one in own:
-        if clash(one, address):
+    for own in (one.configured for one in listeners):
+        if clash(own, address):
             taken = error.problem.partition(";")[0]
-            problem = f"{taken}, by this instance's own {one}; take another port, or restart the instance"
+            problem = f"{taken}, by this instance's own {own}; take another port, or restart the instance"
             return ListenFailedError(error.address, problem)
     return error

@@ -21,6 +21,7 @@ from ipaddress import ip_address
 
 import structlog
 
+from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError
 from broker.routing.address import NetworkAddress
 
@@ -45,10 +46,17 @@ SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 
 
 class Listener:
-    """One listening socket; `host` and `port` as bound, with the port that the system gave for 0."""
+    """
+    One listening socket.
 
-    def __init__(self, sock: socket.socket, accept: Accept) -> None:
+    Attributes:
+        host, port: As bound, with the port that the system gave for 0.
+        configured: The address in the settings.
+    """
+
+    def __init__(self, sock: socket.socket, accept: Accept, configured: ListenAddress) -> None:
         self.host, self.port = sock.getsockname()[:2]
+        self.configured = configured
         self._sock = sock
         self._accept = accept
         self._loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from broker.catalog.catalog import Catalog
@@ -79,6 +79,7 @@ class Running(Protocol):
     peers: Peers
     mirrors: Mirrors
     lag: LoopLag
+    listeners: list[Listener]
     supervision: Supervision
     certificates: CertificateWatch
     drain: Drain
@@ -98,7 +99,3 @@ class Running(Protocol):
     @property
     def endpoints(self) -> Mapping[str, Endpoint]:
         """The databases at work, by name."""
-
-    @property
-    def listeners(self) -> Sequence[Listener]:
-        """The bound ports."""

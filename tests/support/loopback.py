@@ -19,6 +19,7 @@ import msgspec
 
 import broker
 from broker.config.settings import EndpointSettings, LimitSettings, Settings
+from broker.config.values import ListenAddress
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.kernel import Kernel
 from broker.forwarding.pool import Limits
@@ -104,7 +105,7 @@ class Instance:
         self.delivered: list[bytes] = []
         self.advice: list[Rejected] = []
         self.service = tuning.service
-        self.listener = Listener(bind("127.0.0.1", tuning.port), self._accept)
+        self.listener = Listener(bind("127.0.0.1", tuning.port), self._accept, ListenAddress("127.0.0.1", tuning.port))
         self.address = NetworkAddress("127.0.0.1", self.listener.port)
         hello = Hello(
             arbitration=tuning.arbitration or os.urandom(16),

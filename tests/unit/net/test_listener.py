@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError
 from broker.net.listener import (
     OWN,
@@ -125,7 +126,9 @@ class Door:
         self.came: list[tuple[Any, str]] = []
         self.port = Port(loop)
         sock: Any = self.port
-        self.listener = Listener(sock, lambda sock, address: self.came.append((sock, address)))
+        self.listener = Listener(
+            sock, lambda sock, address: self.came.append((sock, address)), ListenAddress("127.0.0.1", 0)
+        )
 
 
 @pytest.fixture
