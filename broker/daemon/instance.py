@@ -79,6 +79,7 @@ class Instance:
         started_at: UTC seconds.
         is_ready: Once everything serves, and until it begins to stop.
         listeners: Those of the endpoint.
+        endpoints: The databases that are served, by name; msdb once it asks for routes.
         journal: Where one is kept.
     """
 
@@ -100,6 +101,7 @@ class Instance:
             audit=lambda path, database: ScriptEntry(self.settings.admin.audit, path, database),
             supervision=self.supervision,
         )
+        self.endpoints: Mapping[str, Endpoint] = self.databases.endpoints
         self.broker_instance: bytes
         self.catalog: Catalog
         self.forwarder: Forwarder
@@ -114,11 +116,6 @@ class Instance:
         self._generation = -1
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
-
-    @property
-    def endpoints(self) -> dict[str, Endpoint]:
-        """The databases that are served, by name; msdb once it asks for routes."""
-        return self.databases.endpoints
 
     @property
     def past(self) -> EndpointTotals:

@@ -80,6 +80,7 @@ class Running(Protocol):
     mirrors: Mirrors
     lag: LoopLag
     listeners: list[Listener]
+    endpoints: Mapping[str, Endpoint]
     supervision: Supervision
     certificates: CertificateWatch
     drain: Drain
@@ -95,7 +96,3 @@ class Running(Protocol):
 
     def standings(self) -> Mapping[str, OwnRoleStatus]:
         """The role of the instance for each of its databases, by name."""
-
-    @property
-    def endpoints(self) -> Mapping[str, Endpoint]:
-        """The databases at work, by name."""
