@@ -360,9 +360,9 @@ def trace(first: WhyAnswer, directory: Directory) -> Trace:
         id=first.id,
         conversation_id=first.conversation_id,
         cause=cause.cause,
-        where=_where(cause),
+        where=cause.where,
         symptom=symptom.symptom,
-        why=f"{_where(cause)}: {cause.why}",
+        why=f"{cause.where}: {cause.why}",
         next=cause.next,
         remedy=cause.remedy or "nothing has to be done",
         findings=findings,
@@ -592,7 +592,3 @@ def _loop(hop: ExplainAnswer, sentence: str) -> WhyFinding:
     remedy = remedy if route is None else remedy_of_loop(route, service)
     then = "each copy is dropped when its hops are used up, and the sender sends it again"
     return _at(hop, LOOP, "its way leads in a circle", sentence, then, remedy)
-
-
-def _where(finding: WhyFinding) -> str:
-    return finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"

@@ -372,15 +372,10 @@ def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | 
             TextLine(f"{unsent} not acknowledged{since and f', the oldest since {since}'}"),
             TextLine(f"{tombstones} of closed sides, {census['tombstones_due']:,} of them due"),
             TextLine(f"{quarantined} in quarantine, {census['failing_dialogs']:,} tried again"),
-            *_ledger_lines(ledger),
         ]
     )
-
-
-def _ledger_lines(ledger: Mapping[str, Any] | None) -> list[TextLine]:
-    if ledger is None:  # a daemon of an older version sends none
-        return []
-    return [TextLine(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")]
+    if ledger is not None:  # a daemon of an older version sends none
+        print_lines([TextLine(f"ledger: {ledger['sentence']}", style="red" if ledger["unaccounted"] else "")])
 
 
 def _instant(at: float | None) -> str:

@@ -126,18 +126,14 @@ def _sentence(answer: dict[str, Any]) -> str:
     is_dry_run, would = answer["dry_run"], "would be " if answer["dry_run"] else ""
     done = [] if answer["changed"] else ["nothing would change" if is_dry_run else "nothing changed"]
     if changed:
-        done.append(f"{_settings(changed)} {would}changed")
+        done.append(f"{plural(changed, 'setting')} {would}changed")
     if waiting:
-        count = str(waiting) if changed else _settings(waiting)
+        count = str(waiting) if changed else plural(waiting, "setting")
         verb = "would wait" if is_dry_run else "waits" if waiting == 1 else "wait"
         done.append(f"{count} {verb} for a restart")
     if answer["databases"]:
         done.append(f"scripts of {', '.join(answer['databases'])} {would}executed")
     return ", ".join(done)
-
-
-def _settings(count: int) -> str:
-    return plural(count, "setting")
 
 
 def _change(one: dict[str, Any]) -> str:

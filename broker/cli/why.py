@@ -265,8 +265,7 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
     yield TextLine("")
     yield TextLine("Answers of the instances on the path", style="bold")
     for finding in found.findings:
-        place = finding.instance if finding.database is None else f"{finding.instance}, database {finding.database}"
-        yield TextLine(f"{place}: {finding.cause}", _INDENT)
+        yield TextLine(f"{finding.where}: {finding.cause}", _INDENT)
         yield TextLine(f"{finding.symptom}: {finding.why}", _DEEP)
     for answer in found.answers:
         for side in answer.sides:

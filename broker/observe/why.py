@@ -88,6 +88,11 @@ class WhyFinding(msgspec.Struct, frozen=True):
     next: str
     remedy: Annotated[str, Meta(description="Empty when there is nothing to do.")]
 
+    @property
+    def where(self) -> str:
+        """The instance, and the database if there is one."""
+        return self.instance if self.database is None else f"{self.instance}, database {self.database}"
+
 
 class PoisonShown(msgspec.Struct, frozen=True):
     """Why a reader fails on the next message."""
