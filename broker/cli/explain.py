@@ -164,7 +164,8 @@ def explanation_lines(answered: ExplainAnswer, note: str) -> Iterator[TextLine]:
     yield from _permissions(explanation)
     for number, one in enumerate(explanation.passes):
         yield TextLine("")
-        yield TextLine(_heading(one, is_first=number == 0), style="bold")
+        how = " again, as if it had come from outside:" if number else ", by the routes of"
+        yield TextLine(f"Matching{how} {one.table}", style="bold")
         yield from _matching(one)
         yield from _choosing(one)
     yield TextLine("")
@@ -201,12 +202,6 @@ def _permissions(explanation: Explanation) -> Iterator[TextLine]:
         yield TextLine(f"{one.permission}: {one.why}", _ITEM, _MARKS[progress], "green" if one.is_permitted else "red")
     if not all(one.is_permitted for one in explanation.permissions):
         yield TextLine("With these permissions, the routes would decide as follows.", _ITEM)
-
-
-def _heading(one: PassShown, *, is_first: bool) -> str:
-    if is_first:
-        return f"Matching, by the routes of {one.table}"
-    return f"Matching again, as if it had come from outside: {one.table}"
 
 
 def _matching(one: PassShown) -> Iterator[TextLine]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from broker import observe
 from broker.advice import near_name
+from broker.catalog.catalog import MSDB
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.observe.message_catalogue import MESSAGES, message_rows
 from broker.observe.sql_functions import ALLOWED, add_functions, render_instant
@@ -37,7 +38,6 @@ from broker.observe.views import (
     FILES_VIEWS,
     GUID_COLUMNS,
     MEMORY_VIEWS,
-    MSDB,
     MSDB_ROUTES,
     SYSTEM_COLUMNS,
     SYSTEM_VIEWS,

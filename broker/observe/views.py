@@ -31,6 +31,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from broker.catalog.catalog import MSDB
 from broker.errors import StoreUnavailableError
 from broker.forwarding.held_frames import Held
 from broker.observe.database_stats import read_ledger
@@ -47,7 +48,6 @@ Row = tuple[object, ...]
 RowSource = Callable[[], Iterable[Row]]
 Column = Callable[[Any, Any], object]
 
-MSDB = "msdb"
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5
 MSDB_ROUTES = "msdb.sys.routes"  # the memory view in place of the table where msdb has no file
 
