@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.figures import FigureChange, Result, Row, yardsticks
-from broker.cli.output import render_table
+from broker.cli.output import Terminal
 
 
 def show(result: Result) -> None:
@@ -22,7 +22,7 @@ def show(result: Result) -> None:
     for (bench, mode), rows in _grouped(result.rows):
         cells = [_cells(row, sticks.get(row.key[:3])) for row in rows]
         columns = list(dict.fromkeys(column for row in cells for column in row))
-        render_table(columns, cells, title=f"{bench}, {mode}")
+        Terminal().table(columns, cells, f"{bench}, {mode}")
 
 
 def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
@@ -38,7 +38,7 @@ def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
         for change in changes
     ]
     columns = ["row", "then", "now", "noise", "verdict"]
-    render_table(columns, cells, title=f"Ratios to the yardstick of each run, against that of {then.at}")
+    Terminal().table(columns, cells, f"Ratios to the yardstick of each run, against that of {then.at}")
 
 
 def readable(value: float) -> str:

@@ -72,7 +72,7 @@ def show_rows(
     elif not rows and empty:
         click.echo(empty)
     else:
-        render_table(columns, rows)
+        Terminal().table(columns, rows)
 
 
 def show_answer(answer: Mapping[str, Any], output: str) -> None:
@@ -173,21 +173,26 @@ class Terminal:
             for part in parts:
                 self.line(part, line.style)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
-        """Print a table, or a block of lines for each row when it has no columns or too wide ones."""
+    def table(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], title: str = "") -> None:
+        """
+        Print a table, or a block of lines for each row when it has no columns or too wide ones.
+
+        A missing value is an empty cell, None is NULL.
+        """
         if title:
-            self.prose(title, "bold")
-        columns, *rows = ([encodable(cell, self._encoding) for cell in row] for row in (columns, *rows))
-        widest = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+            self.prose(readable(title), "bold")
+        values = (columns, *([row.get(column, "") for column in columns] for row in rows))
+        heads, *lines = ([encodable(readable(value), self._encoding) for value in line] for line in values)
+        widest = [max(map(cell_len, column)) for column in zip(heads, *lines, strict=True)]
         least = [min(width, UNBROKEN_COLUMNS) for width in widest]
         if not columns or sum(least) + _FRAME_COLUMNS * len(columns) + 1 > self.width:
-            self._blocks(columns, rows)
+            self._blocks(heads, lines)
             return
         table = Table(box=HEAVY_HEAD, header_style="bold")
-        for name, width in zip(columns, least, strict=True):
+        for name, width in zip(heads, least, strict=True):
             table.add_column(Text(name), overflow="fold", min_width=width)
-        for row in rows:
-            table.add_row(*map(Text, row))
+        for line in lines:
+            table.add_row(*map(Text, line))
         self._console.print(table)
 
     def _blocks(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -222,18 +227,6 @@ class TextLine(NamedTuple):
 def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:
     """Print lines of prose, on standard output when `terminal` is left out."""
     (terminal or Terminal(elsewhere=PROSE_COLUMNS)).lines(lines)
-
-
-def render_table(
-    columns: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    title: str | None = None,
-    terminal: Terminal | None = None,
-) -> None:
-    """Print rows as a table; a missing value is an empty cell, None is NULL."""
-    cells = [[readable(row.get(column, "")) for column in columns] for row in rows]
-    (terminal or Terminal()).table(list(map(readable, columns)), cells, readable(title or ""))
 
 
 def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

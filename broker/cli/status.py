@@ -25,7 +25,7 @@ from rich.text import Text
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client, with_config
 from broker.cli.options import Command, config_option, output_option, socket_option
-from broker.cli.output import Terminal, encodable, readable, render_table, show_json
+from broker.cli.output import Terminal, encodable, readable, show_json
 from broker.errors import DaemonUnreachableError
 from broker.observe.health import judge
 from broker.observe.status import LedgerStatus, Status
@@ -143,12 +143,12 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, *
     if status.get("mirrored_routes"):
         columns = ["route", "service", "state", "principal", "epoch", "held", "said", "alarm"]
         routes = [one | {"said": _partner_states(one["partners"])} for one in status["mirrored_routes"]]
-        render_table(columns, routes, title="Mirrored routes", terminal=terminal)
+        terminal.table(columns, routes, "Mirrored routes")
     standings = status.get("mirroring", {}).items()
     mirrored = [{"database": one} | facts for one, facts in standings if facts["source"] != "off"]
     if mirrored:
         columns = ["database", "role", "epoch", "since", "source", "principal", "problem"]
-        render_table(columns, mirrored, title="Mirrored databases", terminal=terminal)
+        terminal.table(columns, mirrored, "Mirrored databases")
     for database_name, database in status["databases"].items():
         _render_database(database_name, database, terminal)
 
@@ -189,7 +189,7 @@ def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Term
     columns = ["name", "address", "direction", "state"]
     more = ("flow", "flow_reason", "last progress", "round_trip_ms", "encryption", "slowed_by")
     columns += [name for name in more if any(one.get(name) for one in rows)]
-    render_table(columns, rows, title="Connections", terminal=terminal)
+    terminal.table(columns, rows, "Connections")
 
 
 def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
@@ -197,14 +197,12 @@ def _render_next_hops(status: Mapping[str, Any], terminal: Terminal) -> None:
     waiting = status.get("waiting", ())
     if waiting:
         columns = ["next_hop", "held", "held_bytes", "oldest_s", "why", "next_attempt_s"]
-        render_table(columns, waiting, title="Waiting for a next hop", terminal=terminal)
+        terminal.table(columns, waiting, "Waiting for a next hop")
     shown_hops = {one["next_hop"] for one in waiting}
     addresses = status["addresses"].items()
     down = [{"address": one} | facts for one, facts in addresses if facts["problem"] and one not in shown_hops]
     if down:
-        render_table(
-            ["address", "health", "problem", "held"], down, title="Addresses with a problem", terminal=terminal
-        )
+        terminal.table(["address", "health", "problem", "held"], down, "Addresses with a problem")
     untried = [
         one for one, facts in addresses if facts["health"] == "untried" and not (facts["problem"] or facts["held"])
     ]
@@ -234,7 +232,7 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
     waiting = database["waiting_messages"]
     count = "an unknown number of" if waiting is None else waiting
     title = f"Database {name}: {count} message{' waits' if waiting == 1 else 's wait'} to be acknowledged"
-    render_table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title=title, terminal=terminal)
+    terminal.table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title)
     ledger = database.get("ledger")
     if ledger is not None:
         style = "red" if ledger["unaccounted"] else ""

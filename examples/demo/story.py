@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from broker.cli.output import Terminal, render_table
+from broker.cli.output import Terminal
 
 from .cast import GATEWAYS, HOMES, ORDERS, QUEUE, SHIPPING, TARGETS, demo_topology
 from .journal import ReportFailedError, ReportLeftOutError, make_report, total_faults, why_no_journal
@@ -219,17 +219,16 @@ def _report(net: Topology, gateways: dict[str, Counter[str]], terminal: Terminal
             }
         )
     title = f"Per database ({SHIPPING.database}: what {SHIPPING.principal(net).name} did since it took over)"
-    render_table(list(rows[0]), rows, title=title, terminal=terminal)
+    terminal.table(list(rows[0]), rows, title)
     reasons = sorted({reason for counts in gateways.values() for reason in counts} - {"forwarded"})
     rows = [
         {"gateway": name, "forwarded": counts["forwarded"], "dropped": _list(counts, reasons) or "none"}
         for name, counts in gateways.items()
     ]
-    render_table(
+    terminal.table(
         list(rows[0]),
         rows,
-        title=f"Per gateway ({GATEWAYS[0]}: before it was killed, and after it came back)",
-        terminal=terminal,
+        f"Per gateway ({GATEWAYS[0]}: before it was killed, and after it came back)",
     )
 
 
@@ -288,7 +287,7 @@ def _report_accounts(accounts: Mapping[str, Account], terminal: Terminal) -> Non
     ]
     total = {column: sum(row[column] for row in rows) for column in columns[1:]}  # type: ignore[misc]
     title = "Ledger (each database as its own daemon tells it; all together, what was sent has arrived)"
-    render_table(columns, [*rows, {"database": "all", **total}], title=title, terminal=terminal)
+    terminal.table(columns, [*rows, {"database": "all", **total}], title)
 
 
 def _list(counts: Counter[str], reasons: list[str]) -> str:

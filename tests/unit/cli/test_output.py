@@ -19,7 +19,6 @@ from broker.cli.output import (
     encodable,
     print_lines,
     quoted_path,
-    render_table,
     show_json,
     show_rows,
 )
@@ -37,7 +36,7 @@ class _Tty(io.StringIO):
 
 def drawn(columns: list[str], rows: list[list[str]], *, width: int = 80, title: str = "") -> list[str]:
     file = io.StringIO()
-    Terminal(file, width=width).table(columns, rows, title)
+    Terminal(file, width=width).table(columns, [dict(zip(columns, row, strict=True)) for row in rows], title)
     return file.getvalue().splitlines()
 
 
@@ -90,7 +89,7 @@ def test_a_table_lines_up_in_any_encoding() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
 
-    Terminal(file).table(["a"], [["é"]])
+    Terminal(file).table(["a"], [{"a": "é"}])
     file.flush()
 
     assert [b"+------+", b"| a    |", b"|------|", b"| \\xe9 |", b"+------+"] == raw.getvalue().splitlines()
@@ -110,7 +109,7 @@ def test_a_table_lines_up_in_any_encoding() -> None:
 def test_a_value_is_shown_as_it_is_and_a_terminal_obeys_nothing(row: dict[str, Any], shown: str) -> None:
     file = io.StringIO()
 
-    render_table(["v"], [row], terminal=Terminal(file))
+    Terminal(file).table(["v"], [row])
 
     assert shown == file.getvalue().splitlines()[3].strip("│").strip()
 
