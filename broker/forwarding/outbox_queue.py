@@ -323,10 +323,10 @@ class Packer:
         batch.start = at
         if not keys:
             return None
-        latest = batch.now + self._share.pool.hold_seconds
+        held, latest = data[start:at], batch.now + self._share.pool.hold_seconds
         return Pack(
             name=queue.new_name(),
-            data=data[start:at],
+            data=held,
             starts=starts,
             keys=list(keys),
             lanes=accepted,
@@ -334,7 +334,7 @@ class Packer:
             deadline=min(batch.now + min(lives) / 1000, latest),
             latest=latest,
             longest=max(lengths),
-            arrival=self._accept(data[start:at], accepted, batch),
+            arrival=self._accept(held, accepted, batch),
             quota=batch.quota,
         )
 

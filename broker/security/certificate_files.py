@@ -114,8 +114,8 @@ def read_certificates(path: Path, setting: str = "certificate") -> list[x509.Cer
     data = read_file(path, setting)
     try:
         found = load_pem(data)
-        for one in found:
-            who_of(one)
+        for one in found:  # each part is read when it is asked for, and later nothing catches its error
+            who_of(one), one.issuer, one.not_valid_before_utc, one.not_valid_after_utc
     except ValueError:
         problem, hint = "holds no certificate in PEM form", "name a file with -----BEGIN CERTIFICATE----- in it"
         if b"-----BEGIN CERTIFICATE-----" in data:

@@ -150,6 +150,7 @@ def directory_of_peers(directory: Path) -> dict[str, Any]:
 
 
 BROKEN = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+NO_ISSUER = ssl.DER_cert_to_PEM_cert(make("unread").der.replace(b"unread", b"\xff" * 6, 1)).encode()
 ENDED = timedelta(seconds=-1)
 
 
@@ -163,6 +164,7 @@ ENDED = timedelta(seconds=-1)
         (written("a.key", b"no key"), "private_key", "holds no private key in PEM form"),
         (written("a.pem", b"no certificate"), "certificate", "holds no certificate in PEM form"),
         (written("a.pem", BROKEN), "certificate", "it is cut off or damaged; copy all of it again"),
+        (written("a.pem", NO_ISSUER), "certificate", "it is cut off or damaged; copy all of it again"),
         (written("a.pem", make("a").pem[:300]), "certificate", "it is cut off or damaged; copy all of it again"),
         (written("a.pem", make("a").key_pem()), "certificate", "holds a private key and no certificate; name a file"),
         (written("a.pem", bytes(FILE_MAX_BYTES + 1)), "certificate", "is above 4 MiB"),
