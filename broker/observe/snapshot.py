@@ -594,13 +594,14 @@ def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressS
     """
     Those that were dialled or are served, and the first of those that routes name and that were never dialled.
 
-    One that is not reached, and that no route names any longer, is left out unless frames wait for it.
+    One that is not reached, and that no route names any longer, is left out unless frames or dialogs wait for it.
     """
     peers, outboxes, named = instance.peers, instance.forwarder.table.outboxes, instance.peers.dialer.named
     known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
     untried = list(islice((one for one in named if one not in known and one not in own), UNTRIED_MAX))
     gone = {one for one in known - named.keys() if peers.table.problem_of(one)}
-    gone = {one for one in gone if one not in outboxes or not outboxes[one].held}
+    waited = {hop for one in instance.endpoints.values() for hop in one.transmitter.blocked()} if gone else set()
+    gone = {one for one in gone if str(one) not in waited and (one not in outboxes or not outboxes[one].held)}
     for address in sorted(known - gone, key=str):
         health, problem, outbox = (
             peers.table.health_of(address).name.lower(),

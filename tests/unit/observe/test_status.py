@@ -82,6 +82,15 @@ async def test_an_address_that_no_route_names_any_longer_is_not_there(start: Any
     assert {} == status_of(gateway).addresses
 
 
+async def test_an_address_that_a_service_name_has_is_there_while_a_dialog_waits_for_it(start: Any, send: Any) -> None:
+    orders = await start("orders", "CREATE ROUTE by_name WITH ADDRESS = 'TRANSPORT'")
+    send(orders, f"{DEAD}/Far")
+
+    await until(orders.endpoints["orders"].transmitter.blocked)
+
+    assert "Connection refused" == status_of(orders).addresses[DEAD].problem
+
+
 async def test_what_the_files_hold_is_put_in_and_null_where_they_cannot_be_read(start: Any) -> None:
     snapshot = read_snapshot(await start("orders"), STATUS)
     queue = QueueStatus("Q", is_receive_enabled=False, oldest_s=1.234)
