@@ -224,7 +224,7 @@ def read_file(path: Path, setting: str = "certificate") -> bytes:
     Raises:
         CertificateUnusableError: it cannot be read, or is above 4 MiB.
     """
-    hint = "name a file that exists and that the instance's user may read"
+    hint = "name a file that exists and that the user of this process may read"
     try:
         with path.open("rb") as file:
             data = file.read(FILE_MAX_BYTES + 1)
