@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Group, config_option, confirm, copy_command, output_option, yes_option
 from broker.cli.output import show_json
 from broker.client.transaction import blame_file, check_schema
-from broker.config.settings import Settings
+from broker.config.settings import DatabaseSettings, Settings
 from broker.config.units import plural
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite import administration, file_identity
@@ -239,7 +239,7 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         SettingsError: Something in the configuration is wrong.
         StoreUnavailableError: The file is not a database of the broker, or one of another release.
     """
-    path = file_of(config, database)
+    path = file_of({} if config is None else read_settings(config).databases, database)
     with translated(path):
         db = sqlite3.connect(path)
     try:
@@ -251,14 +251,12 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
     return _opened(db)
 
 
-def file_of(config: Path | None, database: str) -> Path:
+def file_of(known: Mapping[str, DatabaseSettings], database: str) -> Path:
     """The file of a database given by its name in the configuration or by the path; raises as `open_database`."""
-    path, hint = Path(database), "give the path of one, or with -c FILE the name of a database of that configuration"
-    if config is not None:
-        databases = read_settings(config).databases
-        path = databases[database].path if database in databases else path
-        hint = f"the configuration has {sorted(databases)}, and broker serve makes their files"
+    path = known[database].path if database in known else Path(database)
     if not path.is_file():
+        hint = "give the path of one, or with -c FILE the name of a database of that configuration"
+        hint = f"the configuration has {sorted(known)}, and broker serve makes their files" if known else hint
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 

@@ -350,7 +350,8 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
     """The files by the names of their databases."""
     if database is None and config is None:
         raise click.UsageError("name a database with -d FILE, or a configuration with -c FILE")
-    return {name: file_of(config, name) for name in ([database] if database else read_settings(config).databases)}
+    known = {} if config is None else read_settings(config).databases
+    return {name: file_of(known, name) for name in ([database] if database else known)}
 
 
 def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:
