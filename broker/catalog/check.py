@@ -292,7 +292,7 @@ def journal_errors(settings: Settings) -> Iterator[SettingError]:
     if directory is None:
         return
     if find_spec("pyarrow") is None:
-        hint = "pip install service-broker[journal], or leave the directory out"
+        hint = "pip install 'service-broker[journal]', or leave the directory out"
         yield settings.error(("journal", "directory"), "a journal needs pyarrow, which is not installed", hint)
     problem = write_problem(directory)
     if problem:
@@ -307,7 +307,7 @@ def journal_directory_error(settings: Settings, problem: str) -> SettingError:
 def tracing_errors(settings: Settings) -> Iterator[SettingError]:
     """Yield the errors that keep spans from being made, as far as they can be seen from outside."""
     if settings.tracing.enabled and not _is_installed():
-        hint = "pip install service-broker[otel], or turn it off"
+        hint = "pip install 'service-broker[otel]', or turn it off"
         yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -72,6 +73,8 @@ def tail(
         broker journal tail /var/lib/broker/journal --follow --outcome dropped --outcome duplicate
         broker journal tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
     """
+    if find_spec("pyarrow") is None:
+        fail("a journal needs pyarrow: pip install 'service-broker[journal]'", ExitCode.ERROR)
     from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
     if not directory.is_dir():

@@ -334,7 +334,7 @@ class JournalSettings(Section, frozen=True):
     """`[journal]`: a record of every visit of a message to this instance, in Parquet files."""
 
     directory: Annotated[OptionalStatePath, about(
-        "Directory for the files of the journal, created if missing; needs `pip install service-broker[journal]`. A "
+        "Directory for the files of the journal, created if missing; needs `pip install 'service-broker[journal]'`. A "
         "relative path is relative to `instance.state_dir`. A reload takes another directory; starting or ending a "
         "journal needs a restart.",
         why="Off: a journal is data about the senders of messages, and takes disk space.")] = None
@@ -419,8 +419,9 @@ class TracingSettings(Section, frozen=True):
     """`[tracing]`: spans of OpenTelemetry for messages that carry a sampled trace."""
 
     enabled: Annotated[bool, about(
-        "Make spans of messages with the TRACE flag and send them by OTLP over HTTP, as the `OTEL_*` variables of the "
-        "environment say; needs `pip install service-broker[otel]` and a `[journal]`, whose records they are made of.",
+        "Make spans of messages with the TRACE flag and send them by OTLP over HTTP, as the `OTEL_*` variables of "
+        "the environment say; needs `pip install 'service-broker[otel]'` and a `[journal]`, "
+        "whose records they are made of.",
         why="Off: spans are data about the senders of messages, and need a collector.", reload=Reload.RESTART)] = False
 
 

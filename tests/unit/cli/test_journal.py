@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
+from broker.cli import journal as command
 from broker.cli.exit_codes import ExitCode
 from tests.support.command import run
 from tests.support.journalled import visit, write
@@ -101,3 +104,14 @@ def test_files_that_cannot_be_read_or_are_not_there(tmp_path: Path) -> None:
         "nothing could be read" in unread.stderr,
     )
     assert (ExitCode.NOT_FOUND, True) == (gone.exit_code, "there is no directory" in gone.stderr)
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyarrow" else object())
+
+    result = run("journal", "tail", tmp_path)
+
+    assert (ExitCode.ERROR, "a journal needs pyarrow: pip install 'service-broker[journal]'\n") == (
+        result.exit_code,
+        result.stderr,
+    )

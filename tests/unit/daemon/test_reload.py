@@ -54,4 +54,4 @@ def test_missing_library_is_reported_with_what_to_do(
     with pytest.raises(SettingError, match=problem) as caught:
         journal_plan(with_journal(tmp_path, tracing={"enabled": True}))
 
-    assert f"pip install service-broker[{extra}]" in str(caught.value)
+    assert f"pip install 'service-broker[{extra}]'" in str(caught.value)
