@@ -134,6 +134,7 @@ def _make(home: Path, runtime: Path, script: str) -> None:
         for part in ("lib", "conf", "release"):
             (made / part).symlink_to(runtime / part)
         (made / "bin").mkdir()
+        (made / "bin").chmod(0o755)
         (made / "bin" / "java").write_text(script, encoding="utf-8")
         (made / "bin" / "java").chmod(0o755)
         made.rename(home)
@@ -278,4 +279,9 @@ def _cores(options: SessionOptions) -> int:
 
 def _log4j_file() -> Path:
     """Return the settings of the log as a file."""
-    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", lambda path: write_file(path, _LOG4J.encode()))
+    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", _write_log4j)
+
+
+def _write_log4j(path: Path) -> None:
+    write_file(path, _LOG4J.encode())
+    path.chmod(0o644)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,20 @@ def test_a_shim_is_asked_where_its_java_is(tmp_path: Path) -> None:
     shim.symlink_to(home / "bin" / "java")
 
     assert "21 -x\n" == ran(java.find(), "-x")
+
+
+def test_what_is_made_for_all_users_can_be_read_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by an administrator with a umask of 077."""
+    monkeypatch.setenv("JAVA_HOME", str(a_java(tmp_path / "mine", "21")))
+    (tmp_path / "shelf").mkdir()
+    before = os.umask(0o077)
+    try:
+        home = java.find()
+        java.settings(java.SessionOptions(driver_memory="1g"))
+    finally:
+        os.umask(before)
+
+    [log] = (tmp_path / "shelf").glob("log4j2-*")
+    assert [0o755, 0o755, 0o755, 0o644] == [
+        stat.S_IMODE(path.stat().st_mode) for path in (home, home / "bin", home / "bin" / "java", log)
+    ]
