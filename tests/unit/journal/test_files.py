@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -180,3 +182,35 @@ def test_the_oldest_are_removed_until_both_bounds_hold_with_the_directories_they
 
     assert {*paths[removed:], foreign} == {path for path in tmp_path.rglob("*") if path.is_file()}
     assert (removed == 0) == paths[0].parent.exists()
+
+
+@pytest.mark.parametrize("last", ["stat", "unlink"])
+def test_a_file_that_another_program_removes_at_the_same_time_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Before it is looked at, or before it is removed; the next one is removed all the same."""
+    hour = tmp_path / "date=2026-01-01/hour=08"
+    gone, kept, old = (hour / f"gw-{number:06d}-01234567.parquet" for number in (1, 2, 3))
+    made(tmp_path, *(str(path) for path in (gone, kept, old)))
+    for path, age in ((gone, 900), (old, 800), (kept, 0)):
+        os.utime(path, (NOW - age, NOW - age))
+    call = getattr(Path, last)
+
+    def racing(path: Path, **given: Any) -> Any:
+        if path == gone:
+            os.unlink(path)  # noqa: PTH108 - not the one that is replaced
+        return call(path, **given)
+
+    monkeypatch.setattr(Path, last, racing)
+
+    assert 1 == retain(tmp_path, "gw", now=NOW, most_bytes=0, most_seconds=500.0)
+
+    assert [kept] == list(hour.iterdir())
+
+
+def test_a_file_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path, "date=2026-01-01/hour=08/gw-000001-01234567.parquet")
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=PermissionError(13, "Permission denied")))
+
+    with pytest.raises(PermissionError):
+        retain(tmp_path, "gw", now=NOW + 2**40, most_bytes=0, most_seconds=1.0)
