@@ -49,7 +49,7 @@ def show_rows(
     rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None, *, empty: str = ""
 ) -> None:
     """
-    Print rows. In CSV (RFC 4180), NULL is an empty field, like an empty text.
+    Print rows. In CSV, lines end with LF, and NULL is an empty field, like an empty text.
 
     Args:
         rows: Values by column.
@@ -65,7 +65,7 @@ def show_rows(
             show_json(row, indent=None)
     elif output == "csv":
         text = io.StringIO(newline="")
-        writer = csv.writer(text)
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([row.get(column) for column in columns] for row in rows)
         click.echo(text.getvalue(), nl=False)

@@ -21,7 +21,7 @@ ROUTES = {"columns": ["name", "mirror_address"], "rows": [["a", None], ["b", "tc
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
-        ("csv", "name,mirror_address\r\na,\r\nb,tcp://m:4022\r\n"),
+        ("csv", "name,mirror_address\na,\nb,tcp://m:4022\n"),
         ("jsonl", '{"name": "a", "mirror_address": null}\n{"name": "b", "mirror_address": "tcp://m:4022"}\n'),
     ],
 )
