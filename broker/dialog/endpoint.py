@@ -345,6 +345,8 @@ class Endpoint:
             self.commits.observe(result.commit_seconds, 1)
         for found in result.found:
             self.transmitter.on_found(found)
+        if result.is_all_found:
+            self.transmitter.keep({found.endpoint_id for found in result.found})
         for loaded in result.loaded:
             self.transmitter.on_loaded(loaded)
         self.transmitter.budget.requeue(result.postponed)

@@ -191,6 +191,11 @@ class Transmitter:
         sender.has_more = True
         self._schedule(sender)
 
+    def keep(self, pending: AbstractSet[int]) -> None:
+        """Forget all dialogs but these: applications have ended them."""
+        for endpoint_id in self.senders.keys() - pending:
+            self.finish(endpoint_id)
+
     def request_for(self, found: PendingDialog) -> LoadRequest | None:
         """
         What to load of a dialog that was found; None when it has no room, or is being loaded.

@@ -283,6 +283,7 @@ class WriteResult:
     Attributes:
         received: The effects of its frames.
         found: Dialogs that have something to send.
+        is_all_found: Whether no other dialog has.
         loaded: Fragments that were requested, or of dialogs that were found.
         postponed: Requests that there was no capacity to load.
         finished: Endpoints that maintenance has ended: they have nothing left to send.
@@ -295,6 +296,7 @@ class WriteResult:
 
     received: ReceiveResult = field(default_factory=ReceiveResult)
     found: list[PendingDialog] = field(default_factory=list)
+    is_all_found: bool = False
     loaded: list[LoadedFragments] = field(default_factory=list)
     postponed: list[LoadRequest] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)

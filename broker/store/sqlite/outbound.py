@@ -3,9 +3,9 @@ Finds the messages that applications queued, and loads them as fragments in orde
 
 This module is for the writer thread. A new row has a higher `transmission_id` than all rows that are there, so new rows
 are those above the newest one that was seen, as long as that is there: when it was removed, its number is free again.
-The daemon removes rows in its own transactions, and takes then the newest seen one that is left (`newest`). Others
-remove some too; then all rows are found again. The rows of one dialog are read by sequence number, as far as its window
-asks, and large messages in parts.
+The daemon removes rows in its own transactions, and takes then the newest seen one that is left (`newest`).
+Applications remove those of a dialog that they end; then all rows are found again. The rows of one dialog are read by
+sequence number, as far as its window asks, and large messages in parts.
 """
 
 from __future__ import annotations
@@ -72,21 +72,24 @@ def is_there(db: sqlite3.Connection, seen: SentRow) -> bool:
     return seen is NONE_SEEN or db.execute(_IS_THERE, seen).fetchone() is not None
 
 
-def find_pending(db: sqlite3.Connection, instance: bytes, seen: SentRow | None) -> tuple[SentRow, list[PendingDialog]]:
+def find_pending(
+    db: sqlite3.Connection, instance: bytes, seen: SentRow | None
+) -> tuple[SentRow, list[PendingDialog], bool]:
     """
     Find the dialogs with rows in the transmission queue above `seen`; with any rows when it is gone, or None.
 
     Returns:
-        The newest row seen, and the dialogs in the order in which they began to wait.
+        The newest row seen, the dialogs in the order in which they began to wait, and whether these are all.
 
     Cost: each row above `seen` is read; for all rows, as at the start of a daemon, some look-ups for each dialog that
     has rows, however many.
     """
     last = newest(db)
     if last == seen:
-        return last, []
+        return last, [], False
     rows = [] if seen is None else db.execute(_FIND_NEW, (seen.transmission_id,)).fetchall()
-    if seen is None or not is_there(db, seen):  # asked last: if it is there now, it was when rows above it were found
+    is_all = seen is None or not is_there(db, seen)  # asked last: if it is there, it was when newer rows were found
+    if is_all:
         rows = db.execute(_FIND_ALL).fetchall()
     found = [
         PendingDialog(
@@ -100,7 +103,7 @@ def find_pending(db: sqlite3.Connection, instance: bytes, seen: SentRow | None) 
         for endpoint_id, first, conversation, is_initiator, service, far_service, far, *rest in rows
         for sequence, fragment, priority, status, *key in (rest,)
     ]
-    return last, found
+    return last, found, is_all
 
 
 def load_fragments(

@@ -19,6 +19,7 @@ from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.hints import ANY, Bell, endpoint_slot, queue_slot
+from broker.store.sqlite.ledger import given_up
 from broker.store.sqlite.metadata import services_on
 from broker.store.sqlite.outbound import (
     NONE_SEEN,
@@ -92,6 +93,7 @@ class SqliteStore:
         self._bell = Bell.open(str(path), is_made=True)
         self._file_watch = FileWatch(path)
         self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
+        self._given_up = 0.0  # messages, when dialogs were last looked for: see `given_up`
         self._version = 0  # data_version when a commit was last waited for
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
@@ -149,8 +151,11 @@ class SqliteStore:
             return self._seen
         if batch.is_hinted:
             self._await_commit()
+        messages = given_up(self.connection)
+        if messages != self._given_up:
+            self._given_up, self._seen = messages, None  # stays so if this batch fails
         seen = None if batch.find is Find.ALL else self._seen
-        seen, result.found = find_pending(self.connection, self.broker_instance, seen)
+        seen, result.found, result.is_all_found = find_pending(self.connection, self.broker_instance, seen)
         return seen
 
     def _await_commit(self) -> None:

@@ -66,6 +66,29 @@ async def test_uncommitted_messages_are_not_sent(path: Path) -> None:
         assert len(shop.link.headers()) == 1
 
 
+@virtual_time
+@pytest.mark.parametrize("routes", [(Route("to the gateway", GATEWAY),), ()], ids=["sent", "waits for a route"])
+async def test_what_an_application_has_ended_with_cleanup_is_sent_no_more(
+    path: Path, routes: tuple[Route, ...]
+) -> None:
+    """Whether another dialog began to wait after it or not."""
+    async with open_shop(path, *routes) as shop:
+        ended, later = shop.begin(b"ended"), shop.begin(b"later")
+        await asyncio.sleep(SOON)
+        sent = len(shop.link.frames)
+
+        ended.end(cleanup=True)
+        await asyncio.sleep(SOON)
+        shop.route(Route("to the gateway", GATEWAY))
+        await asyncio.sleep(60)
+
+        assert {later.conversation_id.bytes} == {header.conversation_id for header in shop.link.headers()[sent:]}
+        assert [1] == [len(shop.endpoint.transmitter.senders)]
+        later.end(cleanup=True)
+        await asyncio.sleep(SOON)
+        assert {} == shop.endpoint.transmitter.senders
+
+
 @pytest.mark.parametrize("hints", ["", "off"])
 async def test_commit_of_any_program_is_sent_with_and_without_hints(
     path: Path, monkeypatch: pytest.MonkeyPatch, hints: str

@@ -45,7 +45,7 @@ def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
 
 
 def find(db: sqlite3.Connection, seen: SentRow | None = None) -> tuple[SentRow, list[PendingDialog]]:
-    return find_pending(db, broker_instance(db), seen)
+    return find_pending(db, broker_instance(db), seen)[:2]
 
 
 def load(
