@@ -30,7 +30,7 @@ from broker.errors import BrokerError
 from broker.observe.explain import configured_place
 from broker.observe.health import HARMLESS_DROPS, Level, judge
 from broker.observe.status import Status
-from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look
+from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look, received_part
 
 _INDENT, _DEEP = 2, 6  # columns
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
@@ -51,8 +51,8 @@ _ACKNOWLEDGED = (
     "SELECT TOP 1 conversation_handle FROM sys.conversation_endpoints"
     " WHERE is_initiator = 1 AND state IN ('SI', 'CO') AND acknowledged_sequence > 0 ORDER BY create_date DESC"
 )
-_Waiting: TypeAlias = tuple[str, str, str, str, int]
-"""A conversation: since when it waits, GUID, service, database and messages."""
+_Waiting: TypeAlias = tuple[str, str, str, str, int, bool]
+"""A conversation: since when it waits, GUID, service, database, messages, and whether they are in the queue here."""
 NOTHING_WAITS = (
     "nothing waits: not to be acknowledged, not for a next hop, not to be received; and no dialog has failed"
 )
@@ -69,9 +69,9 @@ def why(config: Path | None, socket: Path | str | None, where: Where, output: st
     Show where a conversation or message is, why, and what to do.
 
     Without ID, lists why messages wait at a running instance to be acknowledged, for a next hop or to be received, and
-    why dialogs have failed: a row for each cause, with the oldest conversation. Asks about twenty, the oldest of each
-    service in turn, and says when there are more. Also reports frames that are dropped there, and a database whose
-    write lock another process holds.
+    why dialogs have failed: a row for each service and cause, with the oldest conversation. Asks about twenty, the
+    oldest of each service in turn, and says when there are more. Also reports frames that are dropped there, and a
+    database whose write lock another process holds.
 
     ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first instance or
     recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host or where
@@ -161,20 +161,21 @@ def _acknowledged(client: AdminClient, status: Mapping[str, Any], config: Path |
 def _causes(
     client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, config: Path | None
 ) -> Iterator[dict[str, object]]:
-    """A row for each cause that holds `ASKED_MAX` of the conversations, the oldest of each service, oldest first."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    known: set[str | None] = set()
+    """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    known: set[tuple[str | None, bool]] = set()
     of_service: Counter[tuple[str, str]] = Counter()
     ranked = []
     for one in waiting:
         ranked.append((of_service[one[2:4]], one))
         of_service[one[2:4]] += 1
-    for since, guid, service, database, messages in sorted(one for _, one in sorted(ranked)[:ASKED_MAX]):
+    for since, guid, service, database, messages, is_here in sorted(one for _, one in sorted(ranked)[:ASKED_MAX]):
         answer = directory.learn(client, ask_why(client, UUID(guid)))
-        if not answer.is_known or answer.conversation_id in known:
+        if not answer.is_known or (answer.conversation_id, is_here) in known:
             continue  # acknowledged by now, or another side of it
-        found = _with_config(trace(answer, directory), answer, config)
-        known.add(found.conversation_id)
+        known.add((answer.conversation_id, is_here))
+        arrived = received_part(answer, database) if is_here else answer
+        found = _with_config(trace(arrived, directory), answer, config)
         row: dict[str, Any] = {
             "since": since,
             "database": database,
@@ -185,7 +186,7 @@ def _causes(
             "cause": found.why,
             "remedy": found.remedy,
         }
-        row = rows.setdefault((found.cause, found.remedy.replace(guid, "")), row)
+        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, "")), row)
         row["dialogs"] += 1
         row["messages"] += messages
     yield from rows.values()
@@ -194,13 +195,14 @@ def _causes(
 def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_Waiting]:
     """The oldest conversations here that wait."""
     for database, known in status["databases"].items():
-        queues = [_ARRIVED.format(render_name(queue["name"])) for queue in known["queues"] or ()]
-        for query in (_SENT, *queues):
-            yield from ((*row[:3], database, row[3]) for row in client.sql(query, database)["rows"])
+        yield from ((*row[:3], database, row[3], False) for row in client.sql(_SENT, database)["rows"])
+        for queue in known["queues"] or ():
+            arrived = client.sql(_ARRIVED.format(render_name(queue["name"])), database)["rows"]
+            yield from ((*row[:3], database, row[3], True) for row in arrived)
     now = datetime.now(UTC)
     for held_ms, *row, messages in client.sql(_HELD, MSDB)["rows"]:
         since = (now - timedelta(milliseconds=held_ms)).replace(tzinfo=None)
-        yield (since.isoformat(" ", "milliseconds"), *row, MSDB, messages)
+        yield (since.isoformat(" ", "milliseconds"), *row, MSDB, messages, False)
 
 
 def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:

@@ -216,6 +216,7 @@ _USUAL = frozenset(  # drops of a dialog that goes on
 )
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
+WRITE_LOCK = "write lock held"
 RECEIVED = "received"
 LIFETIME_OVER = -8489  # number of the Error message that says so
 
@@ -509,6 +510,18 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
     return spot.found(
         "error",
         side,
+def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
+    """The part of an answer about what has arrived in a database; all of it where that is nothing but a failure."""
+    spot = Spot(answer.instance, database)
+    sides = (side for side in answer.sides if side.database == database)
+    causes = {one.cause for side in sides if side.state != "ER" for one in inbound_findings(side, spot)}
+    if not causes:
+        return answer
+    found = [one for one in answer.findings if one.database == database and one.cause in {*causes, WRITE_LOCK}]
+    here = [side for side in answer.sides if side.database == database]
+    return structs.replace(answer, findings=found or answer.findings, sides=here, held=[], ways=[], drops=[])
+
+
         cause=cause_of_failure(side),
         number="" if side.error_code is None else f" with {side.error_code}",
         why=received if is_read else f"the Error message in its queue says so{told}",
@@ -565,7 +578,7 @@ def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
 
 def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
     who = "another process" if wait.holder is None else str(wait.holder)
-    return spot.found("write lock held", who=who, seconds=wait.seconds)
+    return spot.found(WRITE_LOCK, who=who, seconds=wait.seconds)
 
 
 # --- words ------------------------------------------------------------------------------------------------------

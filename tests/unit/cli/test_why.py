@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
-from broker.observe.why import Severity
+from broker.observe.why import Severity, Spot, inbound_findings
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.journalled import visit, write
 from tests.support.shop import Shop
-from tests.support.why import CONVERSATION, finding, holding, place, told, way
+from tests.support.why import AT, CONVERSATION, finding, holding, place, told, way
 
 A = place("a", 1, "b")
 ANSWER = told(A, finding("a", "not acknowledged", Severity.WAITING), ways=(way(A),), sides=[holding()])
@@ -114,6 +114,36 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         (one["database"], one["dialogs"], one["messages"]) for one in listed
     ]
     assert (0, NOTHING_WAITS) == (nothing.exit_code, " ".join(nothing.stdout.split()))
+
+
+def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrived_in_the_same_dialog(
+    fake_admin: Any,
+) -> None:
+    guids = [str(UUID(int=number)) for number in (1, 2)]
+    one = holding(ready=1, ready_since=AT)
+    for guid in guids:
+        sent, arrived = finding("a", "down", Severity.TROUBLE), inbound_findings(one, Spot("a", "orders"))
+        known = told(A, *arrived, sent, sides=[one])
+        known = msgspec.structs.replace(known, conversation_id=guid)
+        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
+    rows = {
+        "sys.transmission_queue": [["2", guids[0], "S", 3], ["3", guids[1], "T", 4]],
+        "[Q]": [["1", guids[0], "//Orders", 1]],
+    }
+    fake_admin.answers["/v1/status"] = (
+        200,
+        {"databases": {"orders": {"queues": [{"name": "Q"}]}}, "forwarding": {"enabled": False}},
+    )
+    fake_admin.answers["/v1/sql"] = (
+        200,
+        lambda q: {"rows": next((found for view, found in rows.items() if f"FROM {view} " in q["statement"]), [])},
+    )
+
+    listed = json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
+
+    assert [("//Orders", 1), ("S", 3), ("T", 4)] == [(row["to_service_name"], row["messages"]) for row in listed]
+    assert "no application has received it" in listed[0]["cause"]
+    assert {"a: why of down"} == {row["cause"] for row in listed[1:]}
 
 
 def test_many_dialogs_for_one_service_do_not_hide_the_cause_of_another(fake_admin: Any) -> None:

@@ -27,6 +27,7 @@ from broker.observe.why import (
     answer_why,
     cause_texts,
     look,
+    received_part,
     side_findings,
 )
 from broker.security.grants import Grants
@@ -37,7 +38,7 @@ from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.write_lock import LockHolder, LockWait
 from tests.support.records import frame as dialog_frame
 from tests.support.shop import Shop
-from tests.support.why import AT, holding, place, side, way
+from tests.support.why import AT, holding, place, side, told, way
 
 DIALOG = UUID(int=0xD1)
 MESSAGE = UUID(int=0x3E55)
@@ -236,7 +237,45 @@ def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UU
     [found] = answer.findings
     assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
     assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
-    assert "make tcp://two:4022 reachable" in found.remedy
+    assert "start the instance at tcp://two:4022, open the way to it, or correct the route to it at one" == found.remedy
+
+
+UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: name that certificate in peers here, or"
+
+
+def test_a_frame_that_waits_for_a_certificate_is_told_where_to_name_it() -> None:
+    why = f"waiting for a connection to tcp://two:4022: {UNTRUSTED} its CA in trust; 9 of at most 99 bytes wait for it"
+
+    [found] = asked(DIALOG, frames=(frame(why_held=why),)).findings
+
+    astray = "if another instance is meant, correct the route to tcp://two:4022 at one. Otherwise, "
+    assert f"{astray}name that certificate in peers at one, or its CA in trust" == found.remedy
+
+
+def test_of_a_sealed_dialog_services_with_a_similar_name_are_told() -> None:
+    near = msgspec.structs.replace(NO_ROUTE.explanation, near_names=("//shop/Billing",))
+    [only] = found(holding(security=UNSEALABLE), msgspec.structs.replace(NO_ROUTE, explanation=near))
+
+    assert "is the name right? Known there: //shop/Billing." in only.remedy
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_what_has_arrived_in_a_database_is_judged_by_itself(*, is_locked: bool) -> None:
+    """Whatever the same dialog has sent waits elsewhere."""
+    one = holding(ready=2, ready_since=AT)
+    lock = [Spot("one", "orders").found("write lock held", who="x", seconds=1.0)] * is_locked
+    answer = told(place("one", 1, "two"), *side_findings(one, DOWN, Spot("one", "orders")), *lock, sides=[one])
+
+    arrived = received_part(answer, "orders")
+
+    assert ["waiting for RECEIVE", *["write lock held"] * is_locked] == [one.cause for one in arrived.findings]
+    assert [] == arrived.ways
+
+
+def test_what_has_arrived_for_a_failed_dialog_is_judged_with_all_that_is_known() -> None:
+    answer = told(place("one", 1, "two"), *side_findings(ERROR, GOOD, SPOT), sides=[ERROR], ways=(GOOD,))
+
+    assert answer == received_part(answer, "orders")
 
 
 def test_of_frames_alone_both_ways_are_told() -> None:
