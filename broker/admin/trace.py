@@ -29,16 +29,18 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
     LOOP,
     RECEIVED,
+    WRITE_LOCK,
     Severity,
     Spot,
     WhyAnswer,
     WhyFinding,
     cause_of_failure,
     dead_end,
+    is_refused_by_tls,
     next_hop_problem,
     queue_off_finding,
     remedy_of_failed,
@@ -395,26 +397,40 @@ class _Chain:
                     self._follow(way)
 
     def findings(self) -> list[WhyFinding]:
-        """All findings in the order of the path; those of a path on which no message waits are not severe."""
+        """
+        All findings in the order of the path; those of a path on which no message waits are not severe.
+
+        Nothing gets past a next hop that is refused by TLS, so routes and permissions beyond it are not judged yet.
+        """
         is_waiting = any(side.held for answer in self.answers for side in answer.sides)
         is_waiting = is_waiting or any(answer.held for answer in self.answers)
         found: list[WhyFinding] = []
         for station in self._stations:
-            if station.hop is not None:
+            is_cut_off = any(is_refused_by_tls(hop.explanation) for hop in station.before)
+            if station.hop is not None and not is_cut_off:
                 dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
                 of_hop = hop_findings(station.hop, dropped, self._dialog(), station.before, leads_on=station.leads_on)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
-                quiet = (msgspec.structs.replace(one, severity=Severity.FINE) for one in of_way)
-                found += of_way if is_waiting else quiet
+                found += of_way if is_waiting else [_at_most(Severity.FINE, one) for one in of_way]
             if station.answer is not None:
-                of_answer = (self._named(station.answer, one) for one in station.answer.findings)
-                found += [self._as_of_now(station.answer.instance, one) for one in of_answer]
+                of_answer = self._of_answer(station.answer, is_waiting=is_waiting)
+                if is_cut_off:
+                    found += [_at_most(Severity.WAITING, one) for one in of_answer]
+                    continue
+                found += of_answer
                 known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
                 found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
         found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
+
+    def _of_answer(self, answer: WhyAnswer, *, is_waiting: bool) -> Iterator[WhyFinding]:
+        """The findings of an instance; a locked database is one only for what is sent or waits in its queues."""
+        unread = {side.database for side in answer.sides if side.ready}
+        for finding in answer.findings:
+            if finding.cause != WRITE_LOCK or is_waiting or finding.database in unread:
+                yield self._as_of_now(answer.instance, self._named(answer, finding))
 
     def _dialog(self) -> WaitingDialog:
         senders = ((side, answer.instance) for answer in self.answers for side in answer.sides if side.is_initiator)
@@ -437,7 +453,8 @@ class _Chain:
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        if not is_refused or not self._is_accepted.get(instance):
+        has_copies = finding.cause == Disposition.ALREADY_HELD and any(answer.held for answer in self.answers)
+        if not is_refused or has_copies or not self._is_accepted.get(instance):
             return finding
         return msgspec.structs.replace(
             finding,
@@ -553,7 +570,7 @@ def hop_findings(
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
     elif problem := next_hop_problem(decision):
         address, what = problem
-        remedy = f"start the instance at {address}, open the way to it, or correct the route to it at {hop.instance}"
+        remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)
         yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
     for reason in _UNFORESEEN:
         count = dropped.get(reason, 0)
@@ -562,6 +579,10 @@ def hop_findings(
             why = f"{frames} dropped here since the start: {reason} ({reason.number})"
             remedy = remedy_of(reason, instance=hop.instance, service=service)
             yield WhyFinding(hop.instance, None, reason.value, Severity.WAITING, symptom, why, again, remedy)
+
+
+def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:
+    return msgspec.structs.replace(finding, severity=min(severity, finding.severity))
 
 
 def _way_out(route: TakenRoute, dialog: WaitingDialog) -> str:

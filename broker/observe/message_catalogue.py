@@ -293,7 +293,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     )
 
 
-def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None = None) -> str:
+def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """
     Return the remedy for a next hop when the instance here or there refuses the other; empty when none does.
 
@@ -301,30 +301,35 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         address: Of the next hop.
         problem: As the instance that refuses words it.
         route: The route to it; None where it is not known.
+        instance: The instance with this next hop, as a sentence names it; empty for the one that shows the sentence.
     """
-    correct = f"correct the route to {address}" if route is None else route.led_elsewhere().rstrip(";")
+    here = instance or "this instance"
+    where = f" at {instance}" if instance else ""
+    correct = f"correct the route to {address}{where}" if route is None else route.led_elsewhere().rstrip(";")
     astray = f"if another instance is meant, {correct}. Otherwise, "
     if MAY_NOT_CONNECT in problem:
         is_there = problem.startswith("FATAL")
-        where = f"the instance at {address}" if is_there else "this instance"
+        where = f"the instance at {address}" if is_there else here
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
         remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
         return f"{astray}{remedy}" if is_there else remedy
     if NOT_TRUSTED in problem:
-        return f"{astray}at {address}: add this instance's certificate to endpoint.peers, as partner import does"
+        return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if NO_TLS in problem:
         return f"correct the port in the route to {address}, or set endpoint.encryption of the instance there"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
     if not (is_tls and what):
         return ""
+    remedy = remedy.replace(" here", where) if where else remedy
     return f"{astray}{remedy}" if UNTRUSTED in what else remedy
 
 
-def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None) -> str:
+def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """Return the remedy for a next hop that is not reached; the arguments are those of `remedy_of_refused_link`."""
-    return remedy_of_refused_link(address, problem, route) or (
-        f"start the instance at {address}, open the way to it, or correct the route to it"
+    where = f" at {instance}" if instance else ""
+    return remedy_of_refused_link(address, problem, route, instance) or (
+        f"start the instance at {address}, open the way to it, or correct the route to it{where}"
     )
 
 

@@ -31,7 +31,7 @@ from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
-from broker.errors import StoreUnavailableError
+from broker.errors import NO_TLS, NOT_TRUSTED, TLS_REFUSED, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
@@ -328,14 +328,15 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
     if way is not None and _is_dead_end(way):
         cause, why, remedy = dead_end(way, dialog)
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
-            remedy = _remedy_of_unsealable(side, dialog, spot)
+            remedy = _remedy_of_unsealable(side, replace(dialog, near=way.explanation.near_names), spot)
         return cause, f"{why}; {status}", remedy, "matched again when routes or services change"
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
     if way is not None and (problem := next_hop_problem(way.explanation)):
         address, what = problem
         why = f"{by}the next hop {address} is not reached: {status if what in status else f'{what}; {status}'}"
-        return "next hop not reached", why, remedy_of_unreached(address, what, route), "it is tried again and again"
+        remedy = remedy_of_unreached(address, what, route, spot.instance)
+        return "next hop not reached", why, remedy, "it is tried again and again"
     if (refused := _refused(status)) is not None:
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
         if DROPPED_HERE in status:
@@ -479,6 +480,12 @@ def next_hop_problem(decision: Explanation) -> tuple[str, str] | None:
     return None
 
 
+def is_refused_by_tls(decision: Explanation) -> bool:
+    """Whether the two instances do not trust each other, or one of them does not speak TLS: nothing gets past that."""
+    _, problem = next_hop_problem(decision) or ("", "")
+    return any(mark in problem for mark in (TLS_REFUSED, NOT_TRUSTED, NO_TLS))
+
+
 def _refused(status: str) -> str | None:
     """Return the disposition by which the next hop, or this instance, dropped a frame; None when neither did."""
     _, found, rest = status.partition(DROPPED_HERE if DROPPED_HERE in status else REFUSED)
@@ -503,13 +510,6 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime))
 
 
-def _failed(side: SideShown, spot: Spot) -> WhyFinding:
-    told = f": {side.error_text}" if side.error_text else ""
-    is_read = side.error_code is None and not side.error_text
-    received = "its Error message has been received, and is not kept"
-    return spot.found(
-        "error",
-        side,
 def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
     """The part of an answer about what has arrived in a database; all of it where that is nothing but a failure."""
     spot = Spot(answer.instance, database)
@@ -522,6 +522,13 @@ def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
     return structs.replace(answer, findings=found or answer.findings, sides=here, held=[], ways=[], drops=[])
 
 
+def _failed(side: SideShown, spot: Spot) -> WhyFinding:
+    told = f": {side.error_text}" if side.error_text else ""
+    is_read = side.error_code is None and not side.error_text
+    received = "its Error message has been received, and is not kept"
+    return spot.found(
+        "error",
+        side,
         cause=cause_of_failure(side),
         number="" if side.error_code is None else f" with {side.error_code}",
         why=received if is_read else f"the Error message in its queue says so{told}",
@@ -876,7 +883,10 @@ def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
 
 def _held_finding(instance: str, held: HeldShown) -> WhyFinding:
     frames = "1 frame" if held.frames == 1 else f"{held.frames:,} frames"
-    return Spot(instance, None).found("held", held, held.frames, frames=frames, seconds=held.longest_ms / 1000)
+    _, _, problem = held.why_held.rpartition("; ")[0].partition(f"{held.adjacent_broker_address}: ")
+    remedy = remedy_of_unreached(held.adjacent_broker_address, problem, instance=instance)
+    seconds = held.longest_ms / 1000
+    return Spot(instance, None).found("held", held, held.frames, frames=frames, seconds=seconds, remedy=remedy)
 
 
 def _instant(at: float | None) -> datetime | None:

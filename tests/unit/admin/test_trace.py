@@ -27,10 +27,10 @@ from broker.admin.trace import (
     hop_findings,
     trace,
 )
-from broker.errors import DaemonUnreachableError
+from broker.errors import NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import WaitingDialog
-from broker.observe.why import QueueOff, Severity, WhyAnswer
+from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -289,6 +289,52 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert "broker dialogs retry at a does that now" in found.remedy
     else:
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
+
+
+def test_a_copy_that_waits_at_the_next_hop_is_no_history() -> None:
+    why = "sent; attempt 5, at noon, refused by the next hop: already held (11288)"
+    held = HeldShown(True, "S", None, "//Orders", None, "tcp://c:4022", "waiting for a connection", 1, 1500, 0)
+
+    found = traced(
+        first(replace(finding("a", "already held", TROUBLE), why=why)), (B, told(B, held=[held])), (C, told(C))
+    )
+
+    assert why == found.findings[0].why
+
+
+@pytest.mark.parametrize(
+    "problem", [f"TLS refused: the peer {NOT_TRUSTED}: add it to peers there", "Connection refused"]
+)
+def test_what_tls_refuses_has_not_come_to_the_permissions_beyond(problem: str) -> None:
+    sender = place("a", 1, "b", problem=problem)
+    gateway = replace(place("b", 2, "c"), grants=Grants(is_default_deny=True))
+    unread = finding("b", "waiting for RECEIVE", TROUBLE)
+    start = first(finding("a", "next hop not reached", TROUBLE), ways=(way(sender),))
+
+    found = traced(start, (gateway, told(gateway, unread)))
+
+    is_tls = "TLS" in problem
+    assert is_tls == (found.cause == "next hop not reached")
+    assert is_tls != ("not permitted" in [one.cause for one in found.findings])
+
+
+@pytest.mark.parametrize(
+    ("held", "ready", "is_cause"), [(1, 0, True), (0, 1, False), (0, 0, False)], ids=["sent", "arrived", "nothing"]
+)
+def test_a_locked_database_at_the_far_side_is_a_cause_for_what_waits_for_it(
+    held: int, ready: int, *, is_cause: bool
+) -> None:
+    lock = Spot("c", "far").found("write lock held", who="process 7", seconds=9.0)
+
+    found = traced(first(sides=[side(held=held, ready=ready)]), (B, told(B)), (C, told(C, lock)))
+
+    assert is_cause == ("write lock held" in [one.cause for one in found.findings])
+
+
+def test_a_locked_database_is_a_cause_for_what_waits_in_its_queues() -> None:
+    lock = Spot("a", "orders").found("write lock held", who="process 7", seconds=9.0)
+
+    assert "write lock held" == traced(first(WAITS, lock, sides=[side(ready=1)]), (B, told(B)), (C, told(C))).cause
 
 
 @pytest.mark.parametrize("is_permitted", [True, False])
