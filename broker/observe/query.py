@@ -85,12 +85,22 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
 )
 _CALLERS = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 _COLUMN = 207
+FILE_GONE = (
+    "its file is not there. If it was moved, stop the daemon, put the file back together with its -wal, and start the"
+    " daemon; a new database has no file before the first start"
+)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return the likely meaning of a misspelt name, as the end of a sentence; empty when nothing is near."""
     near = near_name(name, names, cutoff=0.7)  # a schema may be missing
     return f"; did you mean {near}?" if near else ""
+
+
+def _file_problem(path: Path, error: sqlite3.Error) -> str:
+    """What is wrong with the file of a database."""
+    is_unopened = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_CANTOPEN
+    return FILE_GONE if is_unopened and not path.exists() else str(error)
 
 
 def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:
@@ -108,7 +118,7 @@ def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code not in _CALLERS:
-        return StoreUnavailableError(path, str(error))
+        return StoreUnavailableError(path, _file_problem(Path(path), error))
     kind, number, problem, found = next(
         (kind, number, problem, found)
         for pattern, kind, number, problem in _SENTENCES
@@ -452,7 +462,7 @@ class _QueryRun:
             try:
                 attach(self._db, path, alias)
             except sqlite3.Error as error:
-                raise StoreUnavailableError(str(path), str(error)) from error
+                raise StoreUnavailableError(str(path), _file_problem(path, error)) from error
             self._attached[database] = alias
         return alias
 

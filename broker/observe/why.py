@@ -43,7 +43,7 @@ from broker.observe.message_catalogue import (
     remedy_of_error,
     remedy_of_unreached,
 )
-from broker.observe.query import shown_value
+from broker.observe.query import FILE_GONE, shown_value
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
@@ -666,7 +666,7 @@ def look(
 
 def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: float) -> None:
     if not path.is_file():
-        told.looked_in.append(f"not in database {database}: it has no file yet")
+        told.looked_in.append(f"not in database {database}: {path}: {FILE_GONE}")
         return
     try:
         with closing(open_watch(path)) as db:

@@ -307,7 +307,10 @@ def test_unknown_database_of_the_request(views: SystemViews) -> None:
     assert (911, "database 'order' does not exist; did you mean orders?") == (error.number, error.problem)
 
 
-@pytest.mark.parametrize(("content", "problem"), [(None, "unable to open database"), (b"", "no such table")])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "its file is not there. If it was"), (b"", "no such table")],
+)
 def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: bytes | None, problem: str) -> None:
     path = tmp_path / "gone.db"
     if content is not None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
+from broker.observe.query import FILE_GONE
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import (
@@ -84,7 +85,7 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(shop: Shop, tmp_path
 
     assert not answer.is_known
     assert answer.conversation_id is None
-    assert ["database shop", "not in database new: it has no file yet"] == answer.looked_in[:2]
+    assert ["database shop", f"not in database new: {paths['new']}: {FILE_GONE}"] == answer.looked_in[:2]
     assert answer.looked_in[2].startswith("not in database bad: its file cannot be read: ")
     assert "1 frames that wait here for a next hop" == answer.looked_in[3]
 
