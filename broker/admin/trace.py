@@ -29,7 +29,7 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
     LOOP,
     RECEIVED,
@@ -440,7 +440,11 @@ class _Chain:
         """A dialog that the far database has failed, with the name of that database, which its way shows."""
         for side in answer.sides:
             is_of_it = side.database == finding.database and finding.cause == cause_of_failure(side)
-            if is_of_it and (far := self._targets.get((answer.instance, side.is_initiator))):
+            if (
+                is_of_it
+                and finding.remedy != BEGIN_AGAIN
+                and (far := self._targets.get((answer.instance, side.is_initiator)))
+            ):
                 spot = Spot(answer.instance, side.database)
                 return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, *far))
         return finding

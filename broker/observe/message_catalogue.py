@@ -214,6 +214,8 @@ class TakenRoute:
 
 
 _SOME_DIALOG = WaitingDialog()
+_END = "RECEIVE the Error message and END CONVERSATION here"
+BEGIN_AGAIN = f"{_END}, then begin another dialog"  # what a dialog needs whose cause is over
 DEFINITIONS_CHANGED = (
     "nothing now: definitions here have changed since, and the next copy shows whether that is over; broker dialogs"
     " retry at the sender sends it at once"
@@ -353,7 +355,7 @@ def remedy_of_error(
         target: The far instance, as a sentence names it; empty where it is not known.
         database: The far database.
     """
-    end = "RECEIVE the Error message and END CONVERSATION here"
+    end = _END
     if code is None:
         return end
     if code > 0:

@@ -35,6 +35,7 @@ from broker.errors import NO_TLS, NOT_TRUSTED, TLS_REFUSED, StoreUnavailableErro
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
+    BEGIN_AGAIN,
     TakenRoute,
     WaitingDialog,
     queue_on,
@@ -52,7 +53,7 @@ from broker.routing.decide import UNKNOWN_HERE
 from broker.routing.explain import Explanation, Outcome
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
-from broker.store.sqlite.metadata import queues_off
+from broker.store.sqlite.metadata import find_binding_of, queues_off
 from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
@@ -218,7 +219,7 @@ _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
 RECEIVED = "received"
-LIFETIME_OVER = -8489  # number of the Error message that says so
+LIFETIME_OVER, NO_BINDING = -8489, -9727  # numbers of the Error messages that say so
 
 
 class CauseText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -283,10 +284,12 @@ class Spot:
         return WhyFinding(self.instance, self.database, cause or text, severity, *sentences)
 
 
-def side_findings(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> Iterator[WhyFinding]:
-    """Yield the findings about one side; at least one."""
+def side_findings(
+    side: SideShown, way: ExplainAnswer | None, spot: Spot, *, is_bound: bool = False
+) -> Iterator[WhyFinding]:
+    """Yield the findings about one side; at least one. `is_bound`: the far service has a remote service binding now."""
     if side.state == "ER":
-        yield _failed(side, spot)
+        yield _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
         return
     if side.held:
         yield _sending(side, way, spot)
@@ -522,7 +525,7 @@ def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
     return structs.replace(answer, findings=found or answer.findings, sides=here, held=[], ways=[], drops=[])
 
 
-def _failed(side: SideShown, spot: Spot) -> WhyFinding:
+def _failed(side: SideShown, spot: Spot, *, is_over: bool) -> WhyFinding:
     told = f": {side.error_text}" if side.error_text else ""
     is_read = side.error_code is None and not side.error_text
     received = "its Error message has been received, and is not kept"
@@ -532,7 +535,7 @@ def _failed(side: SideShown, spot: Spot) -> WhyFinding:
         cause=cause_of_failure(side),
         number="" if side.error_code is None else f" with {side.error_code}",
         why=received if is_read else f"the Error message in its queue says so{told}",
-        remedy=remedy_of_failed(side, spot),
+        remedy=BEGIN_AGAIN if is_over else remedy_of_failed(side, spot),
         lifetime=when(side.lifetime),
     )
 
@@ -614,6 +617,7 @@ class WhyFacts:
         found: Facts by database, with its broker instance.
         held: Rows of frames, by column.
         looked_in: The places that were searched, and those that could not be.
+        bound: Databases and far services that have a remote service binding.
     """
 
     conversation_id: bytes | None = None
@@ -621,6 +625,7 @@ class WhyFacts:
     held: list[Mapping[str, Any]] = field(default_factory=list)
     looked_in: list[str] = field(default_factory=list)
     queues_off: list[QueueOff] = field(default_factory=list)
+    bound: set[tuple[str, str]] = field(default_factory=set)
 
 
 def look(
@@ -672,6 +677,8 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
         with closing(open_watch(path)) as db:
             check_schema(db)  # the meaning of another release's tables is not known here
             instance, found = broker_instance(db), find_conversation(db, told.conversation_id or guid, now)
+            far = {side.far_service for side in found.sides}
+            told.bound |= {(database, service) for service in far if find_binding_of(db, service) is not None}
             told.queues_off += [QueueOff(database, service, queue) for service, queue in queues_off(db)]
     except (sqlite3.Error, StoreUnavailableError) as error:
         problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
@@ -722,7 +729,8 @@ def answer_why(
             way = _way_of_side(place, database, instance, one)
             sides.append(side)
             ways += [] if way is None else [way]
-            findings += side_findings(side, way, spot)
+            is_bound = (database, side.far_service) in facts.bound
+            findings += side_findings(side, way, spot, is_bound=is_bound)
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
     for database, wait in (lock_waits or {}).items():

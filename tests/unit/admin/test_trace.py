@@ -29,7 +29,7 @@ from broker.admin.trace import (
 )
 from broker.errors import NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
-from broker.observe.message_catalogue import WaitingDialog
+from broker.observe.message_catalogue import BEGIN_AGAIN, WaitingDialog
 from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
@@ -550,6 +550,14 @@ def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None
 
     database = way(C).explanation.database
     assert f"at c, with broker sql, and in its script: USE [{database}]; CREATE SERVICE [S] ON QUEUE" in found.remedy
+
+
+def test_a_failed_dialog_that_is_only_to_be_begun_again_keeps_its_remedy() -> None:
+    failed = replace(finding("a", "error -9727", TROUBLE), database="orders", remedy=BEGIN_AGAIN)
+
+    found = traced(first(failed, sides=[side(state="ER", error_code=-9727)]), (B, told(B)), (C, told(C)))
+
+    assert BEGIN_AGAIN == found.remedy
 
 
 def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
+from broker.observe.message_catalogue import BEGIN_AGAIN
 from broker.observe.query import FILE_GONE
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.views import FORWARDED_MESSAGES, Row
@@ -31,9 +32,10 @@ from broker.observe.why import (
     received_part,
     side_findings,
 )
-from broker.security.grants import Grants
+from broker.security.grants import Grants, RemoteServiceBinding
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
+from broker.store.sqlite.metadata import put_binding
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.write_lock import LockHolder, LockWait
@@ -224,6 +226,26 @@ def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop:
 
     assert (8, 9) == (answer.sides[0].error_code, answer.sides[0].sent_error_code)
     assert b"card" not in msgspec.json.encode(answer)
+
+
+@pytest.mark.parametrize(("service", "is_over"), [("//far/Billing", True), ("//other", False)])
+def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_there_is_one(
+    shop: Shop, service: str, *, is_over: bool
+) -> None:
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    shop.change(dialog, "state", "ER")
+    put_binding(db, RemoteServiceBinding("b", service, "CN=billing", is_anonymous_on=False))
+    told = look(dialog.conversation_handle, {"shop": shop.path}, (), time.time())
+    instance, facts = told.found["shop"]
+    inbound = dataclasses.replace(facts.sides[0].inbound, error_code=-9727, error_text="no binding")
+    failed = dataclasses.replace(facts, sides=(dataclasses.replace(facts.sides[0], inbound=inbound),))
+    told.found["shop"] = instance, failed
+
+    answer = answer_why(where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0)
+
+    assert is_over == (BEGIN_AGAIN == answer.findings[0].remedy)
+    assert is_over != ("CREATE REMOTE SERVICE BINDING" in answer.findings[0].remedy)
 
 
 @pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
