@@ -69,7 +69,7 @@ class StationRow:
     Attributes:
         position: Its average position on the paths through it, 0 the initiators' end, 1 the targets'.
         ends: How many of its frames began or ended there.
-        lost: How many frames left it and were not seen again, to whatever next hop.
+        lost: How many frames left it for instances with a journal and were not seen again.
     """
 
     instance: str
@@ -83,7 +83,7 @@ class StationRow:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it has no records here of what reached its address: it keeps no journal, or died before it wrote."""
+        """Whether no journal here has a record of what reached its address."""
         return self.instance.startswith(NO_RECORD)
 
 
@@ -102,19 +102,29 @@ class LinkRow:
 @dataclass(frozen=True, slots=True)
 class Loss:
     """
-    Frames that left an instance for a next hop and were not seen again.
+    Frames that left an instance for a next hop that keeps a journal and were not seen again.
 
     Attributes:
-        next_hop: The next hop as the journal names it, an address, empty where unknown.
+        next_hop: The next hop as the journal names it, an address.
         frames: All frames that were at the instance.
-        to_instance: The instance that has that address, empty where nothing that was given to it was seen anywhere.
+        to_instance: The instance that has that address.
     """
 
     from_instance: str
     next_hop: str
     lost: int
     frames: int
-    to_instance: str = ""
+    to_instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Transmissions that reached an instance, or an address with `NO_RECORD` before it, and are not in its journal."""
+
+    instance: str
+    frames: int
+    first_at: datetime | None
+    last_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +154,7 @@ class Extent:
     """
     How far the history goes, how much went wrong in all of it, and how much of it is not known.
 
-    All counts are of transmissions. `lost_nowhere` counts those of `lost` of which not even the link is known.
+    All counts are of transmissions.
     """
 
     first_at: datetime | None = None
@@ -155,7 +165,6 @@ class Extent:
     under_way: int = 0
     lost: int = 0
     looped: int = 0
-    lost_nowhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,7 @@ class Digest:
     stations: Listing[StationRow] = field(default_factory=Listing)
     links: Listing[LinkRow] = field(default_factory=Listing)
     losses: Listing[Loss] = field(default_factory=Listing)
+    gaps: Listing[Gap] = field(default_factory=Listing)
     loops: Listing[LoopRow] = field(default_factory=Listing)
     journeys: Listing[Journey] = field(default_factory=Listing)
     extent: Extent = field(default_factory=Extent)

@@ -19,7 +19,9 @@ from typing import NamedTuple
 from broker.config.units import Quantity, count, duration, instant, plural, share, size
 from broker.pipeline.report.digest import (
     INCIDENT_GAP,
+    NO_RECORD,
     Digest,
+    Gap,
     Hold,
     Imbalance,
     InputFacts,
@@ -83,6 +85,8 @@ def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
     if balance.adds_up is None:
         return "quiet", "No sender keeps a journal, so no ledger"
     if not balance.adds_up:
+        if not balance.doubled and not balance.invented:
+            return "bad", f"{plural(balance.missing, 'message')} missing or failed"
         return "bad", "The ledger does not add up"
     if balance.under_way:
         return "good", f"The ledger adds up, {count(balance.under_way).text} under way"
@@ -118,7 +122,7 @@ def ledger(digest: Digest) -> Html:
         (balance.delivered, "delivered", "good"),
         (balance.acknowledged, "acknowledged", "calm"),
         (balance.under_way, "under way", "warn"),
-        (balance.missing, "missing", "bad"),
+        (balance.missing, "missing or failed", "bad"),
     )
     also = ((balance.untold, "from senders without a journal", "warn"), (balance.invented, "never sent", "bad"))
     sum_ = element(
@@ -134,7 +138,7 @@ def ledger(digest: Digest) -> Html:
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
         ("dropped", count(balance.dropped)),
-        ("messages lost on links", count(balance.lost)),
+        ("messages not seen again", count(balance.lost)),
         ("duplicates refused", count(balance.duplicates)),
     )
     bar = parts([(words, number, kind) for number, words, kind in terms], "Of what was sent")
@@ -149,7 +153,12 @@ def _lead(digest: Digest, balance: LedgerTotal) -> str:
         rest = " or still on its way" if balance.under_way else ""
         return f"Every message that was sent is delivered{rest}, and none was delivered twice."
     wrong = digest.imbalances.total
-    return f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself."
+    failed = (
+        " Journals do not show that a dialog ended by an error, by its lifetime or WITH CLEANUP. Messages that had not"
+        " arrived by then are missing here, and failed in the view sys.dm_broker_ledger of its database."
+    )
+    words = f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself."
+    return f"{words}{failed}" if balance.missing else words
 
 
 def _imbalances(digest: Digest) -> Html | None:
@@ -225,10 +234,15 @@ def _gaps(digest: Digest) -> Iterator[Child]:
     if extent.missing_hops:
         of_all = share(extent.missing_hops, extent.transmissions).text
         words = (
-            "passed an instance that keeps no journal, or that died before it wrote: when they were there, and what"
-            " became of them there, is unknown."
+            "passed an instance that has no record of them: when they were there, and what became of them there, is"
+            " unknown."
         )
         yield f"{plural(extent.missing_hops, 'transmission')} ({of_all}) {words}"
+    yield from map(_gap, digest.gaps.rows[:_SHOWN])
+    if digest.gaps.total > _SHOWN:
+        yield details(
+            "the other instances", element("ul", *(element("li", _gap(one)) for one in digest.gaps.rows[_SHOWN:]))
+        )
     if extent.unknown_links:
         words = (
             "crossed a link between instances whose clocks contradict each other: times between such two are left out,"
@@ -238,6 +252,16 @@ def _gaps(digest: Digest) -> Iterator[Child]:
     if digest.balance is not None and digest.balance.untold:
         words = "arrived whose sender keeps no journal, or none that goes so far back."
         yield f"{plural(digest.balance.untold, 'message')} {words}"
+
+
+def _gap(gap: Gap) -> Html:
+    address = gap.instance.removeprefix(NO_RECORD)
+    if address == gap.instance:
+        words = ": it has no record of them, because it died before it wrote, or because some of its files are missing."
+    else:
+        words = ": no journal of an instance there was read. Their fate is unknown, and they do not count as lost."
+    times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
+    return join([*times, plural(gap.frames, "transmission"), " reached ", name(address), words])
 
 
 def _sentence(words: str) -> str:
@@ -258,7 +282,7 @@ def map_section(digest: Digest) -> Html:
     extent = digest.extent
     loss = (
         f"{plural(extent.lost, 'frame')} of all kinds, not messages alone,"
-        f" {'was' if extent.lost == 1 else 'were'} lost on links{_nowhere(digest)}"
+        f" {'was' if extent.lost == 1 else 'were'} lost on links"
         if extent.lost
         else "no link is known to have lost a frame"
     )
@@ -291,8 +315,9 @@ def losses_section(digest: Digest) -> Html:
         words = f"No transmission is known to be lost on a link.{_open(digest)}"
         return section("losses", "Losses by link", words)
     words = (
-        " left an instance and were not seen again. The sender sends such a message again. Shares here are of all"
-        f" frames that were at that instance, wherever they went; those of the map, of what left for one link."
+        " left for an instance that keeps a journal and were not seen again. A sender sends a message again until it is"
+        " acknowledged, but not an acknowledgement. Shares here are of all frames that were at “from”, wherever they"
+        f" went; those of the map, of what left for one link."
         f"{_open(digest)}"
     )
     lead = join([plural(digest.extent.lost, "transmission"), words])
@@ -353,14 +378,6 @@ def talkers_section(digest: Digest) -> Html:
         element("h3", "Conversations"),
         _talkers(conversations, "Conversations that send most"),
     )
-
-
-def _nowhere(digest: Digest) -> str:
-    """Return the note that some losses are on no lane; empty without any."""
-    frames = digest.extent.lost_nowhere
-    if not frames:
-        return ""
-    return f" ({frames:,} sent to an address of an unknown instance: they are in no lane)"
 
 
 def _open(digest: Digest) -> str:

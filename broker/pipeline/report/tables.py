@@ -25,6 +25,7 @@ from broker.pipeline.report.digest import (
     NO_RECORD,
     Digest,
     Extent,
+    Gap,
     Hold,
     Imbalance,
     InputFacts,
@@ -150,7 +151,8 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
 #
 # A loss is known by the address that the frame was given to, a link by the instances at its ends. The instance of an
 # address is found from the frames that arrived: the one that got most of what the same instance gave to the address.
-# When none of that arrived anywhere, it is the one that got most of what other instances gave to it.
+# When none of that arrived anywhere, it is the one that got most of what other instances gave to it. Without any, no
+# instance of that address keeps a journal here: what it got is not lost but unknown, a gap.
 
 
 RANKS = (0.5, 0.95, 0.99)
@@ -162,24 +164,27 @@ def ways(paths: DataFrame) -> Digest:
     """Return a digest with the contents of `paths`."""
     known = paths.where("missing_hops = 0").transform(_owners).persist()
     whole = paths.transform(_with_unrecorded, known)
-    lost = whole.transform(losses).persist()
+    ended = whole.transform(losses).persist()
+    is_kept = F.coalesce(~F.col("to_instance").startswith(NO_RECORD), F.lit(col=False))
+    lost = ended.where(is_kept).drop("first_at", "last_at")
     try:
         return Digest(
-            stations=_listing(StationRow, whole.transform(stations)),
+            stations=_listing(StationRow, whole.transform(stations, lost)),
             links=_listing(LinkRow, lossy_links(whole, lost)),
             losses=_listing(Loss, losses_of(whole, lost)),
+            gaps=_listing(Gap, gaps(whole, ended.where(~is_kept))),
             loops=_listing(LoopRow, paths.transform(loops)),
             journeys=_listing(Journey, paths.transform(journeys)),
             extent=_extent(paths, lost),
         )
     finally:
-        lost.unpersist()
+        ended.unpersist()
         known.unpersist()
 
 
 def _with_unrecorded(paths: DataFrame, known: DataFrame) -> DataFrame:
     """
-    Put an instance into each path in which a hop is missing, by the address at which the one before reached it.
+    Put an instance into each path in which a hop is missing, by the address at which the one before reached it: `gap`.
 
     It is the `known` owner of that address, which was killed before it wrote, or else the address itself. Where several
     hops of a path are missing, only the first is known by its address.
@@ -191,7 +196,7 @@ def _with_unrecorded(paths: DataFrame, known: DataFrame) -> DataFrame:
         head, tail = F.slice(column, 1, F.col("gap") + 1), F.slice(column, F.col("gap") + 2, F.size(column))
         return F.when(F.col("gap").isNull(), F.col(column)).otherwise(F.concat(head, F.array(new), tail))
 
-    name = F.coalesce("owner", F.concat(F.lit(NO_RECORD), F.coalesce("next_hop", F.lit("?"))))
+    name = F.coalesce("owner", _unrecorded("next_hop"))
     return (
         paths.withColumn("gap", gap)
         .withColumn("next_hop", F.get("next_hops", F.col("gap")))
@@ -204,8 +209,12 @@ def _with_unrecorded(paths: DataFrame, known: DataFrame) -> DataFrame:
                 "link_us": with_gap("link_us", F.lit(None)),
             }
         )
-        .select(*paths.columns)
+        .select(*paths.columns, F.when(F.col("gap").isNotNull(), name).alias("gap"))
     )
+
+
+def _unrecorded(address: str) -> Column:
+    return F.concat(F.lit(NO_RECORD), F.coalesce(address, F.lit("?")))
 
 
 def _owners(paths: DataFrame) -> DataFrame:
@@ -215,11 +224,12 @@ def _owners(paths: DataFrame) -> DataFrame:
     return steps.groupBy("next_hop").agg(most["instance"].alias("owner"))
 
 
-def stations(paths: DataFrame) -> DataFrame:
+def stations(paths: DataFrame, lost: DataFrame) -> DataFrame:
     """One row per instance: what passed it, how long that stayed, and its average position on the paths."""
     last = F.size("path") - 1
     way = F.col("place") / F.greatest("last", F.lit(1))
     is_last = F.col("place") == F.col("last")
+    lost_there = lost.groupBy(F.col("from_instance").alias("instance")).agg(F.sum("lost").alias("lost"))
     return (
         paths.select("*", last.alias("last"))
         .select("bytes", "from_target", "end", "residence_us", "last", F.posexplode("path"))
@@ -231,9 +241,10 @@ def stations(paths: DataFrame) -> DataFrame:
             F.count_if((F.col("place") == 0) | is_last).alias("ends"),
             F.avg(F.when(F.col("from_target"), 1 - way).otherwise(way)).alias("position"),
             F.count_if((F.col("end") == _DROPPED) & is_last).alias("dropped"),
-            F.count_if((F.col("end") == _LOST) & is_last).alias("lost"),
             F.percentile(F.get("residence_us", F.col("place")), RANKS).alias("residence"),
         )
+        .join(lost_there, on="instance", how="left")
+        .fillna(0, subset=["lost"])
         .orderBy(F.desc("frames"), "instance")
     )
 
@@ -268,7 +279,7 @@ def _steps(paths: DataFrame) -> DataFrame:
 
 
 def losses(paths: DataFrame) -> DataFrame:
-    """One row per instance and next hop where transmissions were lost; `to_instance` whose address it is, or null."""
+    """One row per instance and next hop after which nothing is known; `to_instance` whose address it is, or null."""
     given = (
         paths.transform(_steps).groupBy("from_instance", "next_hop", "to_instance").agg(F.count("*").alias("frames"))
     )
@@ -277,10 +288,13 @@ def losses(paths: DataFrame) -> DataFrame:
     return (
         paths.where(F.col("end") == _LOST)
         .groupBy(F.col("end_instance").alias("from_instance"), F.col("lost_to").alias("next_hop"))
-        .agg(F.count("*").alias("lost"))
+        .agg(F.count("*").alias("lost"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
         .join(by_sender, on=["from_instance", "next_hop"], how="left")
         .join(paths.transform(_owners), on="next_hop", how="left")
-        .select("from_instance", "next_hop", "lost", F.coalesce("of_sender", "owner").alias("to_instance"))
+        .select(
+            *("from_instance", "next_hop", "lost", "first_at", "last_at"),
+            F.coalesce("of_sender", "owner").alias("to_instance"),
+        )
     )
 
 
@@ -291,14 +305,27 @@ def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
         .groupBy("from_instance")
         .agg(F.count("*").alias("frames"))
     )
-    found = lost.join(here, on="from_instance", how="left").orderBy(F.desc("lost"), "from_instance", "next_hop")
-    return found.fillna("", subset=["from_instance", "next_hop", "to_instance"])
+    return lost.join(here, on="from_instance", how="left").orderBy(F.desc("lost"), "from_instance", "next_hop")
+
+
+def gaps(paths: DataFrame, ended: DataFrame) -> DataFrame:
+    """One row per instance or address whose record is missing, of frames that it passed on and that `ended` there."""
+    times = F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at")
+    passed = paths.where(F.col("gap").isNotNull()).groupBy(F.col("gap").alias("instance"))
+    ends = ended.select(_unrecorded("next_hop").alias("instance"), F.col("lost").alias("frames"), "first_at", "last_at")
+    return (
+        passed.agg(F.count("*").alias("frames"), *times)
+        .unionByName(ends)
+        .groupBy("instance")
+        .agg(F.sum("frames").alias("frames"), F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"))
+        .orderBy(F.desc("frames"), "instance")
+    )
 
 
 def lossy_links(paths: DataFrame, lost: DataFrame) -> DataFrame:
     """`links` with what was `lost` on each; one on which nothing arrived has no frames."""
     ends = ["from_instance", "to_instance"]
-    on_links = lost.where(F.col("to_instance").isNotNull()).groupBy(*ends).agg(F.sum("lost").alias("lost"))
+    on_links = lost.groupBy(*ends).agg(F.sum("lost").alias("lost"))
     found = paths.transform(links).join(on_links, on=ends, how="full")
     counts = {name: F.coalesce(name, F.lit(0)) for name in ("frames", "bytes", "lost")}
     return found.withColumns(counts).orderBy(F.desc(F.col("frames") + F.col("lost")), *ends)
@@ -339,11 +366,10 @@ def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
         F.count_if(F.col("missing_hops") > 0).alias("missing_hops"),
         F.count_if(F.col("unknown_links") > 0).alias("unknown_links"),
         F.count_if(F.col("end") == "under way").alias("under_way"),
-        F.count_if(F.col("end") == _LOST).alias("lost"),
         F.count_if("has_loop").alias("looped"),
     ).collect()
-    [nowhere] = lost.where(F.col("to_instance").isNull()).agg(_sum("lost").alias("lost_nowhere")).collect()
-    return Extent(**plain(row), **nowhere.asDict())
+    [on_links] = lost.agg(_sum("lost").alias("lost")).collect()
+    return Extent(**plain(row), **on_links.asDict())
 
 
 def _sum(column: str) -> Column:

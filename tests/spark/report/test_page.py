@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.config.units import Quantity
-from broker.pipeline.report.digest import Digest, Extent, InputFacts, LedgerTotal
+from broker.pipeline.report.digest import NO_RECORD, Digest, Extent, Gap, InputFacts, LedgerTotal, Listing
 from broker.pipeline.report.markup import element, escape, join, name
 from broker.pipeline.report.page import ledger, overview, page, style, verdict
 from broker.pipeline.report.tables import NEEDED, gather
@@ -151,7 +151,8 @@ GOOD = LedgerTotal(sent=5, delivered=5)
         (None, "quiet"),
         (GOOD, "good"),
         (replace(GOOD, under_way=1), "good"),
-        (replace(GOOD, adds_up=False), "bad"),
+        (replace(GOOD, doubled=1, adds_up=False), "bad"),
+        (replace(GOOD, missing=1, adds_up=False), "bad"),
         (replace(GOOD, adds_up=None), "quiet"),
     ],
 )
@@ -163,20 +164,31 @@ def test_the_ledger_has_whole_numbers_and_names_what_does_not_add_up() -> None:
     html = ledger(digest())
 
     assert all(f"{number:,}</b>" in html for number in (1_204_311, 1_203_876, 402, 31, 2))
-    for words in ("2 dialogs do not add up", "missing: message 12", "messages lost on links"):
+    for words in (
+        "2 dialogs do not add up",
+        "missing: message 12",
+        "messages not seen again",
+        "2</b> missing or failed",
+        "failed in the view sys.dm_broker_ledger",
+    ):
         assert words in html
 
 
 def test_what_is_not_known_is_said_first() -> None:
     facts = replace(digest().facts, period="from 2026-11-21")
+    gaps = (Gap(f"{NO_RECORD}tcp://far:1", 3_746, FIRST, FIRST), Gap("gate", 1, FIRST, FIRST))
 
-    html = overview(replace(digest(), facts=facts))
+    html = overview(replace(digest(), facts=facts, gaps=Listing(gaps, 2)))
 
     for words in (
         "What is not known",
         "1 file truncated or damaged, left out.",
         "core-1 shed 1,204 records",
-        "1,811 transmissions (0.15 %) passed an instance that keeps no journal",
+        "1,811 transmissions (0.15 %) passed an instance that has no record of them",
+        "3,746 transmissions reached ",
+        "tcp://far:1",
+        ": no journal of an instance there was read.",
+        ": it has no record of them, because it died before it wrote",
         "240 transmissions crossed a link",
         "Only the time from 2026-11-21 was asked for.",
     ):

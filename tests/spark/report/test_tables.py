@@ -15,6 +15,7 @@ from broker.pipeline.report.digest import (
     LISTED_MAX,
     Digest,
     Extent,
+    Gap,
     LedgerTotal,
     Loss,
     Series,
@@ -133,6 +134,7 @@ def test_an_instance_that_was_killed_before_it_wrote_is_known_by_the_address_at_
         (one.from_instance, one.to_instance): one.frames for one in found.links.rows
     }
     assert {"shop": 3, "gate": 3, "bill": 2} == {one.instance: one.frames for one in found.stations.rows}
+    assert [("gate", 2)] == [(one.instance, one.frames) for one in found.gaps.rows]
 
 
 def test_an_instance_has_its_average_position_in_both_directions(spark: SparkSession) -> None:
@@ -158,8 +160,29 @@ def test_an_address_is_that_of_the_instance_at_which_most_of_the_same_sender_arr
         {**LOST, "lost_to": "y"},
     )
 
-    assert {("a", "x"): "b", ("other", "x"): "c", ("a", "y"): ""} == {
+    assert {("a", "x"): "b", ("other", "x"): "c"} == {
         (one.from_instance, one.next_hop): one.to_instance for one in found.losses.rows
+    }
+    assert ["no record: y"] == [one.instance for one in found.gaps.rows]
+
+
+def test_what_an_instance_without_a_journal_got_is_not_lost_but_unknown(spark: SparkSession) -> None:
+    """Some of it came to an instance beyond, the rest was seen nowhere; so was what another instance lost."""
+    later, last = START + timedelta(hours=1), START + timedelta(hours=2)
+    arrived = {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
+    passed = {"path": ["a", "b"], "next_hops": ["y", None], "link_us": [None], "bytes": 1, "missing_hops": 1}
+    handed = {**LOST, "lost_to": "y", "started_at": later, "ended_at": last}
+
+    found = tables(spark, arrived, LOST, {**passed, "started_at": START, "ended_at": START}, handed, handed)
+
+    assert (Loss("a", "x", 1, 5, "b"),) == found.losses.rows
+    assert (Gap("no record: y", 3, START, last),) == found.gaps.rows
+    assert (1, {"a": 1, "b": 0, "no record: y": 0}) == (
+        found.extent.lost,
+        {one.instance: one.lost for one in found.stations.rows},
+    )
+    assert {("a", "b"): 1, ("a", "no record: y"): 0, ("no record: y", "b"): 0} == {
+        (one.from_instance, one.to_instance): one.lost for one in found.links.rows
     }
 
 
@@ -170,6 +193,7 @@ def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSessi
         spark,
         *({**LOST, "path": [f"i{one}"], "end_instance": f"i{one}"} for one in many),
         *({**LOOP, "reason": f"r{one}"} for one in many),
+        {"path": ["b", "a"], "next_hops": ["x", None], "link_us": [1], "bytes": 1},
     )
 
     assert (len(many), len(many)) == (found.extent.lost, found.extent.looped)
