@@ -203,7 +203,14 @@ class StatementError(RequestError):
 
 
 class DdlSyntaxError(StatementError):
-    """The text is not a statement of the documented grammar (number 102)."""
+    """
+    The text is not a statement of the documented grammar (number 102).
+
+    Attributes:
+        created: The name of the object that a CREATE would have made.
+    """
+
+    created: str | None = None
 
 
 class UnknownNameError(StatementError):

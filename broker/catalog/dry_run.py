@@ -39,6 +39,8 @@ from broker.ddl.statements import (
     AlterService,
     BeginConversationTimer,
     ChangePermission,
+    CreateContract,
+    CreateMessageType,
     CreateQueue,
     CreateRemoteServiceBinding,
     CreateRoute,
@@ -225,6 +227,7 @@ class _ScriptRunner(Struct):
     run: DryRun
     script: Script
     stores: Mapping[str, sqlite3.Connection]
+    missing: set[tuple[str, str]] = field(default_factory=set)  # databases, and names of what a refused CREATE made
 
     def scripts(self, database: str, key: KeyPath, patterns: tuple[str, ...]) -> Iterator[SettingError]:
         """Patterns without a file, and everything that is wrong in the files."""
@@ -269,9 +272,18 @@ class _ScriptRunner(Struct):
                 if isinstance(outcome, UseDatabase):
                     is_lost = False
             except StatementError as error:
+                is_first = self._is_first(error)
+                self.missing.update((self.script.current, name) for name in _created(outcome))
+                if not is_first:
+                    continue
                 mistakes += 1
                 problem = f"error {error.number}: {error.problem}"
                 yield SettingError(dotted(key), problem, error.span, "correct the statement", _excerpt(error))
+
+    def _is_first(self, error: StatementError) -> bool:
+        """False if a statement names what does not exist because its CREATE was refused."""
+        names = (name for database, name in self.missing if database == self.script.current)
+        return "does not exist" not in error.problem or not any(repr(name) in error.problem for name in names)
 
     def _carry_out(self, statement: Statement, home: str) -> None:
         if isinstance(statement, _ABOUT_CONVERSATIONS):
@@ -316,6 +328,18 @@ class _ScriptRunner(Struct):
             where = "is mirrored, and may be elsewhere at the start: put this into its own scripts"
             with blaming(statement):
                 raise StatementError(954, f"the database {statement.name!r} {where}")
+
+
+def _created(outcome: Statement | DdlSyntaxError) -> list[str]:
+    """The name of the object that a refused CREATE would have made, if others can name it."""
+    match outcome:
+        case DdlSyntaxError():
+            return [outcome.created] if outcome.created else []
+        case CreateQueue():
+            return [outcome.queue.name]
+        case CreateContract() | CreateMessageType() | CreateRoute() | CreateService():
+            return [outcome.name]
+    return []
 
 
 def _excerpt(error: StatementError) -> str:

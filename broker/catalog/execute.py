@@ -62,6 +62,7 @@ LOCK_SECONDS = 20.0  # that a script waits for a database which another program 
 
 # Its only conversations are requests for routes, and an administrator may have to end one.
 _IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
+_OF_A_SERVER = frozenset({"master", "model", "tempdb"})  # databases of the original that scripts of tools name
 
 _T = TypeVar("_T")
 
@@ -332,7 +333,8 @@ class Script:
             raise StatementError(954, f"the database {name!r} is a mirror here: say this to its principal")
         if found is None:
             known = ", ".join(sorted(self._databases))
-            raise UnknownNameError(911, f"the database {name!r} does not exist here; there are: {known}")
+            hint = "leave the statement out" if name.lower() in _OF_A_SERVER else f"there are: {known}"
+            raise UnknownNameError(911, f"the database {name!r} does not exist here; {hint}")
         return found
 
 

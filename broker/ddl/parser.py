@@ -75,7 +75,9 @@ _PARTNER = (
 # Statements of the original that are not statements here, by their first words, and what to do instead.
 _BY_CODE = "an application does it in its own transaction"
 _LEAVE_OUT = "leave it out: a script is one change, and is undone as a whole when one of its statements fails"
-_NO_PROGRAM = "a script has statements of the broker only: write those that it should execute one after the other"
+_NO_PROGRAM = (
+    "leave it out: a script has statements of the broker only, those that are to be executed, one after the other"
+)
 _NO_SERVER = "there are no tables, programs or logins here, only objects of the broker: leave it out"
 _ENDPOINT = "set listen, message_forwarding, message_forward_size, encryption ... of [endpoint] in the configuration"
 _CERTIFICATE = "certificates are PEM files: make them with broker certs, and name them in the configuration"
@@ -202,6 +204,8 @@ def read_script(text: str, *, source: str = "-") -> Iterator[ddl.Statement | Ddl
                 else:
                     yield parser.statement(outer)
             except DdlSyntaxError as error:
+                if tokens[0].kind == "CREATE" and ddl.NAME in places:
+                    error.created = next(one.value for one in tokens if one.end == places[ddl.NAME][1])
                 yield error
     if blocks and blocks[-1][1].kind == "BEGIN":
         yield _mistake(whole, *blocks[-1][1][2:], "this BEGIN has no END")
@@ -257,6 +261,8 @@ class _StatementParser:
             self._refuse(column, 102, "IF EXISTS can ask for a name only: WHERE name = 'text'")
         self.expect("=")
         name = self.expect(TEXT)
+        if (more := self._tokens[self._next]).kind in {"AND", "OR"}:
+            self._refuse(more, 102, f"IF EXISTS can ask for a name only: leave {more.kind} and its condition out")
         self.expect(")")
         self.end()
         return ddl.ExistsGuard(view.value.lower(), name.value, is_negated)

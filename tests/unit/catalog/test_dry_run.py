@@ -103,6 +103,21 @@ def test_every_mistake_is_told_at_its_place_and_what_follows_a_use_that_fails_is
     assert {} == found.databases["a"].rows.queues
 
 
+def test_what_a_refused_create_would_have_made_is_no_second_mistake(run: Run) -> None:
+    script = (
+        "CREATE QUEUE Q WITH ACTIVATION (STATUS = ON);\nCREATE SERVICE S ON QUEUE [dbo].Q;\n"
+        "GRANT SEND ON SERVICE::S TO a;\nCREATE MESSAGE TYPE T VALIDATION = VALID_XML;\n"
+        "CREATE CONTRACT C (T SENT BY ANY);\nALTER QUEUE R WITH STATUS = ON;"
+    )
+
+    found = run(a=script, b="CREATE SERVICE S ON QUEUE Q;\nUSE [Master];")
+
+    assert ["a.sql:1:21", "a.sql:4:36", "a.sql:6:13", "b.sql:1:16", "b.sql:2:5"] == [
+        line.partition(" ")[0] for line in errors(found)
+    ]
+    assert "the database 'Master' does not exist here; leave the statement out" in errors(found)[-1]
+
+
 def test_what_statements_make_may_be_dropped_and_made_again(run: Run) -> None:
     made = """
         CREATE MESSAGE TYPE T; CREATE CONTRACT C (T SENT BY ANY); CREATE QUEUE Q; CREATE SERVICE S ON QUEUE Q (C, D);
