@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,7 +29,14 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.message_catalogue import (
+    BEGIN_AGAIN,
+    TakenRoute,
+    WaitingDialog,
+    refused_sender,
+    remedy_of,
+    remedy_of_unreached,
+)
 from broker.observe.why import (
     LOOP,
     RECEIVED,
@@ -51,7 +58,8 @@ from broker.observe.why import (
 )
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Outcome
-from broker.security.principal import PUBLIC
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
+from broker.security.principal import PUBLIC, PrincipalError, parse_principal, who_is
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
@@ -66,6 +74,7 @@ _UNFORESEEN = (
     Disposition.STORE_BUSY,
     Disposition.STORE_FAILED,
 )
+_SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer", WhyAnswer, ExplainAnswer)
@@ -201,6 +210,18 @@ class Directory:
             problem = f"on {where} answers {answer.instance}, which does not know the address as its own"
             raise NotAskedError(address, problem)
         return answer
+
+    def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
+        """Whether a database there lets a principal send to a service now; False where that cannot be asked."""
+        try:
+            rows = self._ask(address, lambda client: client.sql(_SEND_RULES, database)["rows"])
+            rules = [
+                PermissionRule(Permission.SEND, securable, parse_principal(to), PermissionState(state))
+                for to, state, securable in rows
+            ]
+            return Grants(rules, is_default_deny=True).send(who_is(who), service).is_permitted
+        except (NotAskedError, PrincipalError):
+            return False
 
     def _ask(self, address: NetworkAddress, question: Callable[[AdminClient], _T]) -> _T:
         client = self._client_of(address)
@@ -382,7 +403,7 @@ class _Chain:
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
         self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
-        self._targets: dict[tuple[str, bool], tuple[str, str]] = {}  # by instance and direction, instance and database
+        self._targets: dict[tuple[str, bool], _Target] = {}  # by instance and direction
         self._ways_out: dict[str, str] = {}  # by instance, how a target beyond it is taken out of several
         self._conversation = conversation
         self._directory = directory
@@ -439,14 +460,16 @@ class _Chain:
     def _named(self, answer: WhyAnswer, finding: WhyFinding) -> WhyFinding:
         """A dialog that the far database has failed, with the name of that database, which its way shows."""
         for side in answer.sides:
-            is_of_it = side.database == finding.database and finding.cause == cause_of_failure(side)
-            if (
-                is_of_it
-                and finding.remedy != BEGIN_AGAIN
-                and (far := self._targets.get((answer.instance, side.is_initiator)))
-            ):
-                spot = Spot(answer.instance, side.database)
-                return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, *far))
+            if side.database != finding.database or finding.cause != cause_of_failure(side):
+                continue
+            far = self._targets.get((answer.instance, side.is_initiator))
+            if far is None or finding.remedy == BEGIN_AGAIN:
+                continue
+            who = refused_sender(side.error_text)
+            if who and far.address and self._directory.may_send(far.address, far.database, who, side.far_service):
+                return msgspec.structs.replace(finding, remedy=BEGIN_AGAIN)
+            spot = Spot(answer.instance, side.database)
+            return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
 
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
@@ -479,7 +502,11 @@ class _Chain:
             self._stations.append(_Station(hop, self._why(hop, address), way.hops[:number], leads_on=leads_on))
         last = way.hops[-1].explanation
         if last.database is not None:
-            self._targets[start.instance, not last.is_from_target] = way.hops[-1].instance, last.database
+            via = way.hops[-2].explanation.next_hop if len(way.hops) > 1 else None
+            there = None if via is None else parse_address(via)
+            assert there is None or isinstance(there, NetworkAddress), "a next hop is not a keyword"
+            target = _Target(way.hops[-1].instance, last.database, there)
+            self._targets[start.instance, not last.is_from_target] = target
         for number, hop in enumerate(way.hops):
             if (route := route_of_several(hop, is_reached=number < len(way.hops) - 1)) is not None:
                 for later in way.hops[number:]:
@@ -514,6 +541,14 @@ class _Chain:
             return None
         self.answers.append(answer)
         return answer
+
+
+class _Target(NamedTuple):
+    """The far database of a dialog; no address where messages do not leave the instance."""
+
+    instance: str
+    database: str
+    address: NetworkAddress | None
 
 
 @dataclass(slots=True)

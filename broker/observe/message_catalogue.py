@@ -133,6 +133,7 @@ def _advice() -> Mapping[str, str]:
 # As `broker.security.grants` words them in reasons; a ] in a name is doubled.
 _NAME = r"\[(?:[^\]]|\]\])*\]"
 _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
+_NO_SEND = re.compile(rf"no GRANT SEND ON SERVICE::{_NAME} TO ({_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
@@ -152,6 +153,12 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
     if denied := _DENIED.search(reason):
         return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
     return ""
+
+
+def refused_sender(reason: str) -> str:
+    """The principal to which a reason says that no SEND is granted; empty when it names none."""
+    found = _NO_SEND.search(reason)
+    return "" if found is None else found[1][1:-1].replace("]]", "]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -560,6 +560,49 @@ def test_a_failed_dialog_that_is_only_to_be_begun_again_keeps_its_remedy() -> No
     assert BEGIN_AGAIN == found.remedy
 
 
+class Granting(Instances):
+    """Where one principal may send by now."""
+
+    def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
+        asked = str(address), database, who, service
+        return asked == ("tcp://c:4022", way(C).explanation.database, "CN=a]", "S")
+
+
+@pytest.mark.parametrize(("who", "is_over"), [("CN=a]]", True), ("CN=x", False)])
+def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_it_is_granted(
+    who: str, *, is_over: bool
+) -> None:
+    text = f"you do not have permission: no GRANT SEND ON SERVICE::[S] TO [{who}] or public"
+    failed = replace(finding("a", "error -8494", TROUBLE), database="orders")
+    start = first(failed, sides=[side(state="ER", error_code=-8494, error_text=text)])
+
+    found = trace(start, Granting({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
+
+    assert is_over == (BEGIN_AGAIN == found.remedy)
+    assert is_over != (f"GRANT SEND ON SERVICE::[S] TO [{who}];" in found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("rows", "may_send"),
+    [
+        ([["CN=a", "GRANT", "S"]], True),
+        ([["public", "GRANT", "*"]], True),
+        ([["CN=a", "GRANT", "S"], ["public", "DENY", "S"]], False),
+        ([["CN=b", "GRANT", "S"], ["CN=a", "GRANT", "T"]], False),
+        ([], False),
+    ],
+)
+def test_whether_a_principal_may_send_by_now_is_asked_of_the_far_database(
+    fake_admin: Any, rows: list[list[str]], *, may_send: bool
+) -> None:
+    address = NetworkAddress("b")
+    fake_admin.answers["/v1/sql"] = (200, {"rows": rows})
+
+    assert may_send == Directory({address: fake_admin.path}).may_send(address, "far", "CN=a", "S")
+    assert "far" == fake_admin.asked[0][2]["database"]
+    assert not Directory({address: f"{fake_admin.path}.none"}).may_send(address, "far", "CN=a", "S")
+
+
 def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
     found = trace(first(), Instances({"b": B}, {}))
 
