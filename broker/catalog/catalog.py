@@ -176,7 +176,7 @@ class Catalog:
 
     Attributes:
         is_loaded: Whether the files were read.
-        changed_at: When something changed last, of the loop's clock.
+        permitted_at: When permissions changed last, of the loop's clock.
         scripts: Those under way, the running one first.
         lock: Held by whatever changes a database.
         mirrors: Databases of which another instance is the principal, with their broker instance where it is known.
@@ -190,7 +190,8 @@ class Catalog:
         self.endpoint = endpoint
         self.next_expiry: datetime | None = None
         self.is_loaded = False
-        self.changed_at = 0.0
+        self.permitted_at = 0.0
+        self._permissions: list[tuple[PermissionRule, ...]] = []
         self.scripts: list[ScriptProgress] = []
         self.lock = asyncio.Lock()
         self.mirrors: dict[str, bytes | None] = {}
@@ -278,7 +279,9 @@ class Catalog:
 
     def changed(self) -> None:
         """Notify that rows of some database or settings are new, or a route has expired."""
-        self.changed_at = asyncio.get_running_loop().time()
+        permissions = [one.rows.permissions for one in self.databases.values()]
+        if permissions != self._permissions:
+            self._permissions, self.permitted_at = permissions, asyncio.get_running_loop().time()
         self._on_change()
 
 

@@ -254,7 +254,7 @@ class DropSnapshot(Struct, frozen=True):
 
     Attributes:
         database: None for what passed through.
-        is_past: Definitions here have changed since the last of them.
+        is_past: Routes, permissions or services here have changed so that the last of them would go on.
         leads_nowhere: Whether no route here leads on from the last of those that passed through, permitted or not.
         sender: The database here that has just sent it; empty for frames of other instances.
         is_back: Whether a database here has sent it to another instance, and it has come back.
@@ -488,40 +488,57 @@ def dropped_by_reason(instance: Running) -> Counter[Disposition]:
 
 def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
     """In the order of the reasons; of each the databases last."""
-    elsewhere, changed_at = dropped_by_reason(instance), instance.catalog.changed_at
+    elsewhere = dropped_by_reason(instance)
     for endpoint in instance.endpoints.values():
         elsewhere.subtract(endpoint.dropped)
     for disposition in Disposition:
         for name, endpoint in instance.endpoints.items():
             if frames := endpoint.dropped[disposition]:
                 at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
-                yield DropSnapshot(disposition, name, frames, at, sample, reason, at is not None and at < changed_at)
+                is_past = at is not None and _is_past(instance, disposition, at, name, sample)
+                yield DropSnapshot(disposition, name, frames, at, sample, reason, is_past)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
-            is_past = last_at is not None and last_at < changed_at
-            ahead = _ahead(instance, frame)
-            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, is_past, **ahead)
+            is_past = disposition is Disposition.NOT_PERMITTED and (last_at or 0.0) < instance.catalog.permitted_at
+            ahead = {"is_past": is_past} | _ahead(instance, frame, disposition)
+            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, **ahead)
 
 
-def _ahead(instance: Running, frame: bytes | None) -> dict[str, Any]:
+def _is_past(instance: Running, disposition: Disposition, at: float, name: str, header: Header | None) -> bool:
+    """Whether definitions of a database would no longer have this drop."""
+    if disposition is Disposition.NOT_PERMITTED:
+        return at < instance.catalog.permitted_at
+    rows = instance.catalog.databases[name].rows
+    service = None if header is None else rows.services.get(header.to_service)
+    if service is None or disposition not in {Disposition.SERVICE_NOT_FOUND, Disposition.QUEUE_DISABLED}:
+        return False
+    return all(queue.is_receive_enabled for queue in rows.queues.values() if queue.queue_id == service.queue_id)
+
+
+def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict[str, Any]:
     """Fields about where a dropped frame comes from, and where routes would lead it, were it permitted."""
     if frame is None or len(frame) < MIN_DIALOG_FRAME:
         return {}
     origin = frame_fields(frame).from_broker_instance
     homes = (name for name, one in instance.endpoints.items() if uuid.UUID(bytes=one.broker_instance) == origin)
-    sender = next(homes, "")
-    if not frame[HOP_COUNT_AT]:
-        return {"sender": sender}
+    sender, is_sent = next(homes, ""), not frame[HOP_COUNT_AT]
     key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
     service, here = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace"), instance.forwarder.routing_context
     facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
-    disposition = decide(facts, here).disposition
+    is_own = is_sent and sender in instance.endpoints
+    table = instance.endpoints[sender].transmitter.table if is_own else here.table
+    disposition = decide(facts, here.with_table(table)).disposition
+    goes_on = disposition not in UNKNOWN_HERE and disposition is not Disposition.ASKING_FOR_ROUTE
+    led = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
+    if is_sent:
+        return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
     return {
         "leads_nowhere": disposition in UNKNOWN_HERE,
         "is_back": bool(sender),
         "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
+        **led,
     }
 
 

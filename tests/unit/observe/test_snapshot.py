@@ -12,7 +12,9 @@ from uuid import UUID
 import pytest
 
 from broker.catalog.catalog import ScriptProgress, ScriptStage
+from broker.catalog.execute import execute
 from broker.config.settings import AdminSettings
+from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
@@ -161,10 +163,8 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
         gateway.forwarder.drop(encode_dialog(header, bytes(100_000)), disposition, None)
     endpoint.dropped[Disposition.DUPLICATE] = 4
     endpoint.last_dropped[Disposition.DUPLICATE] = (3.0, HEADER, "twice")
-    gateway.catalog.changed_at = 2.0
 
     drops = read(gateway, "drops").drops
-    gateway.catalog.changed()
 
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT"),
@@ -185,7 +185,43 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert 3.0 == drops[-1].last_at
     assert isinstance(drops[0].sample, bytes)
     assert HEAD_MAX_BYTES == len(drops[0].sample)
-    assert ({False}, {True}) == tuple({one.is_past for one in each} for each in (drops, read(gateway, "drops").drops))
+    assert [False, True, False, False, False] == [one.is_past for one in drops]
+
+
+@pytest.mark.parametrize(
+    ("disposition", "script", "is_past"),
+    [
+        ("not permitted", "USE gateway; CREATE QUEUE More", False),
+        ("not permitted", "USE msdb; GRANT SEND ON SERVICE::[//x] TO [CN=a]", True),
+        ("no route", "USE msdb; CREATE ROUTE other WITH SERVICE_NAME = '//y', ADDRESS = 'LOCAL'", False),
+        ("no route", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", True),
+        ("pool limit exceeded", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", False),
+    ],
+)
+async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
+    gateway: Any, disposition: str, script: str, *, is_past: bool
+) -> None:
+    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
+    gateway.forwarder.drop(frame, Disposition(disposition), None)
+
+    await execute(gateway.catalog, parse_script(script), database="gateway")
+
+    assert [is_past] == [one.is_past for one in read(gateway, "drops").drops]
+
+
+async def test_a_drop_by_a_queue_that_was_off_is_past_once_it_is_on(gateway: Any) -> None:
+    endpoint = gateway.endpoints["gateway"]
+    endpoint.dropped[Disposition.QUEUE_DISABLED] = 1
+    endpoint.last_dropped[Disposition.QUEUE_DISABLED] = (3.0, replace(HEADER, to_service="//gateway"), "")
+
+    seen = []
+    for state in ("OFF", "ON"):
+        await execute(
+            gateway.catalog, parse_script(f"USE gateway; ALTER QUEUE Q WITH STATUS = {state}"), database="gateway"
+        )
+        seen += [one.is_past for one in read(gateway, "drops").drops]
+
+    assert [False, True] == seen
 
 
 @pytest.mark.parametrize("sample", [None, b"", b"\x10" * 20])
