@@ -34,8 +34,8 @@ from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
 from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
-from broker.observe.snapshot import read_snapshot_in_steps, replaced_in
-from broker.observe.status_rendering import certificate_part, own_certificate_problem
+from broker.observe.snapshot import read_snapshot_in_steps, replaced_in, vital_problems
+from broker.observe.status_rendering import certificate_part
 from broker.store.sqlite.write_lock import LockWait
 
 CLIENT_MAX_BYTES = 1024  # nothing here takes a body
@@ -119,16 +119,10 @@ def checks_of(instance: Running) -> dict[str, Checks]:
             Check(name, is_good=not problem, detail=problem, is_vital=False)
             for name, problem in _parts(instance).items()
         ]
-        problem = own_certificate_problem(instance.certificates.security)
-        expired = [Check("certificate", is_good=False, detail=problem)] if problem else []
-        failed = [endpoint.problem for endpoint in instance.endpoints.values()]
-        is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
-        stores = [Check("a store works", is_good=False, detail=failed[0])] if is_useless else []
         return [
             Check("ready", is_good=instance.is_ready),
             Check("not stopping", is_good=not instance.stopping.is_set(), detail=drain.sentence if is_draining else ""),
-            *expired,
-            *stores,
+            *(Check(name, is_good=False, detail=problem) for name, problem in vital_problems(instance).items()),
             *parts,
         ]
 

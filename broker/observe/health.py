@@ -152,7 +152,7 @@ def _ago(seconds: float | None) -> str:
 def _instance(status: Status, loop_lag_s: float) -> Iterator[HealthFinding]:
     if status.draining is not None:
         yield HealthFinding(Level.NOTICE, "instance", f"the instance leaves: {status.draining.sentence}")
-    elif not status.ready:
+    elif not status.ready and not _has_cause(status):
         yield HealthFinding(Level.BAD, "instance", "the instance is not ready: it starts or stops", "see its log")
     if loop_lag_s > LATE_SECONDS:
         what = f"the event loop was {loop_lag_s * 1000:,.0f} ms late within the last 15 s"
@@ -172,6 +172,14 @@ def _instance(status: Status, loop_lag_s: float) -> Iterator[HealthFinding]:
         count = "a setting waits" if len(waiting) == 1 else f"{len(waiting)} settings wait"
         what = f"{count} for a restart to hold: {', '.join(waiting[:KEYS_MAX])}{more}"
         yield HealthFinding(Level.NOTICE, "configuration", what, "restart the instance when it suits")
+
+
+def _has_cause(status: Status) -> bool:
+    """Whether another finding may say why the instance is not ready."""
+    notices = status.transport.notices
+    return any(one.kind == WarningKind.EXPIRED for one in notices) or any(
+        one.problem for one in status.databases.values()
+    )
 
 
 def _ledgers(status: Status) -> Iterator[HealthFinding]:

@@ -264,7 +264,7 @@ METRICS = (
         "Time since the instance was started.",
         lambda scrape: [((), time.time() - scrape.snapshot.started_at)],
     ),
-    MetricDefinition("broker_ready", "1 while the instance serves, 0 while it starts or stops.", _one("is_ready")),
+    MetricDefinition("broker_ready", "1 while /readyz answers yes, 0 while it answers no.", _one("is_ready")),
     MetricDefinition(
         "broker_task_failures_total",
         "Restarts of permanent tasks after a fault of the program.",

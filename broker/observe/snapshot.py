@@ -35,7 +35,7 @@ from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, plain_text_told
 from broker.net.link import Link
-from broker.net.tls import Identity
+from broker.net.tls import Identity, Security
 from broker.observe.instance import Running
 from broker.observe.status import (
     AddressStatus,
@@ -391,7 +391,7 @@ def _snapshot(instance: Running, now: float, found: Mapping[SnapshotSection, tup
         software=instance.software,
         broker_instance=instance.broker_instance,
         started_at=instance.started_at,
-        is_ready=instance.is_ready,
+        is_ready=instance.is_ready and not vital_problems(instance),
         loop="asyncio" if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop) else "uvloop",
         kernel=instance.forwarder.kernel_name,
         listen=tuple(f"{listener.host}:{listener.port}" for listener in instance.listeners),
@@ -558,6 +558,23 @@ def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, Database
             replaced=replaced_in(endpoint.path, instance.settings.instance.state_dir),
         )
         yield name, database
+
+
+def vital_problems(instance: Running) -> dict[str, str]:
+    """The problems for which a started instance is not ready, by check of `/readyz`."""
+    expired = own_certificate_problem(instance.certificates.security)
+    failed = [endpoint.problem for endpoint in instance.endpoints.values()]
+    is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
+    problems = {"certificate": expired, "a store works": failed[0] if is_useless else ""}
+    return {name: problem for name, problem in problems.items() if problem}
+
+
+def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:
+    """Say why no peer can trust this instance now; "" while peers can."""
+    own = security.own
+    if own is None or own.not_after > (now or datetime.now(UTC)):
+        return ""
+    return f"the certificate of this instance has expired at {own.not_after:%Y-%m-%d %H:%M} UTC: renew it"
 
 
 def replaced_in(path: Path, state_dir: Path) -> str:

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from broker.flow import Disposition
 from broker.net.certificates import CertificateWatch
-from broker.net.tls import Encryption, Identity, Security
+from broker.net.tls import Encryption, Identity
 from broker.observe.database_stats import QuickStats, ledger_status
 from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.snapshot import (
@@ -106,14 +106,6 @@ def render_status(
         room_problem=room_problem,
         audit_problem=audit_problem,
     )
-
-
-def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:
-    """Say why no peer can trust this instance now; "" while peers can."""
-    own = security.own
-    if own is None or own.not_after > (now or datetime.now(UTC)):
-        return ""
-    return f"the certificate of this instance has expired at {own.not_after:%Y-%m-%d %H:%M} UTC: renew it"
 
 
 def certificate_part(watch: CertificateWatch) -> dict[str, str]:

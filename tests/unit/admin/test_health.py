@@ -22,6 +22,7 @@ from broker.dialog.endpoint import Endpoint
 from broker.net.peer_table import DialHistory
 from broker.net.tls import Encryption, Identity, Security
 from broker.observe.instance import LoopLag
+from broker.observe.snapshot import read_snapshot
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.write_lock import LockHolder, LockWait, WriteWaits
@@ -71,6 +72,7 @@ async def test_parts_that_fail_are_told_and_stop_nothing_but_where_no_store_work
     endpoint = replace(instance.settings.endpoint, message_forwarding=False)
     monkeypatch.setattr(instance, "settings", replace(instance.settings, endpoint=endpoint))
     assert ["[-] a store works: disk I/O error", *parts] == bad(instance)
+    assert not read_snapshot(instance, ()).is_ready
 
 
 async def test_a_held_write_lock_is_a_warning_with_its_holder(
@@ -113,6 +115,7 @@ async def test_instance_whose_own_certificate_has_expired_is_not_ready(instance:
     expired, gone = bad(instance)
     assert expired.startswith("[-] certificate: the certificate of this instance has expired")
     assert "[!] certificate files: endpoint.certificate: gone" == gone
+    assert not read_snapshot(instance, ()).is_ready
 
 
 # --- one check, and without one ---

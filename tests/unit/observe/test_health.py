@@ -113,6 +113,7 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
     ("parts", "level", "what"),
     [
         ({"ready": False}, "bad", "not ready"),
+        ({"ready": False} | database(problem="no such file"), "bad", "the store of orders has failed: no such file"),
         (draining("draining: 3 held"), "notice", "draining: 3 held"),
         (forwarding(unaccounted=-2), "bad", "-2 frames are unaccounted for"),
         (forwarding(pool_bytes=90), "bad", "90% full"),

@@ -14,9 +14,15 @@ from broker.catalog.execute import execute
 from broker.ddl.parser import parse_script
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe.database_stats import QuickStats
-from broker.observe.snapshot import UNTRIED_MAX, ForwardingSnapshot, MirrorSnapshot, read_snapshot
+from broker.observe.snapshot import (
+    UNTRIED_MAX,
+    ForwardingSnapshot,
+    MirrorSnapshot,
+    own_certificate_problem,
+    read_snapshot,
+)
 from broker.observe.status import QueueStatus, Status
-from broker.observe.status_rendering import STATUS, kind_name, own_certificate_problem, render_status
+from broker.observe.status_rendering import STATUS, kind_name, render_status
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute
