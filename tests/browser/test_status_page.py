@@ -208,6 +208,9 @@ async def test_why_a_message_is_not_there_is_told_as_a_chain(browser: Browser, s
     assert conversation.upper() in told
     assert TO_NOWHERE in told
     assert all(label in told for label in ("Because", "What happens next", "What to do"))
+    await seen(tab, f"document.getElementById('waiting-table').innerText.includes({json.dumps(TO_NOWHERE)})")
+    ending = await tab.evaluate("document.querySelector('#waiting-table tbody tr:last-child td:last-child').innerText")
+    assert "\u2013" == ending  # it waits, and nothing is known of what happens next
 
 
 async def test_what_waits_is_told_with_the_reason_and_what_happens_next(browser: Browser, shown: Shown) -> None:

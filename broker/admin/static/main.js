@@ -52,7 +52,7 @@ function show(pulse) {
   plots.paint();
   drawMap(pulse);
   tell(byId("ledger-sentence"), pulse.ledger.sentence);
-  const databases = pulse.databases.rows.some(isUnread) ? "the files of the databases have not been read yet" : "so is every message of the databases here";
+  const databases = pulse.databases.rows.some(isUnread) ? "the files of the databases are not read" : "so is every message of the databases here";
   tell(byId("ledger-verdict"), pulse.ledger.unaccounted ? `✕ ${count(pulse.ledger.unaccounted)} are unaccounted for: a fault of the program, please report it.` : `✓ It adds up: every frame that came in is accounted for, and ${databases}.`);
   showTables(pulse);
   ask.remember(pulse);

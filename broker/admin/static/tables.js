@@ -26,17 +26,19 @@ export function showTables(pulse) {
   showCertificates(pulse.certificates);
 }
 
+const WAITING_SECONDS = 60; // after which a message that is not acknowledged is a finding of the instance
+
 /** Whether the file of a database is at work here and has not been read: what waits in it is not known. */
 export const isUnread = row => row.waiting_messages === null && row.role !== "mirror";
 
 function showWaiting({rows, folded}, unread) {
-  const unknown = unread.length ? `Not known yet, as the file has not been read: ${unread.map(row => visible(row.name)).join(", ")}.` : "";
+  const unknown = unread.length ? `Not known, as the file is not read: ${unread.map(row => visible(row.name)).join(", ")}.` : "";
   table(byId("waiting-table"), [
     {title: "For", kind: "name", cell: row => [make("span", {class: "soft"}, row.at === "database" ? "database " : "next hop "), name(row.name)]},
     {title: "Waiting", kind: "number", cell: row => count(row.messages)},
     {title: "Oldest", kind: "number", cell: row => age(row.oldest_s)},
     {title: "Why", kind: "wide", cell: row => name(row.why)},
-    {title: "What happens next", cell: row => row.next ?? "it goes on by itself"},
+    {title: "What happens next", cell: row => row.next ?? "–"},
   ], rows, {key: row => `${row.at} ${row.name} ${row.why}`, empty: unknown || "Nothing waits.", more: [more(folded, "places where something waits"), unknown].filter(Boolean).join(". "), caption: "Waiting messages"});
 }
 
@@ -110,16 +112,16 @@ function showDatabases({rows, folded}) {
 }
 
 function database(row) {
-  const isWell = !row.problem && !row.quarantined;
+  const level = row.problem || row.quarantined ? "bad" : row.oldest_waiting_s > WAITING_SECONDS ? "warn" : "good";
   const facts = [
     row.role ? `${row.role} of its pair` : "",
-    isUnread(row) ? "its file is not read yet" : row.waiting_messages === null ? "" : `${count(row.waiting_messages)} wait to be acknowledged${row.waiting_messages ? `, the oldest for ${age(row.oldest_waiting_s)}` : ""}`,
+    isUnread(row) ? "its file is not read" : row.waiting_messages === null ? "" : `${count(row.waiting_messages)} wait to be acknowledged${row.waiting_messages ? `, the oldest for ${age(row.oldest_waiting_s)}` : ""}`,
     row.quarantined ? `${count(row.quarantined)} dialogs in quarantine` : "",
     `${rate(row.sent_s)}/s sent, ${rate(row.delivered_s)}/s delivered`,
   ];
   const queues = row.queues ?? [];
   return make("article", {class: "card"},
-    make("h3", {}, sign(isWell ? "good" : "bad"), " ", name(row.name)),
+    make("h3", {}, sign(level), " ", name(row.name)),
     row.problem ? make("p", {class: "bad"}, name(row.problem)) : null,
     make("p", {}, facts.filter(Boolean).join(" · ")),
     row.ledger ? make("p", {class: "soft"}, `Ledger: ${row.ledger}`) : null,
