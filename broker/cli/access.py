@@ -37,8 +37,8 @@ listen = ["127.0.0.1:4022"]
 encryption = "disabled"
 message_forwarding = true"""
 _COMMAND = re.compile(  # of the instance itself: a command at another one is named with its place
-    r"\bbroker (quarantine (list|resume)|partner import|dialogs retry|database keep|reload|(why|status|explain)"
-    r"(?= shows| lists| --to))\b(?! -c | at the sender)"
+    r"\bbroker (quarantine (list|resume)|partner import|dialogs retry|database keep|reload|why [0-9a-fA-F-]{36}(?= has)"
+    r"|(why|status|explain)(?= shows| lists| --to))\b(?! -c | at the sender)"
 )
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 

@@ -14,7 +14,14 @@ from broker.admin.client import AdminClient
 from broker.catalog.check import CheckReport, check_files
 from broker.catalog.database_files import NOT_RUNNING, RunningInstance, owner_from
 from broker.catalog.diagnostics import SHOWN_MAX, Diagnostic, Kind, first_of_each
-from broker.cli.access import NOTHING_TO_READ, is_nothing_given, nothing_to_read, overrides_from, usual_config
+from broker.cli.access import (
+    NOTHING_TO_READ,
+    is_nothing_given,
+    nothing_to_read,
+    overrides_from,
+    usual_config,
+    with_config,
+)
 from broker.cli.exit_codes import fail
 from broker.cli.options import Command, configs_option, set_option
 from broker.cli.output import show_rows
@@ -66,7 +73,7 @@ def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *,
             click.echo(_annotation(row))
     else:
         for line in _lines(report):
-            click.echo(line, err=True)
+            click.echo(with_config(line, configs[0] if len(configs) == 1 else None), err=True)
         warnings = len(report.warnings) + len(report.concerns) + sum(report.left_out.values())
         if not report.errors and warnings:
             click.echo(f"no errors, {plural(warnings, 'warning')}")

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from broker.admin.client import AdminClient, ProblemError
-from broker.cli.access import admin_client
+from broker.cli.access import admin_client, option_of
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, confirm, output_option, socket_option
 from broker.cli.output import show_json
 from broker.config.units import plural
-from broker.errors import SettingsError
+from broker.errors import BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
@@ -74,7 +74,7 @@ def reload(
     if output == "json":
         show_json(answer)
         return
-    for line in _lines(answer, is_pruned=prune):
+    for line in _lines(answer, config, is_pruned=prune):
         click.echo(line)
 
 
@@ -88,14 +88,18 @@ def _drops(answer: dict[str, Any]) -> Iterator[str]:
 def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
     """A line where open dialogs would be routed otherwise without what is dropped."""
     if drops:
-        fates = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})["fates"]
+        try:
+            fates = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})["fates"]
+        except BrokerError as error:
+            yield f"how many open dialogs use what is dropped is not known: {error}"
+            return
         changed = sum(count for fate, count in fates.items() if fate not in UNCHANGED)
         if changed:
             use = "dialog uses" if changed == 1 else "dialogs use"
             yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
 
 
-def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
+def _lines(answer: dict[str, Any], config: Path | None, *, is_pruned: bool) -> Iterator[str]:
     """A summary, and a line for each change."""
     if sentence := _sentence(answer):  # none when all that changes is what was dropped
         yield sentence
@@ -108,7 +112,7 @@ def _lines(answer: dict[str, Any], *, is_pruned: bool) -> Iterator[str]:
         yield f"  {message}"
     if answer.get("unscripted") and (answer["dry_run"] or not is_pruned):
         would = "would be dropped, as no script names it:"
-        yield would if is_pruned else f"{_IN_NO_SCRIPT}, and broker reload --prune drops it:"
+        yield would if is_pruned else f"{_IN_NO_SCRIPT}, and broker reload{option_of(config)} --prune drops it:"
         yield from _drops(answer)
     if answer.get("kept"):
         yield f"{_IN_NO_SCRIPT}, as conversations or messages would be lost with it:"

@@ -290,6 +290,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
             f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender has the statement"
         )
+    there = "" if drop.sender else " there"
     return remedy_of(
         drop.disposition,
         instance=instance,
@@ -297,7 +298,9 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
         table=database,
         database=database,
         reason=drop.reason,
-        dialog=WaitingDialog(f"end the dialog at its sender (broker why {fields.conversation_id} has the statement)"),
+        dialog=WaitingDialog(
+            f"end the dialog at its sender (broker why {fields.conversation_id}{there} has the statement)"
+        ),
         route=TakenRoute() if drop.leads_nowhere else None,
     )
 

@@ -20,6 +20,8 @@ from broker.cli.access import (
 from broker.errors import CertificateUnusableError
 from tests.support.command import run
 
+GUID = "00000000-0000-0000-0000-00000000000A"
+
 
 def test_settings_come_from_flags_the_environment_and_the_file(
     configuration: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -130,6 +132,9 @@ def test_a_file_that_is_wrong_asks_nobody_and_says_how(fake_admin: Any, tmp_path
         ("broker quarantine list -d x", Path("a.toml"), "broker quarantine list -c a.toml -d x"),
         ("broker quarantine resume -c b.toml -d x", Path("a.toml"), "broker quarantine resume -c b.toml -d x"),
         ("broker why lists them", None, "broker why lists them"),
+        ("broker reload --prune drops it", Path("a.toml"), "broker reload -c a.toml --prune drops it"),
+        (f"broker why {GUID} has it", Path("a.toml"), f"broker why {GUID} -c a.toml has it"),
+        (f"broker why {GUID} there has it", Path("a.toml"), f"broker why {GUID} there has it"),
         ("broker why at its sender", Path("a.toml"), "broker why at its sender"),
         ("broker dialogs retry at the sender", Path("a.toml"), "broker dialogs retry at the sender"),
     ],

@@ -92,3 +92,21 @@ def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
     planned, script = ("POST", "/v1/reload", {"dry_run": True, "prune": True}), ("POST", "/v1/plan", {"script": drop})
     real = ("POST", "/v1/reload", {"dry_run": False, "prune": True})
     assert [planned, script, ("POST", "/v1/reload", {"dry_run": False}), planned, script, real] == fake_admin.asked
+
+
+def test_pruning_goes_on_where_its_effect_on_dialogs_is_not_known(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"unscripted": ["USE [msdb]; DROP ROUTE [a];"]})
+    fake_admin.answers["/v1/plan"] = (503, {"status": 503, "title": "Service Unavailable", "detail": "no time"})
+
+    result = run("reload", "--prune", "--yes", "--socket", fake_admin.path)
+
+    assert (0, ("POST", "/v1/reload", {"dry_run": False, "prune": True})) == (result.exit_code, fake_admin.asked[-1])
+    assert "how many open dialogs use what is dropped is not known: no time" in result.stderr
+
+
+def test_what_is_in_no_script_is_dropped_with_the_configuration_that_was_named(fake_admin: Any, tmp_path: Path) -> None:
+    fake_admin.answers["/v1/reload"] = (200, ANSWER | {"unscripted": ["USE [msdb]; DROP ROUTE [a];"]})
+    config = tmp_path / "broker.toml"
+    config.write_text(f'[admin]\nsocket = "{fake_admin.path}"\n')
+
+    assert f"broker reload -c {config} --prune drops it" in run("reload", "-c", config).stdout

@@ -76,7 +76,7 @@ def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.C
     lines = page(capsys, status(addresses=DOWN, transport={"warnings": ["connections are not encrypted"]})).splitlines()
 
     assert "Something is wrong: tcp://c:4022 is not reached: refused, and 4 frames wait for it" == lines[0]
-    assert lines[1].startswith("-> check that it runs")
+    assert lines[1].startswith("-> start the instance at tcp://c:4022")
     assert "notice: connections are not encrypted" == lines[2]
 
 
