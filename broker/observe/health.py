@@ -15,14 +15,14 @@ from msgspec import Struct, structs
 
 from broker.config.units import counted
 from broker.flow import Disposition
-from broker.observe.message_catalogue import queue_on, remedy_of_refused_link
+from broker.observe.message_catalogue import queue_on, remedy_of_unreached
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
 KEYS_MAX = 10  # settings that wait for a restart, by name
 NAME_MAX = 200  # characters of a name that are shown
 FIRST_MAX = 300  # characters of the first finding in the sentence about the whole
-TEXT_MAX = 600  # characters of one finding
+TEXT_MAX = 800  # characters of one finding
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
@@ -205,7 +205,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
             what = f"the store of {name} has failed: {database.problem}"
             yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
         elif database.waiting_messages is None:
-            what = f"the file of {name} has not been read yet: its messages are not known"
+            what = f"the file of {name} is not read: its messages are not known"
             yield HealthFinding(Level.NOTICE, "database", what)
         if database.replaced:
             what = f"the database {name} is a new, empty one: {database.replaced}"
@@ -252,10 +252,8 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         wait = f", and {_waiting(held, 'frame')} for it" if held else ""
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         what = f"{address} is not reached: {known.problem}{wait}"
-        do = remedy_of_refused_link(address, known.problem) or (
-            "check that it runs and can be reached; broker explain shows which routes lead there"
-        )
-        do += "; broker why lists the dialogs, each with what to do" if dialogs else ""
+        do = remedy_of_unreached(address, known.problem)
+        do = f"{do.rstrip(';')}; broker why lists the dialogs, each with what to do" if dialogs else do
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():
         if where in status.addresses:

@@ -4,7 +4,7 @@
 A row of counters is recorded every second, listeners or not; it costs a dozen additions, and the ring of them some 100
 KiB. While clients listen, one `StatsStream` serves all of them: it remembers the counters of its last event, and which
 connections ended lately. Nothing here reads an instance. Every list is cut to its biggest rows with the sums of the
-rest, names to 200 characters and reasons to 600, since they come from peers and applications. The format is a contract,
+rest, names to 200 characters and reasons to 800, since they come from peers and applications. The format is a contract,
 documented in docs/admin.md.
 """
 
