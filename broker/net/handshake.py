@@ -52,6 +52,7 @@ HOST_SHARE = 4  # one host has at most one handshake in so many
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
+REFUSED_MAX = 10  # refusals that are remembered, the latest
 PLAIN_ADDRESSES_MAX = 10_000  # remembered at one time
 FIRST_OF_HELLO = 0x00  # a frame; a TLS record begins with 0x16
 
@@ -86,6 +87,7 @@ class Handshaker:
 
     Attributes:
         limited_log: For warnings that unknown peers can cause.
+        refused: When a peer that dialled us was refused last, by its host and the reason; the latest are kept.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Handshaker:
         self.timeout = timeout
         self.handshakes = handshakes
         self.limited_log = RateLimiter()
+        self.refused: dict[tuple[str, str], float] = {}
         self._protocol_errors = protocol_errors
         self._on_accepted = on_accepted
         self._loop = asyncio.get_running_loop()
@@ -128,6 +131,8 @@ class Handshaker:
         except (TlsRefusedError, OSError, TimeoutError) as error:
             sock.close()
             self._report(address, self._reason(error))
+            if isinstance(error, TlsRefusedError):
+                self.remember_refused(address, error.problem)
         except asyncio.CancelledError as error:
             sock.close()
             if error.args:
@@ -260,6 +265,14 @@ class Handshaker:
             return f"the handshake was not complete within {self.timeout:g} s"
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
+    def remember_refused(self, address: str, reason: str) -> None:
+        """A peer that dialled us was refused."""
+        key = host_of(address), reason
+        self.refused.pop(key, None)
+        self.refused[key] = self._loop.time()
+        if len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
+
     def _report(self, address: str, reason: str) -> None:
         self._protocol_errors[TlsRefusedError.__name__] += 1
         self.limited_log.warning("connection refused", peer=address, reason=reason)
@@ -386,7 +399,7 @@ async def _first_byte(sock: socket.socket) -> int:
         loop.remove_reader(sock)
     first = sock.recv(1, socket.MSG_PEEK)
     if not first:
-        raise TlsRefusedError("the peer closed the connection before it said anything")
+        raise ConnectionError("the peer closed the connection before it said anything")
     return first[0]
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from broker.config.units import counted
 from broker.flow import Disposition
-from broker.observe.message_catalogue import queue_on, remedy_of_unreached
+from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
@@ -354,4 +354,4 @@ def _transport(status: Status) -> Iterator[HealthFinding]:
     transport = status.transport  # earlier releases have no notices
     for notice in transport.notices or [TransportWarning("", warning) for warning in transport.warnings]:
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
-        yield HealthFinding(level, "transport", notice.text, do)
+        yield HealthFinding(level, "transport", notice.text, do or statement_of(notice.text, "this instance"))

@@ -75,6 +75,7 @@ STEP_VALUES = 100  # copied between two readings of the clock, half a millisecon
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
+REFUSED_SECONDS = 60.0  # for which the refusal of a peer is a warning
 
 
 SnapshotSection: TypeAlias = Literal[
@@ -802,6 +803,12 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         WarningKind.LOOPBACK: loopback_told(instance.settings.admin),
     }
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
+    since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
+    warnings += [
+        TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {reason}")
+        for (host, reason), at in peers.handshaker.refused.items()
+        if at > since
+    ]
     return struct_from(
         TransportSnapshot,
         watch,

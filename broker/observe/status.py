@@ -31,6 +31,7 @@ class WarningKind(StrEnum):
     FILES_NOT_IN_USE = "certificate files not in use"
     PERMISSIONS = "permissions"
     LOOPBACK = "loopback role"
+    REFUSED = "peer refused"
     CLOCK = "clock"
     EXPIRED = "certificate expired"
     EXPIRES = "certificate expires"

@@ -97,6 +97,8 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     closed = [(one["log_level"], one["reason"]) for one in logs if one["event"] == "link closed"]
     assert ("warning", f"CN=orders may not connect: {MISSING}") in closed
     assert billing.peers.protocol_errors["ConnectDeniedError"] >= 1
+    assert [("127.0.0.1", f"CN=orders may not connect: {MISSING}")] == list(billing.peers.handshaker.refused)
+    assert {} == orders.peers.handshaker.refused
     assert not any(link.online_at for link in billing.peers.links.values())
     assert orders.forwarder.pool.frames == 1
 

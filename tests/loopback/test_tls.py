@@ -216,6 +216,8 @@ async def test_dialler_with_a_wrong_certificate_is_refused_and_told(
         assert theirs in in_short(await refused(near, far.address))
         await until(lambda: far.peers.protocol_errors["TlsRefusedError"])
         assert not any(link.agreement for link in far.peers.links.values())
+        (_, reason) = next(iter(far.peers.handshaker.refused))
+        assert ours in in_short(reason)
     assert ours in in_short(reasons([entry for entry in logs if entry["event"] == "connection refused"]))
 
 

@@ -232,6 +232,10 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
     ("parts", "do"),
     [
         (notice(WarningKind.EXPIRES), RENEW),
+        (
+            notice(WarningKind.REFUSED, "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"),
+            "at this instance, with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];",
+        ),
         (notice(WarningKind.EXPIRED), RENEW),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),

@@ -19,6 +19,7 @@ from broker.flow import Disposition
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
 from broker.observe.snapshot import (
+    REFUSED_SECONDS,
     WARNINGS_MAX,
     DropSnapshot,
     FrameFields,
@@ -404,12 +405,18 @@ async def test_warnings_say_what_they_are_about(gateway: Any, monkeypatch: pytes
     monkeypatch.setattr(type(gateway.peers.permissions), "warning", "no peer may connect")
     admin = AdminSettings.read({"listen": "127.0.0.1:9422"})
     gateway.settings = gateway.settings.replace(admin=admin)
+    gateway.peers.handshaker.remember_refused("tcp://10.0.0.7:5", "CN=a may not connect")
+    gateway.peers.handshaker.refused["10.0.0.8", "long ago"] = asyncio.get_running_loop().time() - 2 * REFUSED_SECONDS
 
     found = read(gateway, "transport").transport
+    gateway.catalog.permitted_at = asyncio.get_running_loop().time()
+    refused = [one for one in read(gateway, "transport").transport.warnings if one.kind == WarningKind.REFUSED]
 
+    assert [] == refused  # a permission may let them in now
     assert [
         TransportWarning(WarningKind.PLAIN_TEXT, "connections are not encrypted"),
         TransportWarning(WarningKind.FILES_NOT_IN_USE, "certificate files are not in use: endpoint.trust: gone"),
         TransportWarning(WarningKind.PERMISSIONS, "no peer may connect"),
         TransportWarning(WarningKind.LOOPBACK, "every user of this machine has the role admin on 127.0.0.1:9422"),
+        TransportWarning(WarningKind.REFUSED, "a peer at 10.0.0.7 was refused: CN=a may not connect"),
     ] == list(found.warnings)
