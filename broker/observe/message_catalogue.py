@@ -285,6 +285,8 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{instance} has sent it, and a route leads it back: broker explain --to {shlex.quote(service)} --through"
             " shows the way; correct the address of its last route"
         )
+    if drop.unreached is not None:
+        return f"{drop.unreached[0]} is not reached: {remedy_of_unreached(*drop.unreached)}"
     if drop.other_instance:
         return (
             f"{service} is broker instance {drop.other_instance} here, and the messages name"

@@ -260,6 +260,7 @@ class DropSnapshot(Struct, frozen=True):
         sender: The database here that has just sent it; empty for frames of other instances.
         is_back: Whether a database here has sent it to another instance, and it has come back.
         other_instance: A broker instance here that has its service, where it names one that is not here.
+        unreached: The next hop for which it waited, and why that is not reached now; None where it is.
     """
 
     disposition: Disposition
@@ -273,6 +274,7 @@ class DropSnapshot(Struct, frozen=True):
     sender: str = ""
     is_back: bool = False
     other_instance: str = ""
+    unreached: tuple[str, str] | None = None
 
     @property
     def fields(self) -> FrameFields:
@@ -529,9 +531,14 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
     is_own = is_sent and sender in instance.endpoints
     table = instance.endpoints[sender].transmitter.table if is_own else here.table
-    disposition = decide(facts, here.with_table(table)).disposition
+    decision = decide(facts, here.with_table(table))
+    disposition = decision.disposition
     goes_on = disposition not in UNKNOWN_HERE and disposition is not Disposition.ASKING_FOR_ROUTE
-    led = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
+    led: dict[str, Any] = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
+    if dropped is Disposition.EXPIRED_HERE and decision.candidates:
+        hop = decision.candidates[0].address
+        problem = instance.peers.table.problem_of(hop)
+        led = {"unreached": (str(hop), problem) if problem else None}
     if is_sent:
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()

@@ -132,6 +132,8 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     assert astray + statement == remedy_of_drop(msgspec.structs.replace(drop, leads_nowhere=True), "gw")
     replaced = msgspec.structs.replace(drop, leads_nowhere=True, other_instance="NEW")
     assert remedy_of_drop(replaced, "gw").startswith("SERVICE is broker instance NEW here, and the messages name")
+    expired = DropSnapshot(Disposition.EXPIRED_HERE, None, 1, 0.0, None, "", unreached=("tcp://a:1", "refused"))
+    assert remedy_of_drop(expired, "gw").startswith("tcp://a:1 is not reached: start the instance at tcp://a:1")
     back = msgspec.structs.replace(drop, leads_nowhere=True, is_back=True)
     assert "gw has sent it, and a route leads it back: broker explain --to SERVICE --through" in remedy_of_drop(
         back, "gw"
