@@ -34,6 +34,7 @@ from broker.routing.route import Route, is_live
 from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
 from broker.security.principal import ANY, PrincipalKind, covers_text
 
+_GRANTS_MAX = 10  # statements in one hint
 _SHOWN = 3  # names in one sentence; the rest is counted
 _LACK = {
     Permission.CONNECT: (
@@ -273,14 +274,15 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
 def _lacks(run: DryRun) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each permission that is granted to no principal."""
     grants, endpoint = grants_of(run.settings, run.msdb.rows.permissions), run.settings.endpoint
-    own = {who.name for who in holders((str(endpoint.certificate),))}
+    own = {who.name for who in holders((str(endpoint.certificate),) if endpoint.certificate else ())}
     peers = sorted({who.name for who in holders(endpoint.peers)} - own) or ["PRINCIPAL"]
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue
         securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
-        statements = (render_rule(PermissionState.GRANT, permission, securable, peer) for peer in peers)
-        hint = f"USE msdb; {'; '.join(statements)}"
+        statements = (render_rule(PermissionState.GRANT, permission, securable, peer) for peer in peers[:_GRANTS_MAX])
+        more = f"; and {len(peers) - _GRANTS_MAX:,} more" if len(peers) > _GRANTS_MAX else ""
+        hint = f"USE msdb; {'; '.join(statements)}{more}"
         yield of_setting(run, run.msdb, lint, problem, hint, path=("endpoint", "authentication"))
 
 

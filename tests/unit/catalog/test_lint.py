@@ -203,14 +203,15 @@ QUIET: dict[str, dict[str, Any]] = {
 
 
 def test_peers_whose_certificates_are_named_are_in_the_statement(concerns: Concerns, tmp_path: Path) -> None:
-    for name in ("one", "peer"):
+    for name in ("one", "peer", *(f"q{number:02}" for number in range(12))):
         make(name).store(tmp_path, name)
     files = "certificate = 'one.pem'\nprivate_key = 'one.key'\npeers = ['*.pem']\n"
     endpoint = f"{LOCAL_ONLY}encryption = 'required'\nauthentication = 'certificate'\n{files}"
 
     first, _ = lines(concerns(endpoint=endpoint), tmp_path)
 
-    assert first.endswith("USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [CN=peer]")
+    assert "USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [CN=peer]; GRANT CONNECT" in first
+    assert first.endswith("TO [CN=q08]; and 3 more")
 
 
 @pytest.mark.parametrize("what", QUIET.values(), ids=QUIET)

@@ -72,7 +72,7 @@ GAP = re.compile(r"[A-Z][A-Z:/=_]*")  # for the reader, or what the program fill
 def texts() -> Iterator[str]:
     """The texts of the package but for its docstrings; what the program fills in is X."""
     for path in sorted(PACKAGE.rglob("*.toml")):
-        yield re.sub(r"\{\w+\}", "X", path.read_text())
+        yield re.sub(r"\{\w+\}", "X", path.read_text().replace("{config_option}", " -c X"))
     for source in filter(COMMAND.search, (path.read_text() for path in sorted(PACKAGE.rglob("*.py")))):
         yield from texts_of(ast.parse(source))
 
@@ -80,7 +80,10 @@ def texts() -> Iterator[str]:
 def texts_of(node: ast.AST) -> Iterator[str]:
     """The texts of a part of a module."""
     if isinstance(node, ast.JoinedStr):
-        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values)
+        written = ast.unparse(node).replace("{option_of(config)}", " -c X").replace("{config_option}", " -c X")
+        parts = ast.parse(written, mode="eval").body
+        values = parts.values if isinstance(parts, ast.JoinedStr) else [parts]
+        yield "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in values)
     elif isinstance(node, ast.Constant):
         yield str(node.value)
     elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
