@@ -119,7 +119,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Transmissions that reached an instance, or an address with `NO_RECORD` before it, and are not in its journal."""
+    """Transmissions that went to an instance, or to `NO_RECORD` and an address, and are in no journal of it."""
 
     instance: str
     frames: int

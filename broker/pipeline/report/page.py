@@ -261,7 +261,7 @@ def _gap(gap: Gap) -> Html:
     else:
         words = ": no journal of an instance there was read. Their fate is unknown, and they do not count as lost."
     times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
-    return join([*times, plural(gap.frames, "transmission"), " reached ", name(address), words])
+    return join([*times, plural(gap.frames, "transmission"), " went to ", name(address), words])
 
 
 def _sentence(words: str) -> str:

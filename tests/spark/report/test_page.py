@@ -185,7 +185,7 @@ def test_what_is_not_known_is_said_first() -> None:
         "1 file truncated or damaged, left out.",
         "core-1 shed 1,204 records",
         "1,811 transmissions (0.15 %) passed an instance that has no record of them",
-        "3,746 transmissions reached ",
+        "3,746 transmissions went to ",
         "tcp://far:1",
         ": no journal of an instance there was read.",
         ": it has no record of them, because it died before it wrote",
