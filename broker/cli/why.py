@@ -233,7 +233,7 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
         from broker.journal.reader import Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
         visits = newest(directory, Wanted(message=message.bytes), 1).visits
-    except (BrokerError, OSError) as error:
+    except (BrokerError, OSError, ImportError) as error:
         return None, f"not in the journal: {error}"
     if not visits:
         return None, f"the journal in {directory}, whose newest visits are in no file yet"
