@@ -119,7 +119,7 @@ def test_commands_of_the_prompt(prompt: Prompt, fake_admin: Any, capsys: pytest.
     typing(prompt, "SELECT 1;", "\\o jsonl", "SELECT", "\\p", "\\r", "SELECT 2;", "\\o yaml", "\\?", "\\wrong")
 
     captured = capsys.readouterr()
-    assert (["SELECT 1;", "SELECT 2;"], 'name\r\na\r\n{"name": "a"}\n') == (statements(fake_admin), captured.out)
+    assert (["SELECT 1;", "SELECT 2;"], 'name\na\n{"name": "a"}\n') == (statements(fake_admin), captured.out)
     told = [
         "SELECT\n",
         "\\o takes one of table, json, jsonl, csv; it is jsonl",
@@ -139,8 +139,8 @@ def test_d_asks_for_views_or_for_the_columns_of_a_view_or_queue(
     views, columns, _, queue = statements(fake_admin)
     assert ("sys.system_views" in views, "WHERE view_name = 'rou''tes'" in columns) == (True, True)
     assert "SELECT TOP 0 * FROM BillingQueue" == queue
-    columns_of_queue = "column_id,column_name\r\n1,column_id\r\n2,column_name\r\n"
-    assert "name\r\na\r\n" * 2 + columns_of_queue == capsys.readouterr().out
+    columns_of_queue = "column_id,column_name\n1,column_id\n2,column_name\n"
+    assert "name\na\n" * 2 + columns_of_queue == capsys.readouterr().out
 
 
 def test_words_are_completed(prompt: Prompt, fake_admin: Any) -> None:
@@ -164,7 +164,7 @@ def test_answers_alone_go_to_a_file(
         main(["sql", "--socket", str(fake_admin.path), "-o", "csv"])
 
     captured = capsys.readouterr()
-    assert (0, "name\r\na\r\n") == (done.value.code, captured.out)
+    assert (0, "name\na\n") == (done.value.code, captured.out)
     assert captured.err.startswith("a statement ends with ;")
 
 

@@ -19,7 +19,7 @@ from tests.support.shop import Shop
 
 BODY = bytes(1024)
 FRAME_BYTES = 24 + 4096  # of the log, for one page
-MOST = {"SEND": (3, 8), "finding": (0, 3), "acknowledgement": (3, 9), "delivery": (4, 11), "RECEIVE": (3, 10)}
+MOST = {"SEND": (3, 8), "finding": (0, 4), "acknowledgement": (3, 9), "delivery": (4, 11), "RECEIVE": (3, 10)}
 
 
 def cost(db: sqlite3.Connection, path: Path, call: Callable[[], object]) -> tuple[int, int]:
