@@ -25,7 +25,7 @@ SECONDS = 60.0
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.promise("A daemon of a database dies", "A gateway dies")
+@pytest.mark.promise("A daemon of a database dies", "A gateway dies", "case R13", "forwarding 14")
 def test_killing_a_process_at_a_random_moment_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     with demo_topology(tmp_path) as net:

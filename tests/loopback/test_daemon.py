@@ -25,6 +25,7 @@ from tests.support.loopback import (
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.promise("routes 1", "routes 6", "forwarding 1", "forwarding 2")
 def test_a_request_and_its_answer_cross_a_gateway(net: Topology, loop: str) -> None:
     """The third message is one of many fragments; health and metrics are served meanwhile."""
     gateway, orders, billing = shop(net)
@@ -46,6 +47,7 @@ def is_closed(daemon: Daemon) -> bool:
     return ["CD"] == [row["state"] for row in daemon.query("SELECT state FROM sys.conversation_endpoints")]
 
 
+@pytest.mark.promise("R5.1", "multiple 4")
 def test_the_target_is_fixed_by_its_first_answer(net: Topology) -> None:
     """And when both sides have ended the dialog, it is closed at both."""
     _, orders, billing = shop(net)
@@ -83,6 +85,7 @@ def test_messages_wait_while_the_target_is_down_and_the_queue_says_why(net: Topo
     assert [str(number) for number in range(5)] == receive(billing, 5)
 
 
+@pytest.mark.promise("forwarding 16")
 def test_a_held_frame_shows_in_the_view_of_forwarded_messages(net: Topology) -> None:
     gateway, orders, _ = shop(net)
     gateway.start()
@@ -96,7 +99,7 @@ def test_a_held_frame_shows_in_the_view_of_forwarded_messages(net: Topology) -> 
     assert (BILLING, ORDERS, 0) == (row["to_service_name"], row["from_service_name"], row["message_sequence_number"])
 
 
-@pytest.mark.promise("Routes or settings are changed in operation")
+@pytest.mark.promise("Routes or settings are changed in operation", "R1.6")
 def test_a_missing_route_delays_and_a_new_one_frees_at_once(net: Topology) -> None:
     gateway, orders, billing = shop(net)
     net.script("orders", "orders", service(ORDERS) + "DROP ROUTE AutoCreatedLocal;\n")
@@ -109,6 +112,7 @@ def test_a_missing_route_delays_and_a_new_one_frees_at_once(net: Topology) -> No
     assert ["0", "1"] == receive(billing, 2)
 
 
+@pytest.mark.promise("statements 5")
 def test_a_queue_that_is_off_takes_nothing_until_it_is_on(net: Topology) -> None:
     """Across a gateway: the sender keeps the messages and says why, and they arrive in order as soon as it is on."""
     _, orders, billing = shop(net)
@@ -143,6 +147,7 @@ def test_answers_come_back_over_the_connection_that_the_initiator_opened(net: To
 
 
 @pytest.mark.parametrize("victim", ["gateway", "orders", "billing"])
+@pytest.mark.promise("case R13", "forwarding 14", "forwarding 17")
 def test_everything_arrives_once_and_in_order_when_a_process_is_killed(net: Topology, victim: str) -> None:
     _, orders, billing = shop(net)
     net.start()

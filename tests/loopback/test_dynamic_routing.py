@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from broker.dialog.route_requests import CONTRACT, MISSING_ROUTE, parse_flat_xml
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from examples.demo.topology import Daemon, Topology, wait_for
@@ -77,6 +79,7 @@ def is_closed(path: Path) -> bool:
         return db.execute(OF_REQUESTS, (BROKER_CONFIGURATION,)).fetchall() == [("CD",)]
 
 
+@pytest.mark.promise("R2.4", "routing 12")
 def test_a_hundred_conversations_wait_for_one_request_and_go_on_when_it_is_answered(net: Topology) -> None:
     orders, billing, directory = shop(net)
     numbers = [str(number) for number in range(100)]
@@ -99,6 +102,7 @@ def test_a_hundred_conversations_wait_for_one_request_and_go_on_when_it_is_answe
     assert [{"state": "CO", "is_initiator": True}] == seen
 
 
+@pytest.mark.promise("R2.4")
 def test_frames_that_a_gateway_drops_while_it_asks_are_sent_again_when_it_knows(net: Topology) -> None:
     gateway = net.add("gateway", forwarding=True)
     orders, billing, directory = shop(net, gateway)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from datetime import UTC, datetime
 
+import pytest
+
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, service, wait_acknowledged, wait_status
@@ -15,6 +17,7 @@ def is_over(daemon: Daemon) -> bool:
     return datetime.fromisoformat(row["lifetime"]).replace(tzinfo=UTC) <= datetime.now(UTC)
 
 
+@pytest.mark.promise("R1.4", "case R10")
 def test_a_route_that_expires_is_ignored_stays_listed_and_comes_back_by_alter_route(net: Topology) -> None:
     """The dialog was begun and its target fixed while the route was live."""
     billing, orders = net.add("billing", databases=["billing"]), net.add("orders", databases=["orders"])

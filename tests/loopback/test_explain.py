@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from examples.demo.topology import Topology, free_port
 from tests.support.command import run
 from tests.support.loopback import BILLING, long_shop, receive, send
 
 
+@pytest.mark.promise("R8")
 def test_what_is_explained_hop_by_hop_is_the_way_that_the_message_takes(net: Topology) -> None:
     """One of those who are asked has its admin API on a port."""
     admin = f"127.0.0.1:{free_port()}"

@@ -82,7 +82,7 @@ async def bring_to_every_bound(hop: Daemon, links: int) -> tuple[int, dict[str, 
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.promise("Memory is bounded")
+@pytest.mark.promise("Memory is bounded", "forwarding 13")
 def test_links_that_take_nothing_cost_no_more_than_the_formula_says(tmp_path: Path) -> None:
     links = allow_descriptors(LINKS)
     with Topology(tmp_path) as net:

@@ -69,6 +69,7 @@ def whole(made: Mirrored, traffic: Traffic) -> None:
 
 
 @pytest.mark.parametrize("has_gateway", HUBS.values(), ids=HUBS)
+@pytest.mark.promise("R6.7", "R6.8")
 def test_failing_over_and_back_under_traffic(open_: Open, *, has_gateway: bool) -> None:
     made, traffic = open_(Form(has_gateway=has_gateway))
     first, second = made.billing
@@ -87,7 +88,7 @@ def test_failing_over_and_back_under_traffic(open_: Open, *, has_gateway: bool) 
     whole(made, traffic)
 
 
-@pytest.mark.promise("The principal of a mirrored pair is lost")
+@pytest.mark.promise("The principal of a mirrored pair is lost", "R6.3")
 def test_a_principal_that_is_killed_or_stopped_is_followed_by_its_partner(open_: Open) -> None:
     made, traffic = open_()
     first, second = made.billing
@@ -105,6 +106,7 @@ def test_a_principal_that_is_killed_or_stopped_is_followed_by_its_partner(open_:
 
 
 @pytest.mark.parametrize(("has_gateway", "how"), CUTS.values(), ids=CUTS)
+@pytest.mark.promise("R6.3")
 def test_a_principal_cut_off_from_its_askers_only_is_waited_for(open_: Open, how: Cut, *, has_gateway: bool) -> None:
     """R6.3: its partner sees it, and does not claim; so nothing goes anywhere until the cut ends."""
     made, traffic = open_(Form(has_gateway=has_gateway))
@@ -123,6 +125,7 @@ def test_a_principal_cut_off_from_its_askers_only_is_waited_for(open_: Open, how
     whole(made, traffic)
 
 
+@pytest.mark.promise("R6.3", "routing 36")
 def test_both_that_deny_are_asked_on_and_the_first_that_claims_has_what_waits(open_: Open) -> None:
     made, traffic = open_(Form(mirroring="command"))
     first, second = made.billing
@@ -153,7 +156,7 @@ def two_files(made: Mirrored) -> None:
         becomes(daemon, "mirror")
 
 
-@pytest.mark.promise("Two instances claim one database")
+@pytest.mark.promise("Two instances claim one database", "R6.4")
 def test_a_stale_copy_that_claims_gets_nothing_even_while_it_is_alone(open_: Open) -> None:
     """R6.4: the lower epoch is never believed once the higher one is known."""
     made, traffic = open_(Form(mirroring="command", is_one_file=False))
@@ -179,7 +182,7 @@ def test_a_stale_copy_that_claims_gets_nothing_even_while_it_is_alone(open_: Ope
     whole(made, traffic)
 
 
-@pytest.mark.promise("Two instances claim one database")
+@pytest.mark.promise("Two instances claim one database", "R6.4")
 def test_the_higher_epoch_has_everything_from_the_moment_it_claims(open_: Open) -> None:
     """R6.4: the other one goes on claiming, and gets nothing more."""
     made, traffic = open_(Form(mirroring="command", is_one_file=False))
@@ -207,6 +210,7 @@ def test_the_higher_epoch_has_everything_from_the_moment_it_claims(open_: Open) 
     assert before == (made.dialog_frames_to(first), stored(made.path("billing", first), CONVERSATIONS))
 
 
+@pytest.mark.promise("R6.8")
 def test_acknowledgements_and_replies_follow_a_mirrored_initiator(open_: Open) -> None:
     """Both ends are pairs, and each principal fails over while the other goes on."""
     made, traffic = open_(Form(mirrored=("orders", "billing")))

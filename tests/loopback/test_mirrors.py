@@ -105,6 +105,7 @@ async def pair() -> AsyncIterator[Pair]:
         yield Pair(gateway, sender, first, second)
 
 
+@pytest.mark.promise("R6.1", "R6.7", "3a", "routing 33")
 async def test_first_use_asks_both_and_nothing_leaves_before_one_claims(pair: Pair) -> None:
     """R6.1: an answer that is no claim lets nothing leave."""
     await pair.send(2)
@@ -121,6 +122,7 @@ async def test_first_use_asks_both_and_nothing_leaves_before_one_claims(pair: Pa
     assert [] == await pair.second.numbers(0)
 
 
+@pytest.mark.promise("R6.3", "R6.7", "routing 35", "routing 36")
 async def test_lost_principal_makes_its_partner_be_asked_and_frames_wait_until_it_claims(pair: Pair) -> None:
     """R6.3: a partner that does not claim gets nothing."""
     await pair.begin()
@@ -138,6 +140,7 @@ async def test_lost_principal_makes_its_partner_be_asked_and_frames_wait_until_i
     assert [MirroredRouteState.NOT_OPERATIONAL, MirroredRouteState.PRINCIPAL_ONLY] == states
 
 
+@pytest.mark.promise("R6.6")
 async def test_order_of_what_waits_is_kept_over_two_switches(pair: Pair) -> None:
     """What a principal did not take leaves for the next one, before what came later, and nothing twice."""
     await pair.begin()
@@ -213,6 +216,7 @@ async def sending(tmp_path: Path) -> AsyncIterator[Sending]:
         yield Sending(await stack.enter_async_context(serve(tmp_path / "broker.toml")), first, second)
 
 
+@pytest.mark.promise("R6.1", "R6.3", "routing 33", "routing 35")
 async def test_dialog_waits_for_the_principal_and_says_so(sending: Sending) -> None:
     """
     R6.1 at the place where messages begin: in words, and in the view. No resend is due for a minute: when the principal

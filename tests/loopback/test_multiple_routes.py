@@ -232,6 +232,7 @@ def test_a_gateway_that_is_up_and_leads_nowhere_is_gone_round(net: Topology, app
     assert dropped(dead_end)["instance not here"] > 0
 
 
+@pytest.mark.promise("R5.2", "case R8", "multiple 24", "multiple 25")
 def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_answer_stays(
     net: Topology, application: Open
 ) -> None:

@@ -95,6 +95,7 @@ async def answer(daemon: Daemon, instance: bytes) -> tuple[str, int]:
         return reply.role, reply.epoch
 
 
+@pytest.mark.promise("R6.8")
 async def test_one_is_principal_and_is_followed_when_it_hands_over_or_is_killed(net: Topology, shared: Path) -> None:
     first, second = pair(net, shared)
     instance = stored(shared, "SELECT broker_instance FROM broker_database")
@@ -152,7 +153,7 @@ def test_what_is_sent_to_a_pair_arrives_once_and_in_order_whoever_is_principal(n
     assert ([str(one) for one in range(number)], []) == (got, more)
 
 
-@pytest.mark.promise(13)
+@pytest.mark.promise(13, "R6.8")
 def test_whoever_has_a_stale_epoch_commits_nothing_and_steps_down(net: Topology, shared: Path) -> None:
     first = add(net, "first", shared)
     first.start()
@@ -192,6 +193,7 @@ def told_by(path: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.promise("R6.8")
 def test_a_command_makes_and_ends_a_principal(net: Topology, shared: Path, tmp_path: Path) -> None:
     word = tmp_path / "role"
     word.write_text("mirror", encoding="utf-8")

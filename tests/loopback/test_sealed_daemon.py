@@ -80,6 +80,7 @@ def bodies(first: int, last: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("anonymous", [False, True], ids=["full", "anonymous"])
+@pytest.mark.promise("forwarding 18")
 def test_sealed_dialog_crosses_a_gateway_that_reads_nothing_and_outlives_every_restart(
     net: Topology, tap: Tap, tmp_path: Path, *, anonymous: bool
 ) -> None:

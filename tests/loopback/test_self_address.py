@@ -18,6 +18,7 @@ def both_services(net: Topology, port: int, way: str) -> Daemon:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7"], ids=["known beforehand", "found by dialling"])
+@pytest.mark.promise("R3.9")
 def test_own_address_is_routed_by_msdb(net: Topology, host: str) -> None:
     port = free_port()
     one = both_services(net, port, route("ToBilling", BILLING, f"tcp://{host}:{port}"))
@@ -29,6 +30,7 @@ def test_own_address_is_routed_by_msdb(net: Topology, host: str) -> None:
     assert one.status()["forwarding"]["held"] == 0
 
 
+@pytest.mark.promise("R3.9")
 def test_own_address_in_msdb_too_ends_with_a_reason(net: Topology) -> None:
     port = free_port()
     way = route("ToBilling", BILLING, f"tcp://127.0.0.1:{port}")

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from examples.demo.topology import Topology
 from tests.support.certificates import Pair, authority, endpoint_settings, make
 from tests.support.loopback import BILLING, ORDERS, receive_bytes, route, send, service, wait_status
@@ -17,6 +19,7 @@ def grants(name: str, to: str) -> str:
     return f"GRANT CONNECT ON ENDPOINT::[*] TO [CN={name}];\nGRANT SEND ON SERVICE::[{to}] TO [CN={name}];\n"
 
 
+@pytest.mark.promise("forwarding 2", "forwarding 19")
 def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, tmp_path: Path) -> None:
     ca = authority()
     pairs = {name: make(name, "127.0.0.1", by=ca) for name in ("gateway", "orders", "billing")}
@@ -60,6 +63,7 @@ def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, 
     assert {"TLS"} == {connection["encryption"] for connection in gateway.status()["connections"]}
 
 
+@pytest.mark.promise("forwarding 19")
 def test_neighbour_needs_a_grant_to_connect_and_another_to_send_and_is_told_which(
     net: Topology, tmp_path: Path
 ) -> None:

@@ -145,7 +145,7 @@ def test_nobody_receives_then_everything_is_acknowledged_then_the_far_side_has_e
     assert "should RECEIVE the EndDialog message and END CONVERSATION" in ended["remedy"]
 
 
-@pytest.mark.promise("A message has not arrived")
+@pytest.mark.promise("A message has not arrived", "views 6")
 def test_the_queue_and_the_dialog_give_one_reason_why_a_message_waits(shop: Shop) -> None:
     for to in ("//nowhere", "//dead"):
         send(shop.orders, "x", to=to)

@@ -155,6 +155,9 @@ def staged(story: Callable[[Stage], Awaitable[None]]) -> Callable[[Path], None]:
 
 
 @staged
+@pytest.mark.promise(
+    "R5.1", "5a", "5b", "routing 5", "routes 6", "routes 11", "multiple 8", "multiple 10", "multiple 26"
+)
 async def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(stage: Stage) -> None:
     """Weights change all new picks, and none of the dialogs whose target is fixed."""
     east, west = (stage.database(name, "Billing", at("shop", service="Orders")) for name in ("east", "west"))
@@ -186,7 +189,7 @@ async def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_messa
 
 
 @staged
-@pytest.mark.promise("A gateway dies")
+@pytest.mark.promise("A gateway dies", "R5.3", "case R7", "multiple 19", "multiple 30")
 async def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_through_both_are_one_delivery(
     stage: Stage,
 ) -> None:
@@ -211,6 +214,7 @@ async def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_throu
 
 
 @staged
+@pytest.mark.promise("routes 1", "multiple 20")
 async def test_answers_and_acknowledgements_may_come_back_through_another_gateway(stage: Stage) -> None:
     stage.database("bank", "Billing", at("back", service="Orders"))
     stage.database("shop", "Orders", at("there", service="Billing"))
@@ -229,7 +233,7 @@ async def test_answers_and_acknowledgements_may_come_back_through_another_gatewa
 
 
 @staged
-@pytest.mark.promise(9)
+@pytest.mark.promise(9, "R5.2", "case R8", "routing 6", "multiple 23", "multiple 24")
 async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(stage: Stage) -> None:
     """Both hosts of a route by name get message 1; the one whose answer comes later is told -8495."""
     shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
@@ -261,7 +265,7 @@ async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(
 
 
 @staged
-@pytest.mark.promise("Routes or settings are changed in operation")
+@pytest.mark.promise("Routes or settings are changed in operation", "R1.6")
 async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage) -> None:
     """Not even when no route is left by which it could come again."""
     bank = stage.database("bank", "Billing", at("shop", service="Orders"))
@@ -282,7 +286,7 @@ async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage)
 
 
 @staged
-@pytest.mark.promise(4)
+@pytest.mark.promise(4, "R7.2", "case R11", "routing 29", "forwarding 9")
 async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_keeps_the_message(stage: Stage) -> None:
     stage.database("bank", "Billing", at("shop", service="Orders"))
     one, two = stage.circle()
@@ -303,6 +307,7 @@ async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_k
     assert [b"round"] == [message.body for message in await stage.collected("bank", 1)]
 
 
+@pytest.mark.promise("R7.2", "forwarding 7")
 def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp_path: Path) -> None:
     """By which it is recognised: a forwarder keeps the id of the transmission."""
     seen: list[tuple[bytes, int]] = []
@@ -324,6 +329,7 @@ def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp
 
 
 @staged
+@pytest.mark.promise("case R12", "forwarding 13")
 async def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_is_sent_again(stage: Stage) -> None:
     body = bytes(range(256)) * 80
     _, gateway, bank = stage.line()
@@ -338,7 +344,7 @@ async def test_case_r12_message_bigger_than_the_pool_passes_and_what_overflows_i
 
 
 @staged
-@pytest.mark.promise("A gateway dies")
+@pytest.mark.promise("A gateway dies", "case R13", "forwarding 12", "forwarding 14")
 async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: Stage) -> None:
     bodies = [bytes([number]) for number in range(20)]
     _, gateway, bank = stage.line()
@@ -356,7 +362,7 @@ async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: S
 
 
 @staged
-@pytest.mark.promise(4)
+@pytest.mark.promise(4, "case R14", "forwarding 10", "forwarding 15")
 async def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(stage: Stage) -> None:
     """The gateway acknowledges nothing meanwhile: only the target does."""
     shop, gateway, bank = stage.line()

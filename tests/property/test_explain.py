@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 
 from broker.routing.decide import Pass, RoutingContext, RoutingFacts, class_of, decide
@@ -14,6 +15,7 @@ from tests.support.tiers import examples
 
 @given(facts, surroundings)
 @settings(max_examples=examples(500))
+@pytest.mark.promise("R8")
 def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingContext) -> None:
     passes: list[Pass] = []
     decision = decide(facts, here, passes)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise, product
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -173,6 +174,24 @@ def situations(draw: st.DrawFn) -> Situation:
 
 @given(situations())
 @settings(max_examples=examples(2000))
+@pytest.mark.promise(
+    "R1.4",
+    "R1.5",
+    "R2.0",
+    "R2.1",
+    "R2.2",
+    "R2.3",
+    "R2.5",
+    "R2.6",
+    "R2.7",
+    "R3.1",
+    "R3.2",
+    "R3.3",
+    "R3.5",
+    "R3.6",
+    "R3.7",
+    "R3.8",
+)
 def test_the_router_decides_as_the_prose_says(situation: Situation) -> None:
     """Any message, any tables, services, health, addresses and switch; explaining and the order of rows included."""
     facts, here = situation.facts, situation.here

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -68,6 +69,7 @@ def _target(decision: Decision) -> tuple[object, ...]:
 
 
 @given(facts, surroundings)
+@pytest.mark.promise("R8", "multiple 16")
 def test_every_decision_is_whole(facts: RoutingFacts, here: RoutingContext) -> None:
     """FORWARDED has candidates, the best first, DELIVERED a database, and nothing else has either."""
     decision = decide(facts, here)
@@ -84,6 +86,7 @@ def test_every_decision_is_whole(facts: RoutingFacts, here: RoutingContext) -> N
 
 
 @given(facts, surroundings)
+@pytest.mark.promise("R3.8")
 def test_nothing_from_outside_is_forwarded_while_forwarding_is_off(facts: RoutingFacts, here: RoutingContext) -> None:
     decision = decide(replace(facts, database=None), replace(here, is_forwarding=False))
 
@@ -105,6 +108,7 @@ def test_a_cache_may_keep_what_is_not_by_conversation(
 
 
 @given(guids, st.dictionaries(guids, st.integers(1, 1000), min_size=2, max_size=8), st.data())
+@pytest.mark.promise("R2.3")
 def test_removing_an_instance_moves_only_the_dialogs_that_were_on_it(
     conversation: bytes, weights: dict[bytes, int], data: st.DataObject
 ) -> None:

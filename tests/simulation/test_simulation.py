@@ -57,7 +57,9 @@ SLOW = replace(STOPPED, blows=(Blow(0.5, "slow", "", "0", 4.0), Blow(2.0, "fail_
 
 
 @pytest.mark.parametrize(("name", "seeds"), CASES)
-@pytest.mark.promise(7, "The network is cut, or bad", "The principal of a mirrored pair is lost")
+@pytest.mark.promise(
+    7, "The network is cut, or bad", "The principal of a mirrored pair is lost", "routing 6", "multiple 22"
+)
 def test_everything_promised_comes_true(name: str, seeds: range) -> None:
     assert [] == [told for told in (tell(name, seed) for seed in seeds) if told.problem]
 
@@ -127,6 +129,7 @@ def test_what_is_broken_on_purpose_is_found_out(
     assert told in problem
 
 
+@pytest.mark.promise("statements 6")
 def test_two_applications_see_one_dialog_of_a_service_that_is_no_exclusive_target() -> None:
     stories = [replace(target_play.draw(seed), is_exclusive=False) for seed in range(1, 11)]
     told = [trouble(story, target_play.play)[0] for story in stories]

@@ -133,6 +133,7 @@ def cases(spark: SparkSession) -> dict[str, Row]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.promise("R7.2")
 def test_each_rule(cases: dict[str, Row], name: str) -> None:
     expected = CASES[name][1]
 

@@ -62,8 +62,7 @@ def _command(name: str, command: click.Command, heading: str) -> Iterator[str]:
     yield f"```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```"
     yield (command.help or "").strip()
     shown = filter(None, (one.get_help_record(context) for one in command.params))
-    rows = [(f"<code>{html.escape(words, quote=False)}</code>", about) for words, about in shown if about]
-    if rows:
+    if rows := [(f"<code>{html.escape(words, quote=False)}</code>", about) for words, about in shown if about]:
         yield table(("Option", ""), rows)
     if command.epilog:
         yield f"```sh\n{dedent(command.epilog.partition('Examples:')[2].strip(chr(10)))}\n```"

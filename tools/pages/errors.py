@@ -111,9 +111,6 @@ def _answer(entry: MessageEntry, place: MessageChannel, text: str, example: Exam
     return error
 
 
-# --- tables ----------------------------------------------------------------------------------------------------
-
-
 def numbers() -> str:
     """Return the table of numbers that are not the number of a reason."""
     entries = [(key, one) for key, one in catalogue().items() if not one.reason]
@@ -125,10 +122,8 @@ def reasons() -> str:
     """Return the table of reasons, those that are dispositions first."""
     entries = {one.reason: (key, one) for key, one in catalogue().items() if one.reason}
     order = [*map(str, Disposition), *sorted(entries.keys() - set(map(str, Disposition)))]
-    rows = []
-    for reason in order:
-        key, one = entries[reason]
-        rows.append((f"[{reason}]({key}.md)", str(one.number or ""), one.title))
+    found = ((reason, *entries[reason]) for reason in order)
+    rows = ((f"[{reason}]({key}.md)", str(one.number or ""), one.title) for reason, key, one in found)
     return table(("Reason", "Number", "What"), rows)
 
 
@@ -139,18 +134,14 @@ def setup() -> str:
 
 def unnumbered() -> str:
     """Return the table of the errors of `broker.errors` that have no number, in the order of that module."""
-    return table(("Error", "What", "Exit code"), _unnumbered())
-
-
-def _unnumbered() -> Iterator[tuple[str, str, str]]:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, BrokerError)]
     groups = {PeerError, RequestError, ResourceError, BrokerError}
-    for name, kind in vars(errors).items():
-        if not isinstance(kind, type) or not issubclass(kind, BrokerError) or kind in groups:
-            continue
-        if kind.code or any("number" in get_annotations(one) for one in kind.__mro__):
-            continue
-        first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
-        yield f"`{name}`", first, str(exit_code(kind.__new__(kind)))
+    rows = []
+    for kind in kinds:
+        if kind not in groups and not kind.code and not any("number" in get_annotations(one) for one in kind.__mro__):
+            first = (getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+            rows.append((f"`{kind.__name__}`", first, str(exit_code(kind.__new__(kind)))))
+    return table(("Error", "What", "Exit code"), rows)
 
 
 def raised(channel: MessageChannel) -> str:
@@ -166,9 +157,6 @@ def dispositions() -> str:
     entries = [by_reason[str(disposition)] for disposition in Disposition]
     rows = ((one.reason, str(one.number or ""), one.when[MessageChannel.FRAME], one.remedy) for one in entries)
     return table(("Disposition", "Number", "What happened", "What to do"), rows)
-
-
-# --- texts -----------------------------------------------------------------------------------------------------
 
 
 def _beyond(text: str) -> str:

@@ -17,6 +17,7 @@ from bench.figures import Row, load, yardsticks
 from bench.report import head, readable
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "performance"
+_NUMBER = re.compile(r"(?![\d,.]+ [a-zA-Z])[\d.]")
 _SPREAD_SHOWN = 0.005  # below it a spread is 0 %
 _LIST_SHOWN = 10  # longer ones are what a graph is drawn from
 
@@ -58,8 +59,7 @@ def listed(name: str, mode: str, values: str = "") -> str:
     for row in rows:
         cells = (readable(row.values[value]) if value in row.values else "" for value in names)
         table.append([*([row.case] if has_cases else []), row.subject, *cells])
-    columns = ["case", ""] if has_cases else [rows[0].case]
-    columns += map(_column, names)
+    columns = [*(["case", ""] if has_cases else [rows[0].case]), *map(_column, names)]
     return _table(name, columns, table)
 
 
@@ -93,7 +93,7 @@ def _table(name: str, columns: list[str], rows: list[list[str]]) -> str:
     cpu = result.machine["cpu"].replace("(R)", "").replace(" Processor", "")
     machine = f"{result.machine['cores']} cores of an {cpu}"
     load_average = f"load {result.load['before'].split()[0]} before, {result.load['after'].split()[0]} after"
-    texts = sum(all(not _is_number(row[at]) for row in rows) for at in range(len(columns)))
+    texts = sum(not any(_NUMBER.match(row[at]) for row in rows) for at in range(len(columns)))
     lines = [
         _caption(name, f"{result.at[:10]}, {machine}, {load_average}"),
         "",
@@ -110,10 +110,6 @@ def _column(value: str) -> str:
 
 def _caption(name: str, about: str) -> str:
     return f"*`docs/performance/{name}.json`: {about}*"
-
-
-def _is_number(cell: str) -> bool:
-    return re.match(r"[\d.]", cell) is not None and not re.match(r"[\d,.]+ [a-zA-Z]", cell)
 
 
 PERFORMANCE: dict[str, Callable[[], str]] = {

@@ -105,9 +105,8 @@ def log_events() -> str:
         levels = sorted(one.levels, key=LEVELS.index, reverse=True)
         cells = (f"`{event}`", ", ".join(levels), _names(one.components), _names(fields), texts["meanings"][event])
         rows.append((-LEVELS.index(levels[0]), cells))
-    return table(
-        ("Event", "Level", "Component", "Fields", "What it means, and what to do"), (cells for _, cells in sorted(rows))
-    )
+    columns = ("Event", "Level", "Component", "Fields", "What it means, and what to do")
+    return table(columns, (cells for _, cells in sorted(rows)))
 
 
 def _names(names: Iterable[str]) -> str:

@@ -21,6 +21,7 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "admin.md": {"operations": admin.operations},
     "cli.md": {"commands": commands.reference},
     "configuration.md": {"settings": tables.settings},
+    "contributors/conformance.md": {group: partial(tables.conformance, group) for group in tables.CONFORMANCE},
     "contributors/promises.md": {"promises": tables.promises},
     "contributors/results.md": figures.RESULTS,
     "dispositions.md": {"dispositions": errors.dispositions},

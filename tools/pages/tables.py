@@ -1,4 +1,4 @@
-"""Tables of settings, of results of the pipeline, of warnings of `broker check`, and of promises with their tests."""
+"""Tables of settings, results of the pipeline, warnings of `broker check`, and promises and rules with their tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import tomllib
 from ast import literal_eval
 from collections import defaultdict
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from broker.config.toml import dotted
 from broker.pipeline.results import MEANINGS, RESULTS
 from broker.routing import lint
 from tests.chaos.faults.catalog import FAULTS, TRIED
+from tests.unit.routing.test_acceptance import CASES
 from tools.pages.markers import table
 
 _COLUMNS = ("Key", "Default", "Allowed", "Reload", "What it is", "Why")
@@ -22,6 +24,8 @@ _WARNINGS = Path(lint.__file__).with_name("lints.toml")
 _PROMISING = {"delivery-guarantees.md": r"^### (.+)$", "operations.md": r"^## (?!The first minute)(.+)$"}
 _BEYOND = ("Memory is bounded", "Only permitted peers connect, send and read")  # of docs/reliability.md
 _ROOT = Path(__file__).parents[2]
+CONFORMANCE = tomllib.loads((_ROOT / "tests" / "conformance.toml").read_text(encoding="utf-8"))
+_CASE = "tests/unit/routing/test_acceptance.py::test_case"
 _MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:[@ )\]].*\n)*(?:async )?def (\w+)", re.MULTILINE)
 
 
@@ -55,32 +59,51 @@ def warnings(group: str) -> str:
 
 
 def promises() -> str:
+    """Return a row for each promise, with the tests whose marks name it and the faults that try it."""
+    rows = (
+        (link, "<br>".join(_tests()[key]), ", ".join(map("`{}`".format, TRIED.get(key, "").split())))
+        for key, link in _promised().items()
+    )
+    return table(("Promise", "Tests", "Faults"), rows)
+
+
+def conformance(group: str) -> str:
+    """Return the table of one group of rules, cases or sentences, with the tests whose marks name them."""
+    rows = (
+        (key, one["says"], "<br>".join(_tests()[key]), one.get("choice", "")) for key, one in CONFORMANCE[group].items()
+    )
+    return table(("Mark", "What it says", "Test", "Our choice"), rows)
+
+
+def _promised() -> dict[str, str]:
+    """Return a link to each promise, by the name that marks have for it."""
+    places = {
+        title: f"{page}#{re.sub('[^a-z0-9]+', '-', title.lower())}"
+        for page, heading in _PROMISING.items()
+        for title in re.findall(heading, (_ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
+    } | dict.fromkeys(_BEYOND, "reliability.md#what-is-promised")
+    return {re.sub(r"^(\d+)\..*", r"\1", title): f"[{title}](../{place})" for title, place in places.items()}
+
+
+@cache
+def _tests() -> dict[str, list[str]]:
     """
-    Return a row for each promise, with the tests whose marks name it and the faults that try it.
+    Return the tests of each promise, and of each row of conformance.
 
     Raises:
-        ValueError: A promise has no test, a mark or a fault names no promise, or a fault is not named once.
+        ValueError: One has no test; a mark, a case or a fault names none; or a fault is not named once.
     """
     tests: defaultdict[str, list[str]] = defaultdict(list)
     for file in sorted((_ROOT / "tests").rglob("test_*.py")):
         for keys, test in _MARK.findall(file.read_text(encoding="utf-8")):
             for key in literal_eval(f"[{keys}]"):
                 tests[str(key)].append(f"`{file.relative_to(_ROOT)}::{test}`")
-    links = {
-        title: f"{page}#{re.sub('[^a-z0-9]+', '-', title.lower())}"
-        for page, heading in _PROMISING.items()
-        for title in re.findall(heading, (_ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
-    } | dict.fromkeys(_BEYOND, "reliability.md#what-is-promised")
-    titles = {title.partition(".")[0] if title[0].isdigit() else title: title for title in links}
-    wrong = [*(titles.keys() ^ tests.keys()), *(TRIED.keys() - links.keys())]
+    rows = {key: one.get("cases") for group in CONFORMANCE.values() for key, one in group.items()}
+    for key, cases in rows.items():
+        if cases:
+            tests[key].append(f"`{_CASE}[{cases}]`")
+    wrong = tests.keys() ^ {*rows, *_promised()} | TRIED.keys() - _promised().keys()
+    wrong |= {*", ".join(filter(None, rows.values())).split(", ")} - {case[0] for case in CASES}
     if wrong or sorted(FAULTS) != sorted(" ".join(TRIED.values()).split()):
         raise ValueError(f"no test, or no promise: {wrong}; and each fault has to be in TRIED of its catalog once")
-    rows = (
-        (
-            f"[{title}](../{links[title]})",
-            "<br>".join(tests[key]),
-            ", ".join(map("`{}`".format, TRIED.get(title, "").split())),
-        )
-        for key, title in titles.items()
-    )
-    return table(("Promise", "Tests", "Faults"), rows)
+    return tests

@@ -57,6 +57,7 @@ def catalog(*databases: Database, on_change: Callable[[], None] = lambda: None) 
     return Catalog({one.name: one for one in databases}, on_change)
 
 
+@pytest.mark.promise("R1.1", "routing 1")
 def test_tables_find_live_routes_only_each_database_its_own() -> None:
     live, expired = route("live", service="A", lives=60), route("expired", service="B", lives=-1)
     known = catalog(database(MSDB, bytes(16), live, expired), database("orders", ORDERS, route("own")))

@@ -83,6 +83,7 @@ async def test_what_is_under_if_exists_is_executed_where_that_holds(world: World
     assert [] == world.routes()
 
 
+@pytest.mark.promise("R1.4")
 async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_back(world: World) -> None:
     await world.run(f"CREATE ROUTE r WITH ADDRESS = '{FAR}', LIFETIME = 60")
     world.catalog.tables()
@@ -164,6 +165,7 @@ async def dialog(world: World) -> Dialog:
         (" WITH CLEANUP", [], []),
     ],
 )
+@pytest.mark.promise("statements 3")
 async def test_conversation_is_ended(
     world: World, dialog: Dialog, how: str, states: list[str], sent: list[tuple[int, bytes]]
 ) -> None:
@@ -192,6 +194,7 @@ async def test_conversation_that_cannot_be_ended_so_is_left_alone(
 # --- scripts ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("R1.6")
 async def test_mistake_in_the_middle_changes_nothing_and_shows_its_place(world: World) -> None:
     script = f"CREATE QUEUE q;\nCREATE ROUTE r WITH\n\tADDRESS = 'nonsense';\nCREATE ROUTE t WITH ADDRESS = '{FAR}'"
 

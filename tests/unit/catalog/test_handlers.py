@@ -203,6 +203,7 @@ async def test_service_keeps_its_option_unless_a_statement_names_it(agreed: Worl
     assert seen == [False, True, True, True, False]
 
 
+@pytest.mark.promise("statements 3")
 async def test_conversation_is_moved_to_another_group(agreed: World) -> None:
     first, second = begun(agreed, "C"), begun(agreed, "C")
 

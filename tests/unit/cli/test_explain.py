@@ -64,6 +64,7 @@ def explain_by(fake_admin: Any, *arguments: object, told: dict[str, Any] | None 
         ("--to S --broker-instance 'Current Database'", {"to": "S", "current_database": True}),
     ],
 )
+@pytest.mark.promise("statements 1")
 def test_the_running_instance_is_asked_what_the_options_say(
     fake_admin: Any, arguments: str, question: dict[str, Any]
 ) -> None:

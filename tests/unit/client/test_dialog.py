@@ -35,6 +35,7 @@ EMPTY: dict[str, list[Any]] = {"conversations": [], "sent": []}
 # --- begin --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("routes 7", "multiple 3")
 def test_begun_dialog_is_local_state_with_all_that_was_said(shop: Shop) -> None:
     db = shop.connect()
     before = time.time()
@@ -51,6 +52,7 @@ def test_begun_dialog_is_local_state_with_all_that_was_said(shop: Shop) -> None:
     assert before <= create_date <= time.time()
 
 
+@pytest.mark.promise("statements 1")
 def test_current_database_is_the_broker_instance_of_the_database_itself(shop: Shop) -> None:
     dialog = shop.begin(shop.connect(), broker_instance="Current Database")
 
@@ -67,6 +69,7 @@ def test_current_database_is_the_broker_instance_of_the_database_itself(shop: Sh
         ({"lifetime": LIFETIME_MAX}, LIFETIME_MAX),
     ],
 )
+@pytest.mark.promise("multiple 3")
 def test_dialog_is_open_and_lives_for_days_when_nothing_else_is_said(
     shop: Shop, lifetime: dict[str, Any], seconds: float
 ) -> None:
@@ -213,6 +216,7 @@ def test_relation_that_cannot_be_is_refused(shop: Shop, number: int, wrong: dict
     assert ["SO"] == shop.seen()["conversations"]
 
 
+@pytest.mark.promise("routes 12")
 def test_conversation_moves_to_another_group(shop: Shop) -> None:
     db = shop.connect()
     billing, dialog, gone = shop.begin(db, from_service="Billing"), shop.begin(db), shop.begin(db)

@@ -172,6 +172,7 @@ def test_documented_routes_are_read(text: str, properties: RouteProperties, end:
         ("ALTER REMOTE SERVICE BINDING b WITH ANONYMOUS = OFF", ddl.AlterRemoteServiceBinding("b", anonymous=False)),
     ],
 )
+@pytest.mark.promise("statements 4")
 def test_statement_is_read_and_written_and_read_again(text: str, statement: ddl.Statement) -> None:
     assert [statement] == parse_script(text)
     assert [statement] == parse_script(render_statement(statement))

@@ -119,6 +119,7 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         (f"{UNLESS} BEGIN DROP ROUTE a {UNLESS} DROP ROUTE b END", "IF cannot be under IF"),
     ],
 )
+@pytest.mark.promise("statements 2")
 def test_what_cannot_run_says_what_to_do(text: str, problem: str) -> None:
     mistakes = [one for one in read_script(text) if isinstance(one, DdlSyntaxError)]
 
@@ -149,12 +150,14 @@ def test_the_end_of_a_block_is_no_second_mistake(text: str, mistakes: list[str])
         ("GRANT SEND FOR SERVICE::s TO u", "incorrect syntax near 'FOR'; expected ON"),
     ],
 )
+@pytest.mark.promise("statements 2")
 def test_a_slip_in_a_statement_is_a_slip(text: str, problem: str) -> None:
     mistakes = [one for one in read_script(text) if isinstance(one, DdlSyntaxError)]
 
     assert problem in mistakes[0].problem
 
 
+@pytest.mark.promise("statements 2")
 def test_a_variable_has_the_number_of_the_original() -> None:
     with pytest.raises(DdlSyntaxError) as refused:
         parse_script("MOVE CONVERSATION @h TO @g")

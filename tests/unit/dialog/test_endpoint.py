@@ -123,7 +123,7 @@ async def test_commit_of_any_program_is_sent_with_and_without_hints(
 
 
 @virtual_time
-@pytest.mark.promise(6)
+@pytest.mark.promise(6, "forwarding 17")
 async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path) -> None:
     loop: Any = asyncio.get_running_loop()
     loop.executor_delay = lambda: 1.0

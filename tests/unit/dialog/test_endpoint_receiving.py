@@ -164,6 +164,7 @@ async def test_far_side_learns_that_a_queue_is_off_and_when_it_is_on_again(path:
 
 
 @virtual_time
+@pytest.mark.promise("statements 5")
 async def test_what_a_queue_did_not_take_is_sent_again_when_it_is_on(path: Path) -> None:
     """Without the wait that has doubled meanwhile; the status says why it waits."""
     async with open_shop(path) as shop:

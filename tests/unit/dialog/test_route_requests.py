@@ -326,6 +326,7 @@ async def test_a_failure_is_told_with_its_reason_and_the_next_attempt() -> None:
 
 
 @virtual_time
+@pytest.mark.promise("routing 12")
 async def test_conversation_that_caused_a_request_waits_for_it_and_others_do_not() -> None:
     """Until the answer: after that the next one is a cause again."""
     store, other = Store(), bytes(15) + b"x"

@@ -113,6 +113,7 @@ UNDER_WAY = f"on its way: {SENT}"
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.promise("views 5")
 def test_each_reason_to_wait_has_its_sentence(here: Here, sender: Sender, status: str) -> None:
     assert status == here.render(sender, FORWARDED)
 

@@ -454,6 +454,7 @@ async def test_dialog_of_three_thousand_messages_keeps_to_its_window() -> None:
 
 
 @virtual_time
+@pytest.mark.promise("R5.1", "multiple 4", "multiple 27")
 async def test_frames_name_the_far_database_once_it_is_known() -> None:
     """And acknowledge what is stored here."""
     stage = await sent(b"a")
@@ -485,7 +486,7 @@ async def test_what_is_handed_over_at_once_is_bounded_however_large_the_fragment
 
 
 @virtual_time
-@pytest.mark.promise(5)
+@pytest.mark.promise(5, "forwarding 11")
 async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_that_doubles() -> None:
     stage = Stage()
     stage.send(1, b"a", b"b")
@@ -539,6 +540,7 @@ async def test_messages_loaded_for_a_dialog_that_is_gone_are_not_sent() -> None:
 
 @pytest.mark.parametrize("is_reported", [True, False])
 @virtual_time
+@pytest.mark.promise("R2.7", "routing 15", "routing 16", "routing 17")
 async def test_dialog_without_a_route_is_delayed_without_an_error_until_one_appears(*, is_reported: bool) -> None:
     """It is matched again when paths change, and after a while."""
     stage = Stage()
@@ -617,7 +619,7 @@ async def test_dialogs_that_are_not_acknowledged_are_counted_with_the_last_reaso
 
 
 @virtual_time
-@pytest.mark.promise(5)
+@pytest.mark.promise(5, "R3.5", "multiple 19")
 async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
     stage, broken, healthy = await two_paths()
     (address,) = [one for one in (GATEWAY, OTHER) if stage.forwarder.table.outbox(one).outlet is broken]
@@ -704,6 +706,7 @@ async def test_a_dialog_is_decided_again_when_the_routes_to_its_service_change_a
 
 
 @virtual_time
+@pytest.mark.promise("routes 15")
 async def test_far_service_in_this_very_instance_is_delivered() -> None:
     stage = Stage()
     stage.forwarder.set_routing(
@@ -795,6 +798,7 @@ async def test_dialogs_that_cannot_send_do_not_keep_others_from_loading() -> Non
 
 @pytest.mark.parametrize("end", ["acknowledged", "sent again"])
 @virtual_time
+@pytest.mark.promise("views 7")
 async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowledged(end: str) -> None:
     """Also of a frame that was dropped in this instance."""
     stage = await sent(b"a", b"b")
@@ -823,6 +827,7 @@ async def test_a_refusal_is_remembered_until_its_frame_is_sent_again_or_acknowle
     [(0, "its acknowledgements are dropped in this instance: no route (9798)"), (Flag.FROM_TARGET, "")],
 )
 @virtual_time
+@pytest.mark.promise("views 7")
 async def test_an_acknowledgement_that_is_dropped_here_is_no_refusal_of_a_next_hop(flags: int, status: str) -> None:
     """And it is about the side that sent it, not about the other one."""
     stage = await sent(b"a")

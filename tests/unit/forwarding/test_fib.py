@@ -82,6 +82,7 @@ def test_dialog_does_not_go_where_no_route_leads_any_more() -> None:
     assert station.resolve("//far")[0] in {WEST, EAST}
 
 
+@pytest.mark.promise("routing 12")
 def test_what_is_matched_while_a_request_is_pending_takes_the_last_resort_and_is_not_cached() -> None:
     ask, last = Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION), Route("Last", WEST)
     station = Station(ask, last)

@@ -52,6 +52,7 @@ pytestmark = pytest.mark.usefixtures("kernel_name")
 # --- each of the three ends ---
 
 
+@pytest.mark.promise("forwarding 3")
 def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
     station = Station()
     services = ["//north", "//south", "//north/too", "//north"]
@@ -90,6 +91,7 @@ def test_frames_for_a_database_here_are_delivered_in_order(make_frame: MakeFrame
         ({"to_service": "//north", "time_to_live": 0}, Disposition.LIFETIME_EXCEEDED),
     ],
 )
+@pytest.mark.promise("R2.7", "R4.3")
 def test_frame_that_leads_nowhere_is_counted_and_its_origin_advised(
     fields: dict[str, object], disposition: Disposition, make_frame: MakeFrame
 ) -> None:
@@ -126,6 +128,7 @@ def test_frames_are_counted_by_kind_at_their_origin_too(make_frame: MakeFrame) -
     assert station.forwarder.received == station.sender.received
 
 
+@pytest.mark.promise("forwarding 12")
 def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame) -> None:
     station = Station(wired=())
     station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
@@ -174,6 +177,7 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
 # --- change ---
 
 
+@pytest.mark.promise("R1.6")
 def test_new_table_holds_from_the_next_frame_on(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//north")
@@ -187,6 +191,7 @@ def test_new_table_holds_from_the_next_frame_on(make_frame: MakeFrame) -> None:
     assert before < station.forwarder.generation
 
 
+@pytest.mark.promise("case R16")
 def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: MakeFrame) -> None:
     station = Station(is_forwarding=False)
 
@@ -195,6 +200,7 @@ def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: Mak
     assert station.forwarder.dropped == {Disposition.FORWARDING_DISABLED: 1}
 
 
+@pytest.mark.promise("R1.6")
 def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
     came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
@@ -290,6 +296,7 @@ def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> Non
     assert hopped(*frames) == east.written
 
 
+@pytest.mark.promise("R6.7")
 def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make_frame: MakeFrame) -> None:
     station = Station()
     frame = make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000)
@@ -308,6 +315,7 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
     )
 
 
+@pytest.mark.promise("R3.9")
 def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_frame: MakeFrame) -> None:
     station = Station(wired=[SOUTH])
     station.lead(*ROUTES, Route("Last", TRANSPORT))

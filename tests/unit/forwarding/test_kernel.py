@@ -46,6 +46,7 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
 
 
+@pytest.mark.promise("routing 29", "forwarding 6", "forwarding 7", "forwarding 18", "multiple 30")
 def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
     walker = Walker()
     data = make_frame(hop_count=3, time_consumed=7) * 3
@@ -71,6 +72,7 @@ def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
         ({"hop_limit": 0, "time_to_live": 0}, Disposition.HOPS_EXHAUSTED),
     ],
 )
+@pytest.mark.promise("R7.1", "case R11", "forwarding 6", "forwarding 8")
 def test_frame_without_hops_or_lifetime_is_dropped_unchanged(
     fields: dict[str, Any], disposition: Disposition, *, is_known: bool, make_frame: MakeFrame
 ) -> None:
@@ -85,6 +87,7 @@ def test_frame_without_hops_or_lifetime_is_dropped_unchanged(
     assert batch.received == {FrameKind.MESSAGE: 3}
 
 
+@pytest.mark.promise("R7.1")
 def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame) -> None:
     walker = Walker(max_hops=8)
     data = make_frame(hop_count=7, hop_limit=8, time_to_live=5, time_consumed=4)

@@ -91,6 +91,7 @@ def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
 # --- what does not leave ---
 
 
+@pytest.mark.promise("case R14")
 def test_second_copy_of_a_held_frame_is_dropped(make_frame: MakeFrame) -> None:
     station = Station()
     copy = make_frame(message_id=b"n" * 16)
@@ -101,6 +102,7 @@ def test_second_copy_of_a_held_frame_is_dropped(make_frame: MakeFrame) -> None:
     assert (station.pool.frames, station.way.frames) == (1, 0)
 
 
+@pytest.mark.promise("forwarding 13")
 def test_frame_that_does_not_fit_the_pool_is_dropped(make_frame: MakeFrame) -> None:
     first, second = make_frame(sequence_number=1), make_frame(sequence_number=2)
     station = Station(pool=Pool(HELD_OVERHEAD + 200))
@@ -152,7 +154,7 @@ def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: 
     ("consumed", "waited", "expected"),
     [(0, 0.0, 0), (0, 0.0009, 0), (10, 0.25, 260), (10, 1.9999, 2009)],
 )
-@pytest.mark.promise(4)
+@pytest.mark.promise(4, "R7.1")
 def test_frame_leaves_with_the_time_it_waited(
     consumed: int, waited: float, expected: int, make_frame: MakeFrame
 ) -> None:
@@ -165,6 +167,7 @@ def test_frame_leaves_with_the_time_it_waited(
     assert expected == decode_dialog(wire.written)[0].time_consumed
 
 
+@pytest.mark.promise("R7.1", "forwarding 8")
 def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     station = Station()
     short = make_frame(time_to_live=1000, sequence_number=1)
@@ -181,7 +184,7 @@ def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
     assert (station.held, station.pool.used_bytes) == ([], 0)
 
 
-@pytest.mark.promise(4)
+@pytest.mark.promise(4, "case R11", "forwarding 8")
 def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
     station = Station()
     station.send(make_frame(time_to_live=1000))

@@ -54,6 +54,7 @@ READ_COST = 10_000
         (2 * (HELD_OVERHEAD + 50), [50, 51, 50], [True, False, True]),
     ],
 )
+@pytest.mark.promise("forwarding 13")
 def test_frame_is_admitted_while_it_fits_with_its_overhead(limit: int, sizes: list[int], admitted: list[bool]) -> None:
     pool = Pool(limit)
     share = Share(pool)
@@ -83,6 +84,7 @@ def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int, *, i
     assert (0, 0, 0, 0) == (pool.used_bytes, share.used_bytes, payer.used_bytes, pool.frames)
 
 
+@pytest.mark.promise("forwarding 13")
 def test_one_next_hop_has_its_share_and_leaves_the_rest_to_others() -> None:
     pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
     dead, other = Share(pool), Share(pool)

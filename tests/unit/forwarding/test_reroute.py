@@ -154,6 +154,7 @@ def test_queue_that_is_served_again_moves_no_further() -> None:
     steps=st.lists(st.one_of(st.just("turn"), st.lists(st.integers(1, 5), min_size=1, max_size=6)), max_size=30),
     room=st.sampled_from([1 << 30, 0, 1, 300]),
 )
+@pytest.mark.promise("R3.5")
 def test_nothing_is_lost_and_dialogs_keep_their_order(
     before: list[int], steps: list[str | list[int]], room: int
 ) -> None:

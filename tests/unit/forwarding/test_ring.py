@@ -226,6 +226,7 @@ def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
 
 
 @pytest.mark.parametrize("sample", [0, 1])
+@pytest.mark.promise("R6.6")
 def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame: MakeFrame) -> None:
     station = Station(sample)
     station.lead(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST))

@@ -65,6 +65,7 @@ async def watched(loop: PlayedLoop) -> AsyncIterator[Watched]:
         yield Watched(loop, cast("list[Any]", lines))
 
 
+@pytest.mark.promise("R6.5")
 async def test_line_has_the_fields_of_the_event(watched: Watched) -> None:
     """And the number of the original's; an alarm is a warning."""
     watched.flap(1)
@@ -270,6 +271,7 @@ async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
     assert {"principal": 1} == town.mirrors.answers
 
 
+@pytest.mark.promise("R6.6")
 async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: Town) -> None:
     two, three = route_to("two"), route_to("three", instance=ORDERS)
     town.route(ONE, two, three)
@@ -281,6 +283,7 @@ async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: 
     assert [{pair_of(ONE): NORTH, pair_of(two): NORTH}] == town.led
 
 
+@pytest.mark.promise("R6.4")
 async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) -> None:
     town.route(ONE)
     old = town.connect(NORTH, SOUTH)
@@ -292,6 +295,7 @@ async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) ->
     assert [{pair_of(ONE): SOUTH}] == town.led
 
 
+@pytest.mark.promise("R6.2")
 async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(town: Town) -> None:
     """So that its peer knows whom to tell; R6.2 holds for the partner."""
     await town.lead_to(NORTH, ONE)
@@ -321,6 +325,7 @@ async def test_question_that_waits_for_its_connection_is_put_though_the_principa
     assert ([] if has_failed else ["south"]) == town.hosts_asked()
 
 
+@pytest.mark.promise("R6.3")
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
     """Neither sooner than 200 ms after it was asked last."""
     await town.lead_to(NORTH, ONE)
@@ -351,6 +356,7 @@ async def test_this_very_instance_is_asked_without_a_link_and_again_when_its_rol
 
 
 @pytest.mark.parametrize("code", [MIRROR, Disposition.INSTANCE_NOT_HERE.number])
+@pytest.mark.promise("R6.3")
 async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides(town: Town, code: int) -> None:
     """What is refused may have been for somebody else there; other refusals do not matter."""
     two = route_to("two")
@@ -370,6 +376,7 @@ async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides
     assert f"{NORTH} says mirror, epoch 1, {SOUTH} has not answered yet" == problem
 
 
+@pytest.mark.promise("R6.3")
 async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_and_then(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:

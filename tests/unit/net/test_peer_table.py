@@ -285,6 +285,7 @@ async def test_a_change_matters_where_routing_asked_or_frames_were_sent_and_no_l
     assert town.binder.serve(third, SOUTH)
 
 
+@pytest.mark.promise("R6.3")
 async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(town: Town) -> None:
     first, second = new_link(), new_link()
     town.boxes[NORTH] = []

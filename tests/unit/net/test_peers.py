@@ -588,6 +588,7 @@ def holding(near: Neighbourhood) -> list[NetworkAddress]:
     return [address for address, outbox in near.forwarder.table.outboxes.items() if outbox.held]
 
 
+@pytest.mark.promise("R3.5")
 async def test_held_frames_leave_by_the_other_address_in_the_turn_in_which_theirs_is_lost(near: Neighbourhood) -> None:
     send = two_ways(near)
     socks = {

@@ -145,6 +145,7 @@ def begin(path: Path) -> broker.Dialog:
         ({"current_database": True}, ORDERS, "orders"),
     ],
 )
+@pytest.mark.promise("statements 1")
 def test_a_conversation_that_lives_here_has_the_rest_of_the_question(
     orders: Path, question: dict[str, Any], instance: UUID, host: str
 ) -> None:

@@ -82,6 +82,7 @@ async def test_new_instance_has_every_metric_and_form_is_negotiated(start: Any) 
     }.items() <= samples.items()
 
 
+@pytest.mark.promise("R6.5")
 async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     """The journal's are all 0 without one; of a pair neither address is the principal while none is known."""
     snapshot = read_snapshot(await start("near"), ["run", "databases"])
@@ -313,6 +314,7 @@ def _table(*routes: Route) -> RouteTable:
     return build_table(routes, now=NOW)
 
 
+@pytest.mark.promise("R6.5")
 def test_route_is_up_until_its_address_is_down() -> None:
     """Both addresses of a mirrored route count; a route without an address has no sample."""
     metric = RouteUp(LabelCap())

@@ -167,6 +167,7 @@ def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Di
     assert [(len(result.rows),)] == views.select(f"SELECT COUNT(*) FROM {view}", database=database).rows
 
 
+@pytest.mark.promise("statements 3")
 def test_transmission_status_is_asked_of_a_handle_or_of_each_of_a_column(
     orders: sqlite3.Connection, dialog: Dialog, ask: Callable[[str], list[tuple[object, ...]]]
 ) -> None:
@@ -184,6 +185,7 @@ def test_transmission_status_is_asked_of_a_handle_or_of_each_of_a_column(
 
 
 @pytest.mark.parametrize(("arguments", "number"), [("", 174), ("'a', 'b'", 174), ("'a'", 8169)])
+@pytest.mark.promise("statements 3")
 def test_transmission_status_is_of_one_handle(views: SystemViews, arguments: str, number: int) -> None:
     assert number == refused(views, f"SELECT GET_TRANSMISSION_STATUS({arguments})").number
 

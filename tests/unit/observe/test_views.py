@@ -83,6 +83,7 @@ FROM_FILES = {**FILE_VIEWS, "A queue itself": QUEUE}
 
 
 @pytest.mark.parametrize("view", ORIGINAL)
+@pytest.mark.promise("views 1", "views 2", "views 3")
 def test_a_view_begins_with_the_columns_of_the_original_and_the_page_marks_the_others(view: str) -> None:
     expected = ORIGINAL[view].split()
     columns = list(FROM_FILES[view].columns) if view in FROM_FILES else list(MEMORY_VIEWS[view])
@@ -105,6 +106,7 @@ async def snapshot(start: Any) -> Any:
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 
 
+@pytest.mark.promise("R6.5")
 async def test_a_mirrored_route_has_both_partners_and_what_waits(snapshot: Any) -> None:
     route = MirroredRoute(NORTH, SOUTH, lambda: 0.0)
     route.use(100.0)
@@ -151,6 +153,7 @@ async def test_the_role_for_a_database_has_the_words_of_the_original(
     assert ("orders", datetime(1970, 1, 1, tzinfo=UTC)) == (row["database_name"], row["role_since"])
 
 
+@pytest.mark.promise("forwarding 16")
 async def test_a_held_frame_ages_while_it_waits(start: Any, take: Any) -> None:
     gateway = await start("gateway", msdb="CREATE ROUTE r WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://127.0.0.1:1'")
     take(gateway, time_to_live=60_000, time_consumed=1_500, sequence_number=7, hop_limit=16, hop_count=3)
@@ -176,6 +179,7 @@ def files(shop: Shop, tmp_path: Path) -> dict[str, Path]:
     return {"shop": shop.path, "broken": tmp_path / "text.db"}
 
 
+@pytest.mark.promise("routes 4", "views 4")
 def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Path]) -> None:
     rows = shown(DATABASES, files)
 
@@ -184,6 +188,7 @@ def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Pa
     assert [("msdb", 4, True, None), ("shop", 6, True, shop), ("broken", 5, False, broken)] == told
 
 
+@pytest.mark.promise("views 3")
 def test_each_worker_of_a_reader_is_an_activated_task(files: dict[str, Path]) -> None:
     with closing(ReaderSlot(str(files["shop"]))) as slot:
         slot.record([QueueRecord("BillingQueue", 1, 0.0, None, 42, "billing.handle", 2)])

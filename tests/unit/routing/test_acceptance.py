@@ -274,6 +274,7 @@ def test_a_decision_names_the_route_it_followed_or_the_local_one_that_did_not_wo
     assert [AUTO_CREATED_LOCAL, REST_ELSEWHERE[1], AUTO_CREATED_LOCAL] == [one.route for one in decided]
 
 
+@pytest.mark.promise("R2.3", "5a", "routing 11", "routes 12", "multiple 6", "multiple 7", "multiple 9", "multiple 26")
 def test_case_5a_each_open_dialog_takes_one_route_and_dialogs_differ() -> None:
     instance = Instance(BALANCED)
 
@@ -285,10 +286,12 @@ def test_case_5a_each_open_dialog_takes_one_route_and_dialogs_differ() -> None:
 
 
 @pytest.mark.parametrize(("named", "to"), [(ID2, TO_2), (ID1, TO_1)], ids=["5b", "5c"])
+@pytest.mark.promise("5b", "5c", "routes 7", "routes 13", "multiple 8", "multiple 13")
 def test_case_5b_5c_dialog_that_names_an_instance_takes_its_route_whatever_its_hash(named: UUID, to: str) -> None:
     assert {to} == set(Instance(BALANCED).spread(begun("S", named)))
 
 
+@pytest.mark.promise("case R6", "multiple 9", "multiple 15")
 def test_case_r6_route_listed_twice_does_not_change_the_split() -> None:
     again = Route("BalancedRouteThree", NetworkAddress("server2"), "S", ID2)
     other = Route("BalancedRouteFour", NetworkAddress("server4"), "S", ID2)
@@ -305,6 +308,7 @@ HOSTS = [Route(host, NetworkAddress(host), "S") for host in ("gateway-a", "gatew
 
 @pytest.mark.parametrize("lost", ["gateway-a", "gateway-b"])
 @pytest.mark.parametrize("routes", [GATEWAYS, HOSTS], ids=["R7 one instance", "R8 by name"])
+@pytest.mark.promise("R3.5", "case R8", "routes 10", "multiple 12", "multiple 16", "multiple 22")
 def test_case_r7_r8_every_matching_address_is_a_candidate_and_a_lost_one_comes_last(
     routes: list[Route], lost: str
 ) -> None:
@@ -317,6 +321,7 @@ def test_case_r7_r8_every_matching_address_is_a_candidate_and_a_lost_one_comes_l
     assert instance.decide(begun("S")).is_by_conversation
 
 
+@pytest.mark.promise("case R10", "routing 3")
 def test_case_r10_expired_route_is_ignored_at_the_next_classification() -> None:
     script = "CREATE ROUTE Passing WITH SERVICE_NAME = 'S', LIFETIME = 60, ADDRESS = 'tcp://passing';"
     instance = Instance(_routes(script), present=["S"])
@@ -337,6 +342,7 @@ def test_an_own_address_counts_as_connected() -> None:
 @pytest.mark.parametrize(
     "routes", [ONE_ELSEWHERE, MIRRORED, REST_ELSEWHERE, BALANCED, FORWARD_ONE, BY_NAME, ASK, ONLY_TRANSPORT, []]
 )
+@pytest.mark.promise("routing 2", "forwarding 4", "multiple 28")
 def test_same_table_leads_alike_what_begins_here_and_what_arrives(routes: list[Route]) -> None:
     """While forwarding is on; so a gateway picks for an open dialog what its sender would have picked."""
     here = Instance(routes, routes, present=["S", "A"])
@@ -347,10 +353,12 @@ def test_same_table_leads_alike_what_begins_here_and_what_arrives(routes: list[R
 
 
 @pytest.mark.parametrize("service", ["s", "S ", " S", "\u0405", "SS", ""])
+@pytest.mark.promise("R1.2", "routes 3")
 def test_names_compare_byte_for_byte(service: str) -> None:
     assert NO_ROUTE == _told(Instance(BY_NAME).decide(begun(service)))
 
 
+@pytest.mark.promise("R1.2")
 def test_broker_instances_compare_as_values() -> None:
     text = str(ID1).upper()
     spelt = f"CREATE ROUTE Full WITH SERVICE_NAME = 'S', BROKER_INSTANCE = '{{{text}}}', ADDRESS = 'tcp://full';"
@@ -358,6 +366,7 @@ def test_broker_instances_compare_as_values() -> None:
     assert "to tcp://full:4022" == _told(Instance(_routes(spelt)[1:]).decide(begun("S", ID1)))
 
 
+@pytest.mark.promise("case R7", "multiple 18", "multiple 29")
 def test_four_gateways_in_two_pairs_share_the_dialogs_and_each_dialog_has_one_pair() -> None:
     places = (("a", ID1), ("b", ID1), ("c", ID2), ("d", ID2))
     gateways = [Route(host, NetworkAddress(f"gateway-{host}"), "S", instance) for host, instance in places]
@@ -369,6 +378,7 @@ def test_four_gateways_in_two_pairs_share_the_dialogs_and_each_dialog_has_one_pa
     assert {f"to tcp://gateway-{host}:4022 or 1 other" for host in "abcd"} == {_told(one) for one in decided}
 
 
+@pytest.mark.promise("R4.2", "routing 28", "multiple 6")
 def test_databases_with_the_service_share_open_dialogs_and_each_dialog_stays_with_one() -> None:
     instance = Instance(own=["S"], present=["S"])
 
@@ -432,6 +442,7 @@ def _led(pair: Route, principal: str, **more: Any) -> Instance:
 
 @pytest.mark.parametrize("ask", [begun("OrderParts", ID1), begun("OrderParts"), arrives("OrderParts", ID1)])
 @pytest.mark.parametrize("principal", ["partner1", "partner2"])
+@pytest.mark.promise("R6.2", "routing 34")
 def test_everything_goes_to_the_principal(ask: Ask, principal: str) -> None:
     decision = _led(MIRRORED[1], principal, health_of=lambda _: AddressHealth.SUPPRESSED).decide(ask)
 
@@ -484,6 +495,7 @@ def _steps(here: RoutingContext, facts: RoutingFacts) -> int:
 
 @pytest.mark.parametrize("named", [None, ID1])
 @pytest.mark.parametrize("service", ["service 7", "absent"])
+@pytest.mark.promise("R1.7")
 def test_decision_takes_as_many_steps_in_a_large_table_as_in_a_small_one(service: str, named: UUID | None) -> None:
     def here(size: int) -> RoutingContext:
         services = [Route(f"route {n}", NetworkAddress("far"), f"service {n}") for n in range(size)]

@@ -35,6 +35,7 @@ from broker.routing.address import (
         ("Transport", TRANSPORT),
     ],
 )
+@pytest.mark.promise("routes 5")
 def test_accepted_text_has_one_normal_form(text: str, expected: NetworkAddress | Keyword) -> None:
     assert expected == parse_address(text)
 
@@ -121,6 +122,7 @@ def test_anything_else_is_refused_with_a_sentence(text: str, problem: str) -> No
         ("", None),
     ],
 )
+@pytest.mark.promise("R3.6", "routes 5")
 def test_transport_takes_the_address_a_service_name_begins_with(
     service_name: str, expected: NetworkAddress | None
 ) -> None:

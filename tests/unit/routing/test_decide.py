@@ -100,12 +100,14 @@ def _class(routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts) -> Rout
         ((), ORDERS_HERE, _facts(), None),
     ],
 )
+@pytest.mark.promise("R3.1", "R3.3", "R3.4", "routing 19", "routing 23")
 def test_first_class_that_has_a_member_and_works_is_taken(
     routes: tuple[Route, ...], here: Hosted, facts: RoutingFacts, expected: RouteClass | None
 ) -> None:
     assert expected == _class(routes, here, facts)
 
 
+@pytest.mark.promise("routing 20")
 def test_mirrored_route_is_taken_with_its_like_only_and_names_no_candidate() -> None:
     second = Route("second", THREE, "Orders", EAST, mirror_address=TWO)
     choice = _choose([Route("plain", ONE, "Orders", EAST), MIRRORED, second], ORDERS_HERE, _facts(), _untried)
@@ -113,12 +115,14 @@ def test_mirrored_route_is_taken_with_its_like_only_and_names_no_candidate() -> 
     assert RouteChoice(RouteClass.MIRRORED, (MIRRORED, second)) == choice
 
 
+@pytest.mark.promise("R3.2")
 def test_local_class_holds_only_the_local_routes() -> None:
     choice = _choose([TO_ONE, AUTO_CREATED_LOCAL], ORDERS_HERE, _facts(), _untried)
 
     assert RouteChoice(RouteClass.LOCAL, (AUTO_CREATED_LOCAL,)) == choice
 
 
+@pytest.mark.promise("R3.4")
 def test_transport_leads_to_the_address_in_the_service_name() -> None:
     health = _health(two=AddressHealth.SUPPRESSED)
     candidate = Candidate(NetworkAddress("two", 5022), BY_TRANSPORT, AddressHealth.SUPPRESSED)
@@ -128,6 +132,7 @@ def test_transport_leads_to_the_address_in_the_service_name() -> None:
     assert RouteChoice(RouteClass.TRANSPORT, (BY_TRANSPORT,), (candidate,)) == choice
 
 
+@pytest.mark.promise("R1.5", "routing 18")
 def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
     first = Route("first", ONE, "Orders", address_text="tcp://one:4022")
     again = Route("again", ONE, "Orders", address_text="TCP://ONE/", weight=9)
@@ -150,6 +155,7 @@ def test_routes_alike_count_as_one_and_the_first_stands_for_them() -> None:
         (_health(one=AddressHealth.LEAVING, two=AddressHealth.CONNECTED), ["two", "one", "three"]),
     ],
 )
+@pytest.mark.promise("R3.5", "multiple 17")
 def test_connected_comes_before_untried_before_suppressed(health: HealthOf, expected: list[str | None]) -> None:
     for n in range(16):
         facts = _facts(conversation=bytes([n]) * 16)
@@ -171,6 +177,7 @@ def test_next_hop_that_does_not_have_the_broker_instance_comes_last_whatever_its
         assert [THREE, TWO, ONE] == [candidate.address for candidate in choice.candidates]
 
 
+@pytest.mark.promise("R3.5", "multiple 17")
 def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
     first = Counter[str]()
     for n in range(400):
@@ -195,6 +202,7 @@ def test_among_equals_the_dialog_decides_and_dialogs_spread() -> None:
         (AUTO_CREATED_LOCAL, _facts(), None),
     ],
 )
+@pytest.mark.promise("R4.1", "routing 26")
 def test_dialog_names_the_wanted_instance_before_the_route_does(
     route: Route, facts: RoutingFacts, expected: bytes | None
 ) -> None:
@@ -205,6 +213,7 @@ def test_dialog_names_the_wanted_instance_before_the_route_does(
 
 
 @pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.promise("multiple 2")
 def test_hosted_databases_are_found_by_instance_and_sorted_by_service(order: int) -> None:
     services = {WEST.bytes: ["Orders", "Billing", "Orders"], EAST.bytes: ["Orders"], NORTH.bytes: []}
 
@@ -251,18 +260,21 @@ def _match(routes: Iterable[Route], facts: RoutingFacts, here: Hosted = NOTHING_
         (_facts("Billing"), (BY_NAME, TO_EAST), Match(7)),
     ],
 )
+@pytest.mark.promise("R2.1", "routing 8")
 def test_first_step_that_yields_a_route_ends_the_search(
     facts: RoutingFacts, routes: tuple[Route, ...], expected: Match
 ) -> None:
     assert expected == _match(routes, facts)
 
 
+@pytest.mark.promise("routing 8")
 def test_every_route_of_the_step_matches() -> None:
     routes = [Route(name, NetworkAddress(name), "Orders", EAST) for name in ("one", "three", "two")]
 
     assert Match(1, tuple(routes)) == _match([*routes, TO_WEST], _facts(instance=EAST))
 
 
+@pytest.mark.promise("R2.5")
 def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
     last = Route("last", GATEWAY)
 
@@ -277,6 +289,7 @@ def test_last_resort_ignores_routes_by_name_of_another_service() -> None:
         (_facts("Billing", instance=NORTH), 7),
     ],
 )
+@pytest.mark.promise("R2.6")
 def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, step: int) -> None:
     here = hosted({EAST.bytes: ["Orders"]})
 
@@ -288,6 +301,7 @@ def test_named_instance_and_a_service_here_are_as_if_local(facts: RoutingFacts, 
     ]
 
 
+@pytest.mark.promise("R2.3", "routing 11", "multiple 18")
 def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
     second_to_east = Route("second to east", NetworkAddress("other"), "Orders", EAST)
     routes = [TO_EAST, TO_WEST, second_to_east]
@@ -296,6 +310,7 @@ def test_balanced_dialog_matches_the_routes_of_one_instance_only() -> None:
     assert {Match(3, (second_to_east, TO_EAST), is_balanced=True), Match(3, (TO_WEST,), is_balanced=True)} == found
 
 
+@pytest.mark.promise("multiple 7")
 def test_same_dialog_always_picks_the_same_instance() -> None:
     forwards = _match([TO_EAST, TO_WEST], _facts())
     backwards = _match([TO_WEST, TO_EAST], _facts())
@@ -303,6 +318,7 @@ def test_same_dialog_always_picks_the_same_instance() -> None:
     assert forwards == backwards
 
 
+@pytest.mark.promise("R2.3")
 def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
     routes = [Route(str(weight), GATEWAY, "Orders", EAST, weight=weight) for weight in (1, 3, 2)]
     table = build_table([*routes, TO_WEST], now=NOW)
@@ -313,12 +329,14 @@ def test_instances_share_dialogs_by_the_heaviest_of_their_routes() -> None:
     assert shares == pytest.approx({EAST: 3000, WEST: 1000}, abs=120)
 
 
+@pytest.mark.promise("R2.4")
 def test_expired_route_to_the_configuration_service_is_not_asked() -> None:
     ask = Route("ask", LOCAL, BROKER_CONFIGURATION, lifetime=NOW)
 
     assert _match([ask], _facts(instance=NORTH)).step == 7
 
 
+@pytest.mark.promise("R2.3")
 def test_lower_guid_wins_a_tie_and_so_does_the_lower_address() -> None:
     with mock.patch.object(module, "score", return_value=1.0):
         picked = pick_instance(DIALOG, {WEST.bytes: 1, EAST.bytes: 1})
@@ -329,6 +347,7 @@ def test_lower_guid_wins_a_tie_and_so_does_the_lower_address() -> None:
     assert [ONE, THREE, TWO] == [candidate.address for candidate in choice.candidates]
 
 
+@pytest.mark.promise("R2.3")
 def test_score_is_the_documented_formula() -> None:
     h = int.from_bytes(sha256(DIALOG + EAST.bytes).digest()[:8], "big")
 
@@ -345,6 +364,7 @@ def test_score_is_positive_at_both_ends_of_the_hash(digest: bytes, expected: flo
         assert expected == pytest.approx(score(DIALOG, EAST.bytes))
 
 
+@pytest.mark.promise("R2.3")
 def test_score_pins_which_instance_and_address_gateways_of_every_release_pick() -> None:
     """All gateways must pick alike, so the hash is part of the contract: these values never change."""
     by_instance = {instance.bytes: 1 for instance in (EAST, WEST, NORTH)}

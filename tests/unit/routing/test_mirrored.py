@@ -166,6 +166,7 @@ def test_a_change_is_followed_up_soon_and_an_answer_that_says_nothing_new_does_n
 
 
 @pytest.mark.parametrize(("ours", "theirs", "principal"), [(5, 6, B), (6, 5, A), (5, 5, A)])
+@pytest.mark.promise("R6.4")
 def test_higher_epoch_is_believed_and_of_equal_ones_the_one_in_use(ours: int, theirs: int, principal: str) -> None:
     route = used()
 

@@ -71,6 +71,7 @@ def _name_of_case(value: object) -> str | None:
 
 
 @pytest.mark.parametrize(("number", "blamed", "properties"), BROKEN, ids=_name_of_case)
+@pytest.mark.promise("R1.2")
 def test_broken_rule_has_its_number_and_names_its_property(
     number: int, blamed: str, properties: RouteProperties
 ) -> None:
@@ -102,6 +103,7 @@ def test_broken_rule_has_its_number_and_names_its_property(
         replace(BY_NAME, lifetime=2**31 - 1, weight=1000),
     ],
 )
+@pytest.mark.promise("R1.2", "multiple 1")
 def test_legal_properties_make_a_route(properties: RouteProperties) -> None:
     route = create_route("r", properties)
 
@@ -177,6 +179,7 @@ def test_alter_changes_only_what_it_names(change: RouteProperties, changed: dict
         (9746, BY_NAME, RouteProperties(lifetime=0)),
     ],
 )
+@pytest.mark.promise("R1.2")
 def test_alter_is_refused_when_the_merged_route_breaks_a_rule(
     number: int, before: RouteProperties, change: RouteProperties
 ) -> None:
@@ -195,6 +198,7 @@ def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> No
     assert expected is is_live(route.lifetime, NOW + timedelta(seconds=60 + offset))
 
 
+@pytest.mark.promise("R1.5")
 def test_routes_that_differ_in_spelling_name_weight_and_lifetime_are_identical() -> None:
     one = create_route("one", FULL, now=NOW)
     two = create_route(
@@ -215,12 +219,14 @@ def test_routes_that_differ_in_spelling_name_weight_and_lifetime_are_identical()
         RouteProperties(mirror_address="tcp://north"),
     ],
 )
+@pytest.mark.promise("R1.5")
 def test_routes_that_differ_in_what_matters_are_not_identical(change: RouteProperties) -> None:
     route = create_route("r", FULL, now=NOW)
 
     assert route.identity != alter_route(route, change, now=NOW).identity
 
 
+@pytest.mark.promise("R1.3", "routes 14")
 def test_auto_created_local_is_a_last_resort_that_never_expires() -> None:
     expected = (None, None, LOCAL, None)
     assert expected == AUTO_CREATED_LOCAL.identity

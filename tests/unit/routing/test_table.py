@@ -50,6 +50,7 @@ GATEWAY = NetworkAddress("gateway")
 
 
 @pytest.mark.parametrize("more", [0, SMALL], ids=["packed together", "packed by instance"])
+@pytest.mark.promise("R1.7", "multiple 1")
 def test_each_shape_of_route_has_its_place(more: int) -> None:
     by_name = Route("by name", GATEWAY, "Orders")
     east = Route("east", GATEWAY, "Orders", EAST, weight=3)
@@ -79,6 +80,7 @@ def test_routes_of_one_place_are_in_the_order_of_their_names() -> None:
 
 
 @pytest.mark.parametrize("other", ["orders", "Orders ", "Órders", ""])
+@pytest.mark.promise("routes 3")
 def test_service_names_compare_byte_for_byte(other: str) -> None:
     table = build_table([Route("r", GATEWAY, "Orders")], now=NOW)
 
@@ -94,6 +96,7 @@ def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
 @pytest.mark.parametrize(
     ("lifetime", "is_found"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
 )
+@pytest.mark.promise("R1.4", "routing 3")
 def test_only_live_routes_are_found_and_expired_ones_stay_listed(lifetime: datetime | None, is_found: bool) -> None:  # noqa: FBT001
     routes = [
         Route("last resort", GATEWAY, lifetime=lifetime),

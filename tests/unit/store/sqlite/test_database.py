@@ -45,6 +45,7 @@ def _refusal(path: Path, instance: UUID | None = None) -> str:
 
 
 @pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.promise("R1.3", "routes 2")
 def test_missing_file_is_made_with_schema_identity_and_first_route(path: Path, *, is_used: bool) -> None:
     """Or the file of an application is given ours next to its own tables."""
     if is_used:
@@ -246,6 +247,7 @@ def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> No
     db.close()
 
 
+@pytest.mark.promise("routes 4")
 def test_a_database_knows_who_it_is_and_since_when(path: Path) -> None:
     before = time.time()
     with closing(open_store(path, broker_instance=INSTANCE)) as db:

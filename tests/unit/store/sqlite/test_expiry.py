@@ -100,6 +100,7 @@ def test_each_kind_of_work_is_seen_and_done_and_done_again_after_a_roll_back(db:
 
 
 @pytest.mark.parametrize(("state", "service"), [("CO", "Orders"), ("DI", "Orders"), ("CO", None)])
+@pytest.mark.promise("R6.6")
 def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(
     db: sqlite3.Connection, state: str, service: str | None
 ) -> None:

@@ -217,6 +217,7 @@ def test_anything_but_a_beginning_makes_no_endpoint(desk: Desk, far: FarSide) ->
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["by the dialog", "by its route"])
+@pytest.mark.promise("R4.1")
 def test_absent_service_is_answered_by_the_database_that_was_named(desk: Desk, *, is_named: bool) -> None:
     far = far_initiator("Nobody", far_broker_instance=broker_instance(desk.db) if is_named else NO_GUID)
 
@@ -348,7 +349,7 @@ def test_messages_are_delivered_in_order_however_they_arrive(desk: Desk, far: Fa
 
 
 @pytest.mark.parametrize("again", [0, 2], ids=["delivered", "early"])
-@pytest.mark.promise(7)
+@pytest.mark.promise(7, "R5.3")
 def test_duplicate_is_acknowledged_again_and_not_delivered_again(desk: Desk, far: FarSide, again: int) -> None:
     desk.take(far.message(0, b"0"), far.message(2, b"2"))
 
@@ -551,7 +552,7 @@ def test_failure_of_the_store_stores_nothing_of_the_batch(desk: Desk, far: FarSi
 
 
 @pytest.mark.parametrize("frame", ["message", "ack"])
-@pytest.mark.promise(9)
+@pytest.mark.promise(9, "R5.1", "routing 5", "multiple 27")
 def test_first_answer_binds_an_open_dialog(desk: Desk, target: FarSide, frame: str) -> None:
     result = desk.take(target.message(0) if frame == "message" else target.ack(0, 0))
 
@@ -560,6 +561,7 @@ def test_first_answer_binds_an_open_dialog(desk: Desk, target: FarSide, frame: s
 
 
 @pytest.mark.parametrize("frame", ["message", "ack", "fault"])
+@pytest.mark.promise("R5.2", "multiple 24", "multiple 25")
 def test_second_target_is_told_and_the_binding_stays(desk: Desk, dialog: Dialog, target: FarSide, frame: str) -> None:
     """Its fault is not answered."""
     desk.take(target.ack(1, 0))
@@ -589,6 +591,7 @@ def test_second_target_is_told_and_the_binding_stays(desk: Desk, dialog: Dialog,
     ],
     ids=["acknowledges too much", "message that does so", "beyond the window", "no envelope", "no body", "no runs"],
 )
+@pytest.mark.promise("R5.1")
 def test_invalid_frame_binds_nothing_and_does_nothing(
     desk: Desk, target: FarSide, spoil: Callable[[FarSide], bytes], disposition: Disposition
 ) -> None:
@@ -607,7 +610,7 @@ def acknowledging(far: FarSide, place: tuple[int, int], *runs: tuple[int, int, i
     return encode_dialog(header, encode_stored(Stored(runs)))
 
 
-@pytest.mark.promise(8)
+@pytest.mark.promise(8, "forwarding 15")
 def test_acknowledged_messages_are_kept_no_longer(desk: Desk, target: FarSide) -> None:
     result = desk.take(target.ack(3, 0))
 
@@ -682,6 +685,7 @@ def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is
     assert [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")] == queued(desk.db)
 
 
+@pytest.mark.promise("R5.2")
 def test_fault_becomes_an_error_message_and_what_waits_is_dropped(desk: Desk, target: FarSide) -> None:
     result = desk.take(target.fault(-8408, "no such <contract>"))
 
@@ -812,6 +816,7 @@ def test_frame_that_closes_a_gap_is_delivered_though_what_arrived_early_is_corru
 # --- a queue that is off ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("statements 5")
 def test_no_dialog_begins_on_a_queue_that_is_off(desk: Desk, far: FarSide) -> None:
     """Nothing is stored or acknowledged; the sender learns why, and its dialog begins when the queue is on."""
     put_queue(desk.db, QUEUE, is_receive_enabled=False)
@@ -823,6 +828,7 @@ def test_no_dialog_begins_on_a_queue_that_is_off(desk: Desk, far: FarSide) -> No
     assert [(1, 0)] == stored(desk.take(far.message(0)))
 
 
+@pytest.mark.promise("statements 5")
 def test_dialog_goes_on_where_it_was_when_its_queue_is_on_again(desk: Desk, far: FarSide) -> None:
     """Off, only what is stored already is acknowledged; what waits here can be acknowledged by the far side."""
     desk.take(far.message(0))
@@ -866,6 +872,7 @@ def can_be_received(desk: Desk) -> list[bytes]:
 
 
 @pytest.mark.parametrize("proof", ["message", "end", "ack"])
+@pytest.mark.promise("statements 6")
 def test_messages_for_an_exclusive_target_wait_until_it_is_named(exclusive: Desk, far: FarSide, proof: str) -> None:
     first = exclusive.take(far.message(0))
     before = can_be_received(exclusive)
@@ -884,6 +891,7 @@ def test_dialog_that_names_its_target_from_the_start_needs_no_confirmation(exclu
 
 
 @pytest.mark.parametrize("end", [False, True])
+@pytest.mark.promise("statements 6")
 def test_target_that_lost_keeps_only_a_tombstone(exclusive: Desk, far: FarSide, end: bool) -> None:  # noqa: FBT001
     exclusive.take(far.message(0), *([far.end(1)] if end else []))
     exclusive.take(naming(exclusive, far).fault(-8495))

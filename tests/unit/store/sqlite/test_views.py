@@ -128,6 +128,7 @@ JOINS: dict[str, list[tuple[object, ...]]] = {
 
 
 @pytest.mark.parametrize("query", JOINS)
+@pytest.mark.promise("views 2")
 def test_views_show_what_statements_have_made(ask: Ask, query: str) -> None:
     assert JOINS[query] == ask(query)
 
@@ -269,6 +270,7 @@ def test_transmission_queue_tells_where_a_message_goes(db: sqlite3.Connection) -
     ("written", "status"),
     [(None, ""), ("on its way: queued for sending", ""), ("no route to 'B' (9798)", "no route to 'B' (9798)")],
 )
+@pytest.mark.promise("views 5", "views 6")
 def test_status_is_that_of_the_dialog_and_empty_while_nothing_keeps_a_message(
     shop: Shop, written: str | None, status: str
 ) -> None:
@@ -288,6 +290,7 @@ def test_status_is_that_of_the_dialog_and_empty_while_nothing_keeps_a_message(
 @pytest.mark.parametrize(
     ("name", "expected"), [(END_DIALOG, (2, "E")), (ERROR, (1, "X")), ("made", (65536, "E")), ("not made", (None, "N"))]
 )
+@pytest.mark.promise("views 1")
 def test_queue_knows_the_message_type_of_a_message(
     db: sqlite3.Connection, name: str, expected: tuple[object, ...]
 ) -> None:
@@ -300,6 +303,7 @@ def test_queue_knows_the_message_type_of_a_message(
     assert expected == (row["message_type_id"], row["validation"])
 
 
+@pytest.mark.promise("views 1")
 def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
     dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
     add_message(db, body=b"mine")
