@@ -30,13 +30,10 @@ PAGES = [
     if {"sh", "sql"} & {block.language for block in blocks(page.read_text(encoding="utf-8"))}
 ]
 UNEXECUTED = {
-    r"broker serve -c (?:config/)?gateway": "runs already",
     r"^(?:export|BROKER_ADMIN_\w+=.*) ": "another machine",
-    r"^install ": "files of root: tests/shipping/test_systemd.py",
-    r"broker partner ": "certificates of both sides: how-to/two-organizations.md",
-    r"broker bench ": "services and routes to measure: tests/loopback/test_bench.py",
+    r"broker partner ": "test_commands_about_partners_work",
     r"bench\.run|^make ": "minutes of measuring",
-    r"broker pipeline ": "Spark: tests/spark",
+    r"broker pipeline ": "Spark: tests/spark/test_cluster.py",
     r"completion zsh": "another shell",
 }
 ENDLESS = re.compile(r"broker (?:serve|top|run) |--watch|--follow|curl -N")
@@ -44,22 +41,36 @@ AGAIN = """\
 broker serve --set admin.listen=127.0.0.1:9422 --set admin.loopback_role=viewer -c gateway.toml &
 broker health ready -c gateway.toml --wait 30"""
 LOSE = {"orders": "rm -f orders.db*", "msdb": "broker drain -c gateway.toml\nrm -f gateway/msdb.db*"}
-PLACES = re.compile(r"/(?:var/lib/broker|run/broker|etc/broker|run/secrets|etc/bash_completion\.d)/")
+AROUND = {  # commands before and after a line
+    r"broker serve -c (?:config/)?gateway": ("broker drain -c gateway.toml", AGAIN),
+    r"^broker drain (?!.*--dry-run)": ("", AGAIN),
+    r"broker bench dialogs": (
+        "broker serve -c endpoint.toml &\nbroker health ready -c endpoint.toml --wait 30",
+        "broker drain -c endpoint.toml",
+    ),
+}
+PLACES = re.compile(
+    r"/(?:var/lib/broker|run/broker|etc/broker|run/secrets|etc/bash_completion\.d|etc/logrotate\.d|mnt)/"
+)
+HOSTS = re.compile(r"(?<=tcp://)(?:gateway|sender)(?=:)")
 
 
 def commands(block: Block) -> list[str]:
     """The lines of a block that are executed, with files in the working directory; what has no end, for two seconds."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [executed(PLACES.sub("", line)) for line in lines if not any(re.search(one, line) for one in UNEXECUTED)]
+    return [
+        executed(HOSTS.sub("127.0.0.1", PLACES.sub("", line)))
+        for line in lines
+        if not any(re.search(one, line) for one in UNEXECUTED)
+    ]
 
 
 def executed(line: str) -> str:
     """A line, with what it needs to be carried out here."""
+    before, after = next((both for one, both in AROUND.items() if re.search(one, line)), ("", ""))
     if ENDLESS.search(line):
-        return f"timeout -s INT 2 env {line.partition(' # ')[0].rstrip()}; test $? -eq 124"
-    if line.startswith("broker drain ") and "--dry-run" not in line:
-        return f"{line}\n{AGAIN}"
-    return re.sub("^tail -f", "timeout 1 tail -f", line)
+        line = f"timeout -s INT 2 env {line.partition(' # ')[0].rstrip()}; test $? -eq 124"
+    return "\n".join(filter(None, [before, re.sub("^tail -f", "timeout 1 tail -f", line), after]))
 
 
 def session(page: Path) -> Iterator[str]:
@@ -93,3 +104,27 @@ def test_commands_of_a_reference_page_work(page: Path, tmp_path: Path, monkeypat
 
     with Reading(file) as reading:
         reading.read()
+
+
+def test_commands_about_partners_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the set-up of the how-to, each next to the configuration that it names."""
+    monkeypatch.chdir(tmp_path)
+    setup = (DOCS / "how-to" / "two-organizations.md").read_text(encoding="utf-8").partition("\n## Introduce")[0]
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^(broker partner .*-c (\w+)\.toml.*)$", page, re.MULTILINE)
+    # Without a terminal an import that would ask ends with 2.
+    asking = {line for line, _ in shown if " import " in line and not re.search("--yes|--dry-run", line)}
+    services = "--service //shop/Billing --to //shop/Orders"
+    lines = [
+        "for one in orders gateway; do ln -s broker.toml $one/$one.toml; done",
+        "broker partner export -c gateway/broker.toml > orders/gateway.partner",
+        f"broker partner export -c billing/broker.toml {services} > orders/billing.partner",
+        *(f"cd {name} && {line}{'  # exit code 2' if line in asking else ''}" for line, name in shown),
+    ]
+    file = tmp_path / "partners.md"
+    file.write_text("\n".join([setup, "```sh", *lines, "```"]), encoding="utf-8")
+
+    with Reading(file) as reading:
+        reading.read()
+
+    assert len(shown) > 5

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from broker.pipeline import session as java
 from broker.pipeline.jobs import JOBS, Options
 from broker.pipeline.report import file as stored
 from examples.demo.topology import free_port, wait_for
-from tests.docs.page import DOCS, Reading, section_of
+from tests.docs.page import DOCS, Reading, blocks, section_of
 from tests.support.histories import generate
 
 HOME = Path(str(pyspark.__file__)).parent
@@ -170,3 +171,25 @@ def test_the_section_about_clusters_does_what_it_shows(
         executed = reading.read()
 
     assert executed > 0
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", ["cli.md", "pipeline.md"])
+def test_every_other_command_of_a_page_works(
+    running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("journal", "journals", "journal-a", "journal-b", "a"):
+        generate(tmp_path / name, messages=100)
+    shell = (block.text for block in blocks((DOCS / page).read_text(encoding="utf-8")) if block.language == "sh")
+    text = "\n".join(shell).replace("\\\n", " ").replace("spark://head:7077", running.url)
+    lines = dict.fromkeys(re.findall(r"^(?:broker pipeline|spark-submit) (?!.*:7077).*$", text, re.MULTILINE))
+    session = re.sub("/(?:var/lib/broker|mnt)/", "", "\n".join(lines))
+    environ = running.environment | {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    file = tmp_path / page
+    file.write_text(f"```sh\n{session}\n```", encoding="utf-8")
+
+    with Reading(file, environ=environ) as reading:
+        reading.read()
+
+    assert lines
