@@ -133,7 +133,7 @@ def test_what_may_change_in_a_sealed_frame_is_what_the_seal_leaves_out() -> None
 
 
 def test_the_way_of_a_message_has_the_steps_of_the_text_beside_it() -> None:
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    page = (DOCS / "contributors" / "architecture.md").read_text(encoding="utf-8")
     section = page.split("\n## The way of a message\n")[1].split("\n## ")[0]
 
     told = re.findall(r"^(\d)\. ", section, re.MULTILINE)
