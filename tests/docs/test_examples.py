@@ -80,6 +80,19 @@ def test_statements_are_understood() -> None:
     assert [] == wrong
 
 
+def test_files_of_the_repository_that_pages_name_are_there() -> None:
+    named = {
+        (page.name, found)
+        for page in DOCS.rglob("*.md")
+        for found in re.findall(
+            r"`((?:tests|bench|tools|model|deploy|examples)/[\w./-]*\w)[`:]", page.read_text("utf-8")
+        )
+    }
+
+    assert len(named) > 50
+    assert [] == sorted(one for one in named if not (DOCS.parent / one[1]).exists())
+
+
 def test_every_statement_is_on_its_page() -> None:
     page = (DOCS / "statements.md").read_text(encoding="utf-8")
 

@@ -84,6 +84,9 @@ def session(page: Path) -> Iterator[str]:
         if block.language == "sql":
             yield f"```sql\n-- line-{block.line}.sql\n{block.text}```"
             yield f"```sh\nbroker sql -c orders.toml -d shop < line-{block.line}.sql\n```"
+        elif block.language == "python" and not block.text.startswith("async with"):  # a part of a program
+            yield f"```python\n# line-{block.line}.py\n{block.text}```"
+            yield f"```sh\npython line-{block.line}.py\n```"
         elif block.language == "sh" and (lines := commands(block)):
             made = [line for line in lines if line.startswith("broker database create ")]
             last += [text for line in made for text in (LOSE[line.split()[3]], line)]
