@@ -67,6 +67,8 @@ def commands(block: Block) -> list[str]:
 
 def executed(line: str) -> str:
     """A line, with what it needs to be carried out here."""
+    if "bench forwarding" in line and "--listen" not in line:
+        line += " --listen tcp://127.0.0.1:5022"  # the default, here a free port
     before, after = next((both for one, both in AROUND.items() if re.search(one, line)), ("", ""))
     if ENDLESS.search(line):
         line = f"timeout -s INT 2 env {line.partition(' # ')[0].rstrip()}; test $? -eq 124"
@@ -96,6 +98,7 @@ def session(page: Path) -> Iterator[str]:
     yield "\n".join(["```sh", *last, "```"])
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_of_a_reference_page_work(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
