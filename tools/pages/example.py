@@ -11,11 +11,10 @@ import re
 import sqlite3
 import textwrap
 from contextlib import ExitStack, closing, nullcontext
-from functools import partial
 from pathlib import Path
 
 import broker
-from broker.catalog.catalog import MSDB, Catalog, Database
+from broker.catalog.catalog import MSDB, Borrow, Catalog, Database
 from broker.catalog.execute import execute
 from broker.ddl.parser import read_script
 from broker.errors import BrokerError
@@ -45,6 +44,10 @@ SAMPLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"  # the GUID of the examples, and
 _GUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def _lent(db: sqlite3.Connection) -> Borrow:
+    return lambda: nullcontext(db)
+
+
 class Example(ExitStack):
     """The instance, made in a directory until it is closed. Nothing that an example does to it is kept."""
 
@@ -52,9 +55,7 @@ class Example(ExitStack):
         super().__init__()
         paths = {MSDB: directory / "msdb.db", "shop": directory / "shop.db"}
         stores = {name: self.enter_context(closing(open_store(path))) for name, path in paths.items()}
-        databases = {
-            name: Database(name, broker_instance(db), None, partial(nullcontext, db)) for name, db in stores.items()
-        }
+        databases = {name: Database(name, broker_instance(db), None, _lent(db)) for name, db in stores.items()}
         self._catalog = Catalog(databases, lambda: None)
         asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}

@@ -91,11 +91,10 @@ def _figure(row: Row, stick: Row | None) -> str:
 def _table(name: str, columns: list[str], rows: list[list[str]]) -> str:
     result = load(DIRECTORY / f"{name}.json")
     cpu = result.machine["cpu"].replace("(R)", "").replace(" Processor", "")
-    machine = f"{result.machine['cores']} cores of an {cpu}"
     load_average = f"load {result.load['before'].split()[0]} before, {result.load['after'].split()[0]} after"
     texts = sum(not any(_NUMBER.match(row[at]) for row in rows) for at in range(len(columns)))
     lines = [
-        _caption(name, f"{result.at[:10]}, {machine}, {load_average}"),
+        _caption(name, f"{result.at[:10]}, {result.machine['cores']} cores of an {cpu}, {load_average}"),
         "",
         f"| {' | '.join(columns)} |",
         f"|{'---|' * texts}{'---:|' * (len(columns) - texts)}",

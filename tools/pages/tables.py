@@ -25,7 +25,6 @@ _PROMISING = {"delivery-guarantees.md": r"^### (.+)$", "operations.md": r"^## (?
 _BEYOND = ("Memory is bounded", "Only permitted peers connect, send and read")  # of docs/reliability.md
 _ROOT = Path(__file__).parents[2]
 CONFORMANCE = tomllib.loads((_ROOT / "tests" / "conformance.toml").read_text(encoding="utf-8"))
-_CASE = "tests/unit/routing/test_acceptance.py::test_case"
 _MARK = re.compile(r"^@pytest\.mark\.promise\(([^()]+)\)\n(?:[@ )\]].*\n)*(?:async )?def (\w+)", re.MULTILINE)
 
 
@@ -101,7 +100,7 @@ def _tests() -> dict[str, list[str]]:
     rows = {key: one.get("cases") for group in CONFORMANCE.values() for key, one in group.items()}
     for key, cases in rows.items():
         if cases:
-            tests[key].append(f"`{_CASE}[{cases}]`")
+            tests[key].append(f"`tests/unit/routing/test_acceptance.py::test_case[{cases}]`")
     wrong = tests.keys() ^ {*rows, *_promised()} | TRIED.keys() - _promised().keys()
     wrong |= {*", ".join(filter(None, rows.values())).split(", ")} - {case[0] for case in CASES}
     if wrong or sorted(FAULTS) != sorted(" ".join(TRIED.values()).split()):
