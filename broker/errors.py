@@ -269,6 +269,9 @@ class SettingError(RequestError):
         return f"{self}\n{self.excerpt}" if self.excerpt else str(self)
 
 
+SCRIPTS_UNSEEN = SettingError("scripts", "were not looked at", None, "correct the settings first")
+
+
 class SettingsError(RequestError):
     """
     All errors of the configuration, in one report.

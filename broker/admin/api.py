@@ -32,6 +32,7 @@ from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
 from broker.catalog.reload import Reloaded
+from broker.catalog.unscripted import lost_imports
 from broker.config.admin_access import AdminRole
 from broker.config.load import SettingInForce, in_force
 from broker.config.reload_diff import Difference
@@ -466,6 +467,7 @@ class Api:
             now=now,
             shows_texts=shows_texts,
             lock_waits={name: wait for name, wait in waits.items() if wait is not None},
+            lost_imports=lost_imports(self._instance.settings, self._instance.catalog),
             drops=[(one, snapshot.loop_time - one.last_at) for one in snapshot.drops if one.last_at is not None],
         )
 

@@ -29,15 +29,9 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.message_catalogue import (
-    BEGIN_AGAIN,
-    TakenRoute,
-    WaitingDialog,
-    refused_sender,
-    remedy_of,
-    remedy_of_unreached,
-)
+from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
+    IMPORTS_LOST,
     LOOP,
     RECEIVED,
     WRITE_LOCK,
@@ -57,8 +51,9 @@ from broker.observe.why import (
     waiting_dialog,
 )
 from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.decide import UNKNOWN_HERE
 from broker.routing.explain import Outcome
-from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionState, refused_sender
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal, who_is
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
@@ -74,6 +69,7 @@ _UNFORESEEN = (
     Disposition.STORE_BUSY,
     Disposition.STORE_FAILED,
 )
+_OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
@@ -288,7 +284,7 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
     while True:
         decision = hops[-1].explanation
         if decision.next_hop is None:
-            return TracedRoute(tuple(hops), TraceEnd.DECIDED, f"{_path(hops)}: {decision.sentence}")
+            return TracedRoute(tuple(hops), TraceEnd.DECIDED, _cut_off(hops) or f"{_path(hops)}: {decision.sentence}")
         if len(hops) > HOPS_MAX:
             return TracedRoute(
                 tuple(hops), TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)"
@@ -316,6 +312,14 @@ def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
 def _is_same_arrival(one: ExplainAnswer, other: ExplainAnswer) -> bool:
     """Whether the message arrives at one instance twice; that it begins its way there is no arrival."""
     return one.broker_instance == other.broker_instance and one.explanation.passes[0].is_incoming
+
+
+def _cut_off(hops: list[ExplainAnswer]) -> str:
+    """The way up to the first hop that TLS refuses, past which nothing gets; empty where none is."""
+    for number, hop in enumerate(hops[:-1], 1):
+        if is_refused_by_tls(hop.explanation):
+            return f"{_path(hops[:number])} -> {': '.join(next_hop_problem(hop.explanation) or ())}"
+    return ""
 
 
 def _path(hops: list[ExplainAnswer]) -> str:
@@ -443,6 +447,10 @@ class _Chain:
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
                 found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
+                refused = {one.cause for one in found if one.instance == station.answer.instance} & _OF_IMPORTS
+                found += [
+                    one for one in station.answer.findings if is_waiting and refused and one.cause == IMPORTS_LOST
+                ]
         found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
@@ -450,6 +458,8 @@ class _Chain:
         """The findings of an instance; a locked database is one only for what is sent or waits in its queues."""
         unread = {side.database for side in answer.sides if side.ready}
         for finding in answer.findings:
+            if finding.cause == IMPORTS_LOST:
+                continue  # said where something is refused for want of it
             if finding.cause != WRITE_LOCK or is_waiting or finding.database in unread:
                 yield self._as_of_now(answer.instance, self._named(answer, finding))
 

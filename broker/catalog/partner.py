@@ -30,6 +30,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from msgspec import Meta
 
+from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.scripts import is_pattern, unescaped
 from broker.catalog.unscripted import PARTNER_FILE, PARTNER_NAME
@@ -44,6 +45,7 @@ from broker.ddl.statements import (
     DropRemoteServiceBinding,
     DropRoute,
     GrantPermission,
+    RevokePermission,
     Statement,
     UseDatabase,
 )
@@ -81,6 +83,8 @@ _MAKE = "make one with broker certs; see docs/how-to/certificates.md"
 _Name = Annotated[str, Meta(pattern=r"^[^*\x00-\x1f\x7f]{1,256}\Z")]
 _Instance = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 _Names = Annotated[tuple[_Name, ...], Meta(max_length=64)]
+_Granted = tuple[Principal, str, Statement]  # to whom, in which database, and what takes it back
+_Held = tuple[Who, Principal, str, Statement]  # the same, with the partner
 _Addresses = Annotated[tuple[_Name, ...], Meta(min_length=1, max_length=4)]
 
 
@@ -406,22 +410,28 @@ def plan(
     _refuse_taken_services(database, partner, hop, present)
     _refuse_denied(database, partner, hop, present)
     files: dict[Path, Content] = {}
+    held: list[_Held] = []
     trusted = [one for path in trusted_files(endpoint.trust) for one in read_certificates(path)]
     if not any(may_issue(one) and is_signed_by(hop.endpoint[0], one) for one in trusted):
         place = place_for(settings, ("endpoint", "peers"), endpoint.peers, f"{PARTNER_FILE}{hop.file.instance}")
-        granted = [rule.principal for where, rule in present.rules if where == MSDB]
         known = [*trusted_files((*endpoint.trust, *endpoint.peers)), endpoint.certificate]
-        _refuse_namesakes(hop.endpoint, place, known, granted)
+        held += _refuse_namesakes(hop.endpoint, place, known, _granted(present, MSDB))
         _refuse_hosts(hop, present.routes)
         files[place] = Content(certificates_pem(hop.endpoint))
     if database is not None and own is not None and is_sealed(settings, database, partner):
         place = place_for(
             settings, ("databases", database, "peers"), own.peers, f"{PARTNER_FILE}{partner.file.instance}.dialog"
         )
-        granted = [rule.principal for where, rule in present.rules if where == database]
-        granted += [parse_principal(one.principal) for one in present.bindings]
-        _refuse_namesakes(partner.database, place, [*trusted_files(own.peers), own.certificate], granted)
+        granted = [
+            *_granted(present, database),
+            *(
+                (parse_principal(one.principal), database, DropRemoteServiceBinding(one.name))
+                for one in present.bindings
+            ),
+        ]
+        held += _refuse_namesakes(partner.database, place, [*trusted_files(own.peers), own.certificate], granted)
         files[place] = Content(certificates_pem(partner.database))
+    _refuse_held(settings, held)
     return Plan(
         {path: new for path, new in files.items() if not path.exists() or path.read_bytes() != new.data},
         tuple(_statements(database, partner, hop, present, is_sealed=is_sealed(settings, database, partner))),
@@ -551,10 +561,10 @@ def _refuse_denied(database: str | None, partner: Partner, hop: Partner, present
 
 
 def _refuse_namesakes(
-    certificates: Sequence[x509.Certificate], place: Path, known: Iterable[Path | None], granted: Iterable[Principal]
-) -> None:
+    certificates: Sequence[x509.Certificate], place: Path, known: Iterable[Path | None], granted: Iterable[_Granted]
+) -> list[_Held]:
     """
-    Refuse a partner that has the name of another principal.
+    Refuse a partner that has the name of another principal; return what is granted to its name before it is known.
 
     Its own certificate may be here already, or an older one of the same name in the file that is replaced.
 
@@ -562,7 +572,7 @@ def _refuse_namesakes(
         certificates: Those of the partner, that of the signer first.
         place: The file that they will be in.
         known: Files with certificates that are trusted, and this instance's own.
-        granted: Principals who have permissions, or to whom dialogs are sealed.
+        granted: What is granted, or sealed, to principals.
     """
     who, own = who_of(certificates[0]), {who_of(one).fingerprint for one in certificates}
     is_known = False
@@ -583,11 +593,30 @@ def _refuse_namesakes(
                 hint = "remove that file if it is the same holder's older one, or let the partner take another name"
                 raise PartnerFileError(f"{who.name} is the name of another certificate, in {path}", hint)
             is_known = is_known or path == place
-    for principal in granted:
-        if not is_known and principal.kind is not PrincipalKind.PUBLIC and principal.covers(who):
-            hint = "REVOKE them (or drop the binding) if it is the same, or let the partner take another name"
-            problem = f"{who.name} has permissions here already, as {principal.text}, and no certificate of it is known"
-            raise PartnerFileError(problem, hint)
+    to_others = (one for one in granted if one[0].kind is not PrincipalKind.PUBLIC)
+    return [] if is_known else [(who, *one) for one in to_others if one[0].covers(who)]
+
+
+def _granted(present: Present, database: str) -> Iterator[_Granted]:
+    for where, rule in present.rules:
+        if where == database:
+            yield rule.principal, where, RevokePermission(rule.permission, rule.securable, (rule.principal.text,))
+
+
+def _refuse_held(settings: Settings, held: Sequence[_Held]) -> None:
+    """Refuse a partner to whose name something is granted before it is known: it may be meant for another."""
+    if not held:
+        return
+    scripts: dict[str, list[str]] = {}
+    for _, _, where, taken_back in held:
+        scripts.setdefault(where, []).append(render_statement(taken_back))
+    script = " ".join(f"USE {render_name(where)}; {' '.join(texts)}" for where, texts in scripts.items())
+    who, principal, *_ = held[0]
+    problem = f"{who.name} has permissions here already, as {principal.text}, and no certificate of it is known"
+    hint = (
+        f"if they are for this partner, with broker sql{settings.config_option}: {script} Then import the file again."
+    )
+    raise PartnerFileError(problem, f"{hint} Otherwise let the partner take another name")
 
 
 def _is_namesake(one: Who, other: Who) -> bool:

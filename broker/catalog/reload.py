@@ -34,6 +34,7 @@ from broker.config.reload_diff import Difference, differences, in_force, mixed_c
 from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
 from broker.errors import (
+    SCRIPTS_UNSEEN,
     BrokerError,
     ListenFailedError,
     RequestError,
@@ -317,7 +318,10 @@ def _read_again(settings: Settings) -> Settings:
     source = settings.places.source
     if source is None:
         raise ReloadRefusedError("a program has made its settings, and no file")
-    found = load_settings(source.path, environ=source.environ, overrides=source.overrides)
+    try:
+        found = load_settings(source.path, environ=source.environ, overrides=source.overrides)
+    except SettingsError as error:
+        raise SettingsError([*error.errors, SCRIPTS_UNSEEN]) from error
     if settings.places.keys and not found.places.keys:
         hint = "write the settings into it, then reload again"
         raise SettingsError([SettingError(source.name, "no longer has any settings", None, hint)])

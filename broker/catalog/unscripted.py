@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from broker.advice import render_name
+from broker.catalog.catalog import MSDB, Catalog, Database
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import Settings
 from broker.ddl.render import render_statement
@@ -41,6 +43,7 @@ from broker.security.principal import Who
 
 PARTNER_NAME = "partner:"  # how the routes and bindings of an import begin
 PARTNER_FILE = "partner-"  # and the files of its certificates
+ROUTES_COMPARED = 1000  # a database made anew has no more of its scripts
 
 
 class Unscripted(NamedTuple):
@@ -88,6 +91,31 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
                 who = rule.principal.text
                 what = render_rule(rule.state, rule.permission, securable, who)
                 yield Unscripted(database, what, RevokePermission(rule.permission, securable, (who,)))
+
+
+def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
+    """
+    The databases that lack what `broker partner import` makes, while its certificates are here: they were made anew.
+
+    Cost: bounded, whatever the number of routes. Blocking for the names of files only.
+    """
+    is_known = _has_file(settings.endpoint.peers)
+    has_nowhere = is_known and not any(map(_has_import, catalog.databases.values()))
+    lost = [MSDB] if is_known and not catalog.msdb.rows.permissions else []
+    for name, one in settings.databases.items():
+        database = catalog.databases.get(name)
+        if database is not None and not _has_import(database) and (has_nowhere or _has_file(one.peers)):
+            lost.append(name)
+    return lost
+
+
+def _has_file(patterns: tuple[str, ...]) -> bool:
+    return any(path.name.startswith(PARTNER_FILE) for path in trusted_files(patterns))
+
+
+def _has_import(database: Database) -> bool:
+    names = chain(database.rows.bindings, (route.name for route in database.table))
+    return database.table.count > ROUTES_COMPARED or any(name.startswith(PARTNER_NAME) for name in names)
 
 
 def _partners(settings: Settings) -> list[Who]:

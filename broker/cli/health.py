@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 import click
 
 from broker.admin.client import INSTANCE_HEADER
-from broker.cli.access import read_settings
+from broker.cli.access import option_of, read_settings
 from broker.cli.options import Command, config_option, output_option
 from broker.cli.output import show_json
 from broker.config.values import parse_listen
@@ -166,7 +166,7 @@ def observed(config: Path | None) -> tuple[str, str]:
     try:
         settings = read_settings(config)
     except SettingsError as error:
-        raise NothingToAskError(f"{error.errors[0]}; broker check says more") from error
+        raise NothingToAskError(f"{error.errors[0]}; broker check{option_of(config)} says more") from error
     if settings.observe.listen is None:
         raise NothingToAskError(
             'observe.listen is "", so no instance can be asked: set it to an address like 127.0.0.1:9423'
@@ -181,7 +181,7 @@ def _address(text: str) -> tuple[str, int]:
     Raises:
         NothingToAskError: It is not an address, or its port is 0.
     """
-    problem = f"{text!r} is not an address to ask: give HOST:PORT with --at"
+    problem = f"{text!r} is not an address to ask: give HOST:PORT with --at, an IPv6 address in brackets: [::1]:9423"
     try:
         listen = parse_listen(text)
     except ValueError:

@@ -202,6 +202,7 @@ def reconcile(**options: Any) -> None:
 
 @pipeline.command()
 @_common
+@_grace_option
 @click.option("--window", type=DURATION, help="Length of a window; chosen by the length of the history if not given.")
 @_pool_option
 def report(**options: Any) -> None:

@@ -15,7 +15,7 @@ from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, config_option, confirm, output_option, socket_option
 from broker.cli.output import show_json
 from broker.config.units import plural
-from broker.errors import BrokerError, SettingsError
+from broker.errors import SCRIPTS_UNSEEN, BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
@@ -62,7 +62,7 @@ def reload(
                 confirm("drop them?")
         answer = client.request("POST", "/v1/reload", {"dry_run": dry_run, **({"prune": True} if prune else {})})
     except SettingsError as error:
-        fail(str(error), ExitCode.USAGE)
+        fail(f"{error}\n{SCRIPTS_UNSEEN}", ExitCode.USAGE)
     except ProblemError as error:
         if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
             raise

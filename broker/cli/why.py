@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
 from broker.observe.health import HARMLESS_DROPS, Level, judge
+from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status
 from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look, received_part
 
@@ -129,7 +131,8 @@ def _besides(status: Status, config: Path | None) -> Iterator[str]:
     dropped = [
         f"{drop.frames:,} {drop.reason}, the last {drop.last_s:.0f} s ago"
         for drop in status.drops or ()
-        if drop.reason not in HARMLESS_DROPS and drop.last_s is not None and drop.last_s < DROP_SECONDS
+        if drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED
+        if drop.last_s is not None and drop.last_s < DROP_SECONDS
     ]
     if dropped:
         counts = "; ".join(dropped)
@@ -222,8 +225,8 @@ def _first(config: Path | None, socket: Path | str | None, guid: UUID, directory
     return ask_daemon_or_files(config, socket, ask, partial(_read_answer, guid))
 
 
-def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
-    """The conversation of a recorded frame in the journal of the configuration, and a sentence on it."""
+def _journalled(config: Path | None, guid: UUID) -> tuple[UUID | None, str]:
+    """The conversation of a recorded frame in the journal of the configuration; and a sentence on what was found."""
     if config is None:
         return None, "no journal: no configuration (-c) names one"
     try:
@@ -232,14 +235,21 @@ def _journalled(config: Path | None, message: UUID) -> tuple[UUID | None, str]:
             return None, f"no journal: {config} has no journal.directory"
         from broker.journal.reader import Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
-        visits = newest(directory, Wanted(message=message.bytes), 1).visits
+        visits = newest(directory, Wanted(message=guid.bytes), 1).visits
+        passed = [] if visits else newest(directory, Wanted(conversation=guid.bytes), 1).visits
     except (BrokerError, OSError, ImportError) as error:
         return None, f"not in the journal: {error}"
+    if passed:
+        last = passed[0]
+        at = f"{last['left_at'] or last['entered_at']:%Y-%m-%d %H:%M:%S} UTC"
+        ask = f"broker journal tail {shlex.quote(str(directory))} --conversation {guid}"
+        told = f"message {last['sequence_number']} to {last['to_service']}, {last['outcome']} at {at}"
+        return None, f"the journal has the conversation, last {told}; {ask} shows its visits"
     if not visits:
         return None, f"the journal in {directory}, whose newest visits are in no file yet"
     conversation = UUID(bytes=visits[0]["conversation_id"])
     number = visits[0]["sequence_number"]
-    return conversation, f"message_id {message} is of message {number} of conversation {conversation}, by the journal"
+    return conversation, f"message_id {guid} is of message {number} of conversation {conversation}, by the journal"
 
 
 def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:

@@ -211,6 +211,7 @@ class Handshaker:
         Links stay whose peers saw the certificate that this instance showed before.
         """
         self.security = replace(security, scratch=self.security.scratch)
+        self.refused.clear()  # by the certificates before
         for link in list(links):
             if security.accepts(link.transport.chain):
                 continue

@@ -122,7 +122,7 @@ class Peers:
         self.protocol_errors: Counter[str] = Counter()
         self.frame_counts = PeerFrameCounts()
         self.backpressure = Backpressure(endpoint.backpressure)
-        self.permissions = Permissions()
+        self.permissions = Permissions(settings.config_option)
         self.admission = Admission(limits, room_for_connections(0 if security.server is None else limits.handshakes))
         self.handshaker = Handshaker(
             security,

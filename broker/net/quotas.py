@@ -211,13 +211,17 @@ class Permissions:
     """
     The grants of msdb, as links use them.
 
+    Args:
+        config_option: Names the configuration in commands, after a blank; empty where there is none.
+
     Attributes:
         grants: In force.
         last_refusal: Of a frame, for people; empty while there was none.
         refused: Connections since the start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, config_option: str = "") -> None:
+        self._check = f"broker check{config_option} names the statement"
         self.grants = Grants()
         self.last_refusal = ""
         self.refused = 0
@@ -227,7 +231,7 @@ class Permissions:
         """The warning that no peer may connect, and what to do about it; empty while a peer may."""
         if self.grants.is_open(Permission.CONNECT) or self.grants.has_granted(Permission.CONNECT):
             return ""
-        return "no peer may connect: no GRANT CONNECT in msdb; see broker check"
+        return f"no peer may connect: no GRANT CONNECT in msdb; {self._check}"
 
     def permit_of(self, identity: Identity | None) -> Permit:
         """Return the permit of a peer that has proved this identity."""
@@ -248,9 +252,7 @@ class Permissions:
             return False
         self.grants = grants
         if self.warning:
-            log.warning(
-                "nobody may connect", problem="no GRANT CONNECT in msdb", hint="broker check names the statement"
-            )
+            log.warning("nobody may connect", problem="no GRANT CONNECT in msdb", hint=self._check)
         return True
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from broker.config.units import counted
 from broker.flow import Disposition
-from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
+from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
 FINDINGS_MAX = 20
@@ -32,6 +32,7 @@ BLOCKED_SECONDS = 10.0  # after which a dialog whose messages do not get through
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
 HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
+IMPORT_AGAIN = "broker partner import FILE again for each partner, with --via where it was"
 SHORT_TRANSACTIONS = "end that transaction; keep transactions short, and wait for nothing inside them"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
@@ -215,6 +216,9 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
         if database.quarantined:
             what = f"{counted(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails on them"
             yield HealthFinding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
+    for notice in status.transport.notices:
+        if notice.kind == WarningKind.IMPORTS_LOST:
+            yield HealthFinding(Level.NOTICE, "database", notice.text, IMPORT_AGAIN)
     for name, role in status.mirroring.items():
         if role.source != "off" and role.problem:
             what = f"the mirrored database {name}: {role.problem}"
@@ -313,7 +317,7 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
         is_told = drop.reason == Disposition.QUEUE_DISABLED and drop.database in off  # with the statement, below
-        if is_recent and not is_told and drop.reason not in HARMLESS_DROPS:
+        if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}", do)
@@ -353,5 +357,7 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
 def _transport(status: Status) -> Iterator[HealthFinding]:
     transport = status.transport  # earlier releases have no notices
     for notice in transport.notices or [TransportWarning("", warning) for warning in transport.warnings]:
+        if notice.kind == WarningKind.IMPORTS_LOST:
+            continue  # with the databases
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
         yield HealthFinding(level, "transport", notice.text, do or statement_of(notice.text, "this instance"))

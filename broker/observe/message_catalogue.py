@@ -31,6 +31,7 @@ from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
 from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, UNTRUSTED, StatementError
 from broker.observe.snapshot import DropSnapshot
+from broker.security.grants import SHOWN_NAME
 
 _TEXTS = Path(__file__).parent / "messages"
 
@@ -130,12 +131,10 @@ def _advice() -> Mapping[str, str]:
     return {entry.reason or key: entry.advice for key, entry in entries}
 
 
-# As `broker.security.grants` words them in reasons; a ] in a name is doubled.
-_NAME = r"\[(?:[^\]]|\]\])*\]"
-_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{_NAME} TO {_NAME})")
-_NO_SEND = re.compile(rf"no GRANT SEND ON SERVICE::{_NAME} TO ({_NAME})")
+# As `broker.security.grants` words them in reasons.
+_MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{SHOWN_NAME} TO {SHOWN_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
-_DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{_NAME}) TO ({_NAME})")
+_DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{SHOWN_NAME}) TO ({SHOWN_NAME})")
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 
 
@@ -153,12 +152,6 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
     if denied := _DENIED.search(reason):
         return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
     return ""
-
-
-def refused_sender(reason: str) -> str:
-    """The principal to which a reason says that no SEND is granted; empty when it names none."""
-    found = _NO_SEND.search(reason)
-    return "" if found is None else found[1][1:-1].replace("]]", "]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +323,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     if NOT_TRUSTED in problem:
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if NO_TLS in problem:
-        return f"correct the port in the route to {address}, or set endpoint.encryption of the instance there"
+        return f"if its port is wrong, {correct}. Otherwise, set endpoint.encryption of the instance there"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
     if not (is_tls and what):
@@ -342,8 +335,9 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
 def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """Return the remedy for a next hop that is not reached; the arguments are those of `remedy_of_refused_link`."""
     where = f" at {instance}" if instance else ""
+    elsewhere = "" if route is None else f"if it is somewhere else, {route.led_elsewhere().rstrip(';')}"
     return remedy_of_refused_link(address, problem, route, instance) or (
-        f"start the instance at {address}, open the way to it, or correct the route to it{where}"
+        f"start the instance at {address}, open the way to it, or {elsewhere or f'correct the route to it{where}'}"
     )
 
 

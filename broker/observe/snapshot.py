@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from broker.catalog.catalog import CatalogRows
+from broker.catalog.unscripted import lost_imports
 from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
 from broker.dialog.status import PathProblem, connecting, unknown_principal
@@ -67,6 +70,8 @@ from broker.routing.decide import UNKNOWN_HERE, AddressHealth, RoutingFacts, dec
 from broker.routing.mirrored import AddressState, OwnRoleStatus
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
+from broker.security.grants import Grants, refused_sender
+from broker.security.principal import PrincipalError, who_is
 from broker.store.sqlite.file_identity import replaced_at
 from broker.store.sqlite.write_lock import WriteWaits
 
@@ -498,25 +503,35 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
         for name, endpoint in instance.endpoints.items():
             if frames := endpoint.dropped[disposition]:
                 at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
-                is_past = at is not None and _is_past(instance, disposition, at, name, sample)
-                yield DropSnapshot(disposition, name, frames, at, sample, reason, is_past)
+                drop = DropSnapshot(disposition, name, frames, at, sample, reason)
+                yield replace(drop, is_past=_is_past(instance, drop))
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
-            is_past = disposition is Disposition.NOT_PERMITTED and (last_at or 0.0) < instance.catalog.permitted_at
-            ahead = {"is_past": is_past} | _ahead(instance, frame, disposition)
-            yield DropSnapshot(disposition, None, frames, last_at, frame, refusal, **ahead)
+            drop = DropSnapshot(disposition, None, frames, last_at, frame, refusal)
+            yield replace(drop, **{"is_past": _is_past(instance, drop)} | _ahead(instance, frame, disposition))
 
 
-def _is_past(instance: Running, disposition: Disposition, at: float, name: str, header: Header | None) -> bool:
-    """Whether definitions of a database would no longer have this drop."""
-    if disposition is Disposition.NOT_PERMITTED:
-        return at < instance.catalog.permitted_at
-    rows = instance.catalog.databases[name].rows
-    service = None if header is None else rows.services.get(header.to_service)
-    if service is None or disposition not in {Disposition.SERVICE_NOT_FOUND, Disposition.QUEUE_DISABLED}:
+def _is_past(instance: Running, drop: DropSnapshot) -> bool:
+    """Whether definitions of a database, or the permissions of peers, would no longer have this drop."""
+    to_service, catalog = drop.fields.to_service_name or "", instance.catalog
+    rows = CatalogRows() if drop.database is None else catalog.databases[drop.database].rows
+    if drop.disposition is Disposition.NOT_PERMITTED:
+        grants = instance.peers.permissions.grants
+        grants = grants if drop.database is None else Grants(rows.permissions, is_default_deny=True)
+        return (drop.last_at or 0.0) < catalog.permitted_at and _may_send(grants, drop.reason, to_service)
+    service = rows.services.get(to_service)
+    if service is None or drop.disposition not in {Disposition.SERVICE_NOT_FOUND, Disposition.QUEUE_DISABLED}:
         return False
     return all(queue.is_receive_enabled for queue in rows.queues.values() if queue.queue_id == service.queue_id)
+
+
+def _may_send(grants: Grants, reason: str, service: str) -> bool:
+    """Whether whoever lacked a permission by this reason has it now; a reason that names nobody is taken to be over."""
+    try:
+        return not (who := refused_sender(reason)) or grants.send(who_is(who), service).is_permitted
+    except PrincipalError:
+        return True
 
 
 def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict[str, Any]:
@@ -810,6 +825,10 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         WarningKind.LOOPBACK: loopback_told(instance.settings.admin),
     }
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
+    if lost := lost_imports(instance.settings, instance.catalog):
+        lacks = f"{' and '.join(lost)} {'lacks' if len(lost) == 1 else 'lack'} what broker partner import had made"
+        text = f"{lacks}, whose certificates are here: a database made anew has none of it"
+        warnings.append(TransportWarning(WarningKind.IMPORTS_LOST, text))
     since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
     warnings += [
         TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {reason}")

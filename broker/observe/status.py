@@ -30,6 +30,7 @@ class WarningKind(StrEnum):
     PLAIN_TEXT = "plain text"
     FILES_NOT_IN_USE = "certificate files not in use"
     PERMISSIONS = "permissions"
+    IMPORTS_LOST = "imports lost"
     LOOPBACK = "loopback role"
     REFUSED = "peer refused"
     CLOCK = "clock"

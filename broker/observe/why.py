@@ -218,6 +218,7 @@ _USUAL = frozenset(  # drops of a dialog that goes on
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
+IMPORTS_LOST = "imports lost"
 RECEIVED = "received"
 LIFETIME_OVER, NO_BINDING = -8489, -9727  # numbers of the Error messages that say so
 
@@ -510,7 +511,9 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         yield spot.found("out of order", side)
     if side.state == _ENDED and not side.held and not side.quarantined:  # else that is why it is not read
         severity = Severity.WAITING if side.ready else Severity.TROUBLE
-        yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime))
+        receive = f"the application of {side.service_name} should RECEIVE the EndDialog message and END CONVERSATION"
+        remedy = receive if side.ready else _left_to_end(side, spot)
+        yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime), remedy=remedy)
 
 
 def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
@@ -549,7 +552,16 @@ def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: st
     """The remedy for a dialog that has failed; `target` and `database` are the far ones, where they are known."""
     here = to_run("", database=side.database, instance=spot.instance).rstrip()
     code, service, text = side.error_code, side.far_service, side.error_text
+    if code is None and not text:
+        return _left_to_end(side, spot)
     return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database)
+
+
+def _left_to_end(side: SideShown, spot: Spot) -> str:
+    """The remedy for a side whose application has received all, and has not ended its dialog."""
+    statement = f"END CONVERSATION '{side.conversation_handle}';"
+    end = to_run(statement, database=side.database, instance=spot.instance, is_scripted=False)
+    return f"END CONVERSATION is left to do: by the application of {side.service_name}, or {end}"
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:
@@ -702,6 +714,7 @@ def answer_why(
     shows_texts: bool = True,
     lock_waits: Mapping[str, LockWait] | None = None,
     drops: Iterable[tuple[DropSnapshot, float]] = (),
+    lost_imports: Iterable[str] = (),
 ) -> WhyAnswer:
     """
     Make the answer: the facts, with the findings that follow from them.
@@ -716,6 +729,7 @@ def answer_why(
         shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
         lock_waits: Long waits for the write transactions of others that go on, by database.
         drops: The last drop of each reason, with its age in seconds.
+        lost_imports: Databases made anew that lack what partner files had brought; the trace says where that matters.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []
@@ -736,6 +750,7 @@ def answer_why(
     for database, wait in (lock_waits or {}).items():
         if database in facts.found or not facts.found:
             findings.append(_locked(Spot(place.name, database), wait))
+    findings += [Spot(place.name, name, place.config_option).found(IMPORTS_LOST) for name in lost_imports]
     held = list(_held_shown(facts.held))
     findings += [_held_finding(place.name, one) for one in held]
     if not sides:

@@ -15,6 +15,7 @@ Security Type".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
@@ -24,6 +25,8 @@ from broker.advice import render_name
 from broker.security.principal import ANY, NOBODY, PUBLIC, Principal, Who, covers_text, spelled
 
 ENDPOINT_NAME = "Broker"  # of the endpoint in reasons, where its name is not known
+SHOWN_NAME = r"\[(?:[^\]]|\]\])*\]"  # in reasons; a ] in a name is doubled
+_NO_SEND = re.compile(rf"no GRANT SEND ON SERVICE::{SHOWN_NAME} TO ({SHOWN_NAME})")
 PROFILES_MAX = 256  # sets of rules that are remembered as one object; each peer's certificate selects one
 
 
@@ -208,6 +211,12 @@ _NOTHING_STATED = {
     for permission in Permission
 }
 _CLASS = {Permission.CONNECT: "ENDPOINT", Permission.SEND: "SERVICE"}
+
+
+def refused_sender(reason: str) -> str:
+    """The principal to which a reason says that no SEND is granted; empty when it names none."""
+    found = _NO_SEND.search(reason)
+    return "" if found is None else found[1][1:-1].replace("]]", "]")
 
 
 def render_rule(state: PermissionState, permission: Permission, securable: str, principal: str) -> str:

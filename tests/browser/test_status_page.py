@@ -284,6 +284,17 @@ async def test_no_word_of_a_table_is_broken_on_a_phone(browser: Browser, shown: 
     assert [] == await tab.evaluate(BROKEN)
 
 
+async def test_sentences_of_a_table_are_whole_on_a_phone(browser: Browser, shown: Shown) -> None:
+    send(shown, TO_DEAF)
+    tab = await look(browser, shown["gateway"].page, width=420)
+    await seen(tab, "document.querySelector('#waiting-table td.wide')")
+
+    assert [] == await tab.evaluate(
+        "[...document.querySelectorAll('td.wide')].filter(one => one.getBoundingClientRect().right >"
+        " one.closest('section').getBoundingClientRect().right).map(one => one.innerText)"
+    )
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (360, False)], ids=["light", "dark", "phone"])
 @pytest.mark.parametrize("name", ["gateway", "orders"])
 async def test_nothing_keeps_people_with_disabilities_out(

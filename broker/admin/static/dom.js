@@ -81,7 +81,7 @@ export function table(element, columns, rows, {empty, more = "", caption = "", k
       let cell = line.cells[place];
       if (!cell) {
         const kind = cells.length === 1 && columns.length > 1 ? "none" : columns[place].kind;
-        cell = kind === "name" ? make("th", {scope: "row"}) : make("td", {class: kind || null, colspan: kind === "none" ? columns.length : null});
+        cell = kind === "name" ? make("th", {scope: "row"}) : make("td", kind === "none" ? {class: kind, colspan: columns.length} : {class: kind || null, "data-title": columns[place].title});
         line.append(cell);
       }
       const parts = (Array.isArray(content) ? content : [content]).filter(part => part !== null && part !== undefined && part !== "");

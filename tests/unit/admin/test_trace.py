@@ -316,6 +316,7 @@ def test_what_tls_refuses_has_not_come_to_the_permissions_beyond(problem: str) -
     is_tls = "TLS" in problem
     assert is_tls == (found.cause == "next hop not reached")
     assert is_tls != ("not permitted" in [one.cause for one in found.findings])
+    assert is_tls == (found.paths == [f"a -> tcp://b:4022: {problem}"])
 
 
 @pytest.mark.parametrize(
@@ -379,6 +380,18 @@ def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     assert ("no route", "b") == (found.cause, found.where)
     assert "at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S]" in found.remedy
     assert "at a, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP;" in found.remedy
+
+
+@pytest.mark.parametrize(("to", "is_cause"), [("", True), ("c", False)], ids=["refused", "goes on"])
+def test_what_partner_files_had_brought_is_imported_again_before_a_statement_is_written(
+    to: str, *, is_cause: bool
+) -> None:
+    anew, lost = place("b", 2, to), Spot("b", "msdb", " -c b.toml").found("imports lost")
+
+    found = traced(first(), (anew, told(anew, lost)), (C, told(C)))
+
+    assert is_cause == (found.cause == "imports lost")
+    assert is_cause == found.remedy.startswith("at b, broker partner import -c b.toml FILE again")
 
 
 def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509 import BasicConstraints, CertificateBuilder, random_serial_number
 from msgspec import structs
 
-from broker.catalog.catalog import MSDB
+from broker.catalog.catalog import MSDB, Catalog, CatalogRows, Database
 from broker.catalog.partner import (
     SIZE_MAX,
     BindingRow,
@@ -26,10 +29,11 @@ from broker.catalog.partner import (
     plan,
     read_partner,
 )
+from broker.catalog.unscripted import lost_imports
 from broker.config.settings import Settings
 from broker.errors import PartnerFileError, SettingError
 from broker.security.certificate_files import Pair, read_certificates, read_pair, renewed, store_files
-from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.issue import CertificateSubject, Validity, issue_endpoint, make_authority
 from broker.security.principal import parse_principal
 from tests.support.partners import dialog_pair, instance
@@ -432,6 +436,24 @@ def test_name_of_somebody_who_is_trusted_already_or_of_this_instance_is_refused(
     assert "CN=orders is the name of another certificate" in refused(orders, impostor)
 
 
+def unused() -> AbstractContextManager[sqlite3.Connection]:
+    raise NotImplementedError
+
+
+def test_a_database_that_was_made_anew_lacks_what_the_import_had_made(orders: Settings, billing: Settings) -> None:
+    def lost(rules: Sequence[PermissionRule], *bindings: str) -> list[str]:
+        bound = {name: RemoteServiceBinding(name, "//shop/billing", "CN=billing") for name in bindings}
+        rows = {MSDB: CatalogRows(permissions=tuple(rules)), "orders": CatalogRows(bindings=bound)}
+        made = {name: Database(name, bytes(16), None, unused, some) for name, some in rows.items()}
+        return lost_imports(orders, Catalog(made, lambda: None))
+
+    assert [] == lost([])
+    imported(orders, partner(billing))
+    assert [MSDB, "orders"] == lost([])
+    assert ["orders"] == lost([CONNECTS])
+    assert [MSDB] == lost([], PREFIX)
+
+
 def test_instance_name_of_another_partner_is_refused(orders: Settings, billing: Settings) -> None:
     imported(orders, partner(billing))
     pair = endpoint_pair(billing)
@@ -440,18 +462,35 @@ def test_instance_name_of_another_partner_is_refused(orders: Settings, billing: 
     assert "has the certificate of CN=billing" in refused(orders, partner(billing))
 
 
+CONNECTS, SENDS = rule(Permission.CONNECT, "*", "CN=billing"), rule(Permission.SEND, "//shop/orders", "billing")
+REVOKES = "REVOKE CONNECT ON ENDPOINT::[*] FROM [CN=billing];"
+REVOKES_SEND = "USE [orders]; REVOKE SEND ON SERVICE::[//shop/orders] FROM [billing];"
+
+
 @pytest.mark.parametrize(
-    "has",
+    ("has", "script"),
     [
-        {"rules": [(MSDB, rule(Permission.CONNECT, "*", "CN=billing"))]},
-        {"rules": [(MSDB, rule(Permission.SEND, "//shop/other", "CN=b*"))]},
-        {"rules": [("orders", rule(Permission.SEND, "//shop/orders", "billing"))]},
-        {"bindings": [BindingRow("b", "//shop/other", "CN=billing")]},
+        ({"rules": [(MSDB, CONNECTS), ("orders", SENDS)]}, f"USE [msdb]; {REVOKES} {REVOKES_SEND}"),
+        (
+            {"rules": [(MSDB, rule(Permission.SEND, "//shop/other", "CN=b*"))]},
+            "USE [msdb]; REVOKE SEND ON SERVICE::[//shop/other] FROM [CN=b*];",
+        ),
+        ({"rules": [("orders", SENDS)]}, REVOKES_SEND),
+        (
+            {"bindings": [BindingRow("b", "//shop/other", "CN=billing")]},
+            "USE [orders]; DROP REMOTE SERVICE BINDING [b];",
+        ),
     ],
-    ids=["connect", "pattern", "send", "binding"],
+    ids=["connect and send", "pattern", "send", "binding"],
 )
-def test_name_that_has_permissions_already_is_refused(orders: Settings, billing: Settings, has: dict[str, Any]) -> None:
-    assert "CN=billing has permissions here already" in refused(orders, partner(billing), EMPTY._replace(**has))
+def test_name_that_has_permissions_already_is_refused_with_the_statements_that_take_them_back(
+    orders: Settings, billing: Settings, has: dict[str, Any], script: str
+) -> None:
+    with pytest.raises(PartnerFileError) as caught:
+        planned(orders, partner(billing), EMPTY._replace(**has))
+
+    assert "CN=billing has permissions here already" in caught.value.problem
+    assert f": {script} Then import the file again." in caught.value.hint
 
 
 @pytest.mark.parametrize(

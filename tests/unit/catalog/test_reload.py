@@ -121,6 +121,16 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_told_as_a_setting(fil
     assert "not reloaded: " in reload_part(reloads)["configuration"]
 
 
+async def test_with_wrong_settings_the_scripts_are_not_looked_at_which_is_told(file: Path) -> None:
+    _, reloads = made(file)
+    write(file, "max_hops = 0\n")
+
+    with pytest.raises(SettingsError) as caught:
+        await reloads.reload()
+
+    assert ["endpoint.max_hops", "scripts"] == [error.key for error in caught.value.errors]
+
+
 async def test_what_becomes_unwise_is_told_once(file: Path) -> None:
     """Whoever opens a port unencrypted, even by mistake, hears of it from the reload and not from a later check."""
     one, reloads = made(file)

@@ -126,7 +126,7 @@ def test_the_configuration_says_where(tmp_path: Path) -> None:
         ('[observe]\nlisten = ""\n', 'observe.listen is ""'),
         ("[observe]\nlisten = 1\n", "observe.listen: 1 is not an address to listen on"),
         ('[observe]\nlisten = "127.0.0.1:0"\n', "is not an address to ask"),
-        ("[observe\n", "broker check says more"),
+        ("[observe\n", "broker.toml says more"),
     ],
 )
 def test_a_configuration_that_names_nobody_is_unknown(text: str, expected: str, tmp_path: Path) -> None:

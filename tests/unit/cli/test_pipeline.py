@@ -113,11 +113,11 @@ def test_options_become_a_request(asked: list[Any]) -> None:
 
 
 def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
-    for words in ("run", "run routes paths routes --pool 64MiB", "report"):
+    for words in ("run", "run routes paths routes --pool 64MiB", "report --grace 5m"):
         assert 0 == run("pipeline", *words.split(), "--journal", "a", "--out", "o").exit_code
 
     assert [JOBS, ("routes", "paths"), JOBS] == [request.jobs for request in asked]
-    assert 64 << 20 == asked[1].options.pool_bytes
+    assert (64 << 20, 300) == (asked[1].options.pool_bytes, asked[2].options.grace_seconds)
 
 
 @pytest.mark.parametrize("more", [[], ["--explain"]])

@@ -251,12 +251,14 @@ def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Sho
     dialog.send_many(["x", "y"])
     config.write_text(config.read_text() + '[journal]\ndirectory = "flows"\n')
     (tmp_path / "flows").mkdir()
-    others = [visit(number, sequence_number=number) for number in range(3)]
+    gone = uuid4()
+    others = [visit(number, sequence_number=number, conversation_id=gone.bytes) for number in range(3)]
     ours = visit(9, message_id=message.bytes, conversation_id=dialog.conversation_id.bytes, sequence_number=1)
     write(tmp_path / "flows" / "1.parquet", *others, ours)
 
     done = run("why", message, "-c", config)
     other = run("why", uuid4(), "-c", config)
+    passed = run("why", gone, "-c", config)
 
     text = " ".join(done.stdout.split())
     assert 0 == done.exit_code
@@ -264,6 +266,7 @@ def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Sho
     assert "2 messages from Orders to //far/Billing wait in shop" in text
     assert 3 == other.exit_code
     assert f"the journal in {tmp_path / 'flows'}, whose newest visits are in no file yet" in other.stderr
+    assert f"; broker journal tail {tmp_path / 'flows'} --conversation {gone} shows its visits" in passed.stderr
 
 
 def test_a_journal_or_a_file_that_cannot_be_read_hides_nothing(config: Path, shop: Shop) -> None:

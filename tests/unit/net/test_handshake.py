@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from broker.errors import TlsRefusedError
-from broker.net.handshake import HOST_SHARE, Handshakes, _check_host
-from broker.net.tls import identify
+from broker.net.handshake import HOST_SHARE, Handshaker, Handshakes, _check_host
+from broker.net.tls import NO_SECURITY, identify
 from tests.support.certificates import make
 from tests.support.played import PlayedLoop, PlayedSocket
 
@@ -26,6 +27,15 @@ async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -
     assert caught.value.problem.endswith(command)
     with pytest.raises(TlsRefusedError, match="is for no host"):
         _check_host(identify(make("a").der), "b.example")
+
+
+async def test_a_refusal_by_certificates_that_have_changed_since_is_forgotten() -> None:
+    shaker = Handshaker(NO_SECURITY, 1.0, Counter(), lambda _: None, Handshakes(1, lambda _: False))
+
+    shaker.remember_refused("tcp://10.0.0.1:4022", "not trusted")
+    assert ("10.0.0.1", "not trusted") in shaker.refused
+    shaker.secure(NO_SECURITY, [])
+    assert {} == shaker.refused
 
 
 # --- handshakes ---

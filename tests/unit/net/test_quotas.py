@@ -226,7 +226,7 @@ def grants(*names: str, permission: Permission = Permission.CONNECT) -> Grants:
 
 @pytest.fixture
 def permissions() -> Permissions:
-    return Permissions()
+    return Permissions(" -c x.toml")
 
 
 def test_nothing_is_asked_before_there_are_grants(permissions: Permissions) -> None:
@@ -260,4 +260,5 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
         permissions.grants = known
         warnings.append(permissions.warning)
 
-    assert ["", "no peer may connect: no GRANT CONNECT in msdb; see broker check", "", ""] == warnings
+    told = "no peer may connect: no GRANT CONNECT in msdb; broker check -c x.toml names the statement"
+    assert ["", told, "", ""] == warnings

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from broker.observe.health import FINDINGS_MAX, NAME_MAX, RENEW, HealthReport, Level, judge, shorten
+from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
 HOP = "tcp://far:4022"
@@ -239,12 +240,20 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (notice(WarningKind.EXPIRED), RENEW),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),
+        (
+            notice(WarningKind.IMPORTS_LOST),
+            "broker partner import FILE again for each partner, with --via where it was",
+        ),
         (drop("no route", last_s=1.0, do="CREATE ROUTE x"), "CREATE ROUTE x"),
         (drop("no route", last_s=1.0), "sys.dm_broker_dispositions has the last such frame"),
     ],
 )
 def test_a_finding_says_what_to_do(parts: dict[str, Any], do: str) -> None:
     assert do == judged(dict(parts)).findings[0].do
+
+
+def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
+    assert [] == judged(drop("no route", last_s=1.0, do=DEFINITIONS_CHANGED)).findings
 
 
 def test_notices_leave_it_working() -> None:

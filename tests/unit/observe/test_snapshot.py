@@ -194,6 +194,7 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     [
         ("not permitted", "USE gateway; CREATE QUEUE More", False),
         ("not permitted", "USE msdb; GRANT SEND ON SERVICE::[//x] TO [CN=a]", True),
+        ("not permitted", "USE msdb; GRANT SEND ON SERVICE::[//y] TO [CN=a]", False),
         ("no route", "USE msdb; CREATE ROUTE other WITH SERVICE_NAME = '//y', ADDRESS = 'LOCAL'", False),
         ("no route", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", True),
         ("pool limit exceeded", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", False),
@@ -204,6 +205,7 @@ async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
 ) -> None:
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
     gateway.forwarder.drop(frame, Disposition(disposition), None)
+    gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT SEND ON SERVICE::[//x] TO [CN=a] or public"
 
     await execute(gateway.catalog, parse_script(script), database="gateway")
 

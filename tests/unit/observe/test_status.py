@@ -93,6 +93,7 @@ async def test_an_address_that_a_service_name_has_is_there_while_a_dialog_waits_
     send(orders, f"{DEAD}/Far")
 
     await until(orders.endpoints["orders"].transmitter.blocked)
+    await until(lambda: status_of(orders).addresses[DEAD].problem)
 
     assert "Connection refused" == status_of(orders).addresses[DEAD].problem
 

@@ -375,7 +375,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
-        (side(state="ER"), GOOD, "error", TROUBLE, "has been received, and is not kept", "END CONVERSATION"),
+        (side(state="ER"), GOOD, "error", TROUBLE, "has been received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
 )
 def test_what_one_side_sends(
@@ -469,8 +469,8 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
             "correct the program that receives",
         ),
         ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not arrived whole", "unless it lasts"),
-        ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "END CONVERSATION"),
-        (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing more can be sent", "END CONVERSATION"),
+        ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "; END CONVERSATION 'HANDLE';"),
+        (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing more can be sent", "RECEIVE the EndDialog"),
     ],
 )
 def test_what_has_come_for_one_side(

@@ -36,6 +36,7 @@ LAST_RESORT = RouteProperties(address="tcp://east:4022")
 # One for each clause of each rule; more are tried with statements: tests/support/route_errors.py.
 BROKEN: list[tuple[int, str, RouteProperties]] = [
     (102, "ADDRESS", RouteProperties(service_name="s")),
+    (102, "ADDRESS", RouteProperties(service_name="")),  # syntax comes before meaning, as in the original
     (1080, "WEIGHT", replace(BY_NAME, weight=0)),
     (1080, "WEIGHT", replace(BY_NAME, weight=1001)),
     (8412, "SERVICE_NAME", replace(BY_NAME, service_name="€" * 171)),
