@@ -485,7 +485,8 @@ class _Chain:
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
-        return msgspec.structs.replace(finding, remedy=f"{finding.remedy}. {way_out}") if way_out else finding
+        end = "" if finding.remedy.endswith(";") else "."
+        return msgspec.structs.replace(finding, remedy=f"{finding.remedy}{end} {way_out}") if way_out else finding
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""

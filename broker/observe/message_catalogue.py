@@ -312,8 +312,8 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     """
     here = instance or "this instance"
     where = f" at {instance}" if instance else ""
-    correct = f"correct the route to {address}{where}" if route is None else route.led_elsewhere().rstrip(";")
-    astray = f"if another instance is meant, {correct}. Otherwise, "
+    correct = f"correct the route to {address}{where}." if route is None else route.led_elsewhere()
+    astray = f"if another instance is meant, {correct} Otherwise, "
     if MAY_NOT_CONNECT in problem:
         is_there = problem.startswith("FATAL")
         where = f"the instance at {address}" if is_there else here
@@ -323,7 +323,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     if NOT_TRUSTED in problem:
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if NO_TLS in problem:
-        return f"if its port is wrong, {correct}. Otherwise, set endpoint.encryption of the instance there"
+        return f"if its port is wrong, {correct} Otherwise, set endpoint.encryption of the instance there"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
     if not (is_tls and what):
@@ -335,7 +335,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
 def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """Return the remedy for a next hop that is not reached; the arguments are those of `remedy_of_refused_link`."""
     where = f" at {instance}" if instance else ""
-    elsewhere = "" if route is None else f"if it is somewhere else, {route.led_elsewhere().rstrip(';')}"
+    elsewhere = "" if route is None else f"if it is somewhere else, {route.led_elsewhere()}"
     return remedy_of_refused_link(address, problem, route, instance) or (
         f"start the instance at {address}, open the way to it, or {elsewhere or f'correct the route to it{where}'}"
     )

@@ -543,9 +543,9 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     sender, is_sent = next(homes, ""), not frame[HOP_COUNT_AT]
     key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
     service, here = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace"), instance.forwarder.routing_context
-    facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target)
-    is_own = is_sent and sender in instance.endpoints
-    table = instance.endpoints[sender].transmitter.table if is_own else here.table
+    home = instance.endpoints.get(sender) if is_sent else None
+    table, database = (here.table, None) if home is None else (home.transmitter.table, home.broker_instance)
+    facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target, database)
     decision = decide(facts, here.with_table(table))
     disposition = decision.disposition
     goes_on = disposition not in UNKNOWN_HERE and disposition is not Disposition.ASKING_FOR_ROUTE

@@ -212,6 +212,20 @@ async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
     assert [is_past] == [one.is_past for one in read(gateway, "drops").drops]
 
 
+async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_where_nothing_is_forwarded(
+    start: Any,
+) -> None:
+    orders = await start("orders", forwarding=False)
+    own = replace(HEADER, to_service="//x", from_broker_instance=orders.endpoints["orders"].broker_instance)
+    orders.forwarder.drop(encode_dialog(own, b""), Disposition.NO_ROUTE, None)
+    script = f"USE orders; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
+
+    before = [one.is_past for one in read(orders, "drops").drops]
+    await execute(orders.catalog, parse_script(script), database="orders")
+
+    assert ([False], [True]) == (before, [one.is_past for one in read(orders, "drops").drops])
+
+
 async def test_a_drop_by_a_queue_that_was_off_is_past_once_it_is_on(gateway: Any) -> None:
     endpoint = gateway.endpoints["gateway"]
     endpoint.dropped[Disposition.QUEUE_DISABLED] = 1
