@@ -269,7 +269,7 @@ class SettingError(RequestError):
         return f"{self}\n{self.excerpt}" if self.excerpt else str(self)
 
 
-SCRIPTS_UNSEEN = SettingError("scripts", "were not looked at", None, "correct the settings first")
+SCRIPTS_UNSEEN = SettingError("scripts", "were not checked", None, "correct the settings first")
 
 
 class SettingsError(RequestError):

@@ -43,7 +43,7 @@ from broker.security.principal import Who
 
 PARTNER_NAME = "partner:"  # how the routes and bindings of an import begin
 PARTNER_FILE = "partner-"  # and the files of its certificates
-ROUTES_COMPARED = 1000  # a database made anew has no more of its scripts
+ROUTES_COMPARED = 1000  # a new database has fewer
 
 
 class Unscripted(NamedTuple):
@@ -95,7 +95,7 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
 
 def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
     """
-    The databases that lack what `broker partner import` makes, while its certificates are here: they were made anew.
+    The databases that lack what `broker partner import` makes, while its certificates are here: they are new.
 
     Cost: bounded, whatever the number of routes. Blocking for the names of files only.
     """

@@ -527,7 +527,7 @@ def _is_past(instance: Running, drop: DropSnapshot) -> bool:
 
 
 def _may_send(grants: Grants, reason: str, service: str) -> bool:
-    """Whether whoever lacked a permission by this reason has it now; a reason that names nobody is taken to be over."""
+    """Whether the principal that lacked a permission has it now; a reason without a principal counts as over."""
     try:
         return not (who := refused_sender(reason)) or grants.send(who_is(who), service).is_permitted
     except PrincipalError:
@@ -827,7 +827,7 @@ def _read_transport(instance: Running) -> TransportSnapshot:
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
     if lost := lost_imports(instance.settings, instance.catalog):
         lacks = f"{' and '.join(lost)} {'lacks' if len(lost) == 1 else 'lack'} what broker partner import had made"
-        text = f"{lacks}, whose certificates are here: a database made anew has none of it"
+        text = f"{lacks}, whose certificates are here: a new database has none of it"
         warnings.append(TransportWarning(WarningKind.IMPORTS_LOST, text))
     since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
     warnings += [

@@ -729,7 +729,7 @@ def answer_why(
         shows_texts: Whether texts of applications are shown: of the errors that end dialogs, and of failed readers.
         lock_waits: Long waits for the write transactions of others that go on, by database.
         drops: The last drop of each reason, with its age in seconds.
-        lost_imports: Databases made anew that lack what partner files had brought; the trace says where that matters.
+        lost_imports: New databases that lack what partner files had brought; the trace says where that matters.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []

@@ -339,7 +339,7 @@ async def test_a_wrong_configuration_is_a_problem_with_every_place(ask: Ask, con
         (one["key"], one["line"], one["column"]) for one in problem["errors"][:-1]
     ]
     assert all(str(configuration) in one["text"] and one["hint"] for one in problem["errors"][:-1])
-    assert "scripts: were not looked at; correct the settings first" == problem["errors"][-1]["text"]
+    assert "scripts: were not checked; correct the settings first" == problem["errors"][-1]["text"]
 
 
 async def test_a_reload_that_failed_is_shown_until_one_succeeds(

@@ -71,7 +71,7 @@ def test_a_file_that_is_wrong_is_exit_code_2_and_asks_nobody(fake_admin: Any, tm
     assert (2, []) == (result.exit_code, fake_admin.asked)
     assert "endpoint.max_hops: 0 is out of range; allowed is 1 to 255" in result.stderr
     assert "is not known, so the daemon was not asked; name its socket with --socket" in result.stderr
-    assert result.stderr.endswith("scripts: were not looked at; correct the settings first\n")
+    assert result.stderr.endswith("scripts: were not checked; correct the settings first\n")
 
 
 def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
