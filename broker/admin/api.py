@@ -31,12 +31,11 @@ from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
-from broker.catalog.reload import Reloaded
+from broker.catalog.reload import ReloadAnswer
 from broker.catalog.unscripted import lost_imports
 from broker.config.admin_access import AdminRole
 from broker.config.load import SettingInForce, in_force
 from broker.config.reload_diff import Difference
-from broker.config.schema import Reload
 from broker.config.settings import Settings
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
@@ -215,48 +214,6 @@ class ReloadRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ] = False
 
 
-class ChangedSetting(msgspec.Struct, frozen=True):
-    """One setting with another value."""
-
-    key: str
-    effect: Annotated[
-        str,
-        Meta(description="`live` it holds, `reconnect` for connections made from now on, `restart` it waits for one."),
-    ]
-    before: Annotated[str, Meta(description="As one writes it in the file; of a database, what becomes of it.")]
-    after: str
-    place: Annotated[str, Meta(description="File, line and column of the new value, or the variable that holds it.")]
-
-
-class ReloadAnswer(msgspec.Struct, frozen=True):
-    """The changes that a reload has made, or would make."""
-
-    changed: Annotated[bool, Meta(description="Whether anything holds, or would, that did not before.")]
-    dry_run: bool
-    settings: list[ChangedSetting]
-    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were executed again.")]
-    messages: Annotated[list[str], Meta(description="Messages of these scripts.")]
-    connections: Annotated[
-        int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
-    ]
-    waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
-    warnings: Annotated[
-        list[str], Meta(description="Warnings about the settings in force after the reload that were not there before.")
-    ] = []
-    unscripted: Annotated[
-        list[str],
-        Meta(
-            description="Statements that drop what no script names: the first hundred. They are compared when scripts"
-            " have changed and when it prunes, and have been executed when it prunes, unless it is a dry run."
-        ),
-    ] = []
-    unscripted_more: Annotated[int, Meta(description="How many more there are.")] = 0
-    kept: Annotated[
-        list[str],
-        Meta(description="Likewise statements that would drop services and queues; a reload never executes them."),
-    ] = []
-
-
 # --- operations ---
 
 
@@ -422,8 +379,7 @@ class Api:
             ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
         """
         seen = ReloadAudit(self._audit, caller, "POST /v1/reload")
-        done = await self._instance.reloads.reload(is_dry_run=request.dry_run, is_pruning=request.prune, seen_by=seen)
-        return _reload_answer(done)
+        return await self._instance.reloads.reload(is_dry_run=request.dry_run, is_pruning=request.prune, seen_by=seen)
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
         """Return every setting in force."""
@@ -602,24 +558,6 @@ async def _drain_answer(drain: Drain) -> DrainAnswer:
         busy=list(left.busy),
         remaining_s=round(drain.remaining_s, 3) if drain.has_begun else None,
         clean=drain.is_clean if drain.stage is DrainStage.LEFT else None,
-    )
-
-
-def _reload_answer(done: Reloaded) -> ReloadAnswer:
-    settings = [ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in done.changes]
-    waiting = [one.key for one in done.changes if one.effect is Reload.RESTART]
-    return ReloadAnswer(
-        done.has_changed,
-        done.is_dry_run,
-        settings,
-        done.databases,
-        done.scripts,
-        done.connections,
-        waiting,
-        done.warnings,
-        done.unscripted,
-        done.more_unscripted,
-        done.kept,
     )
 
 

@@ -16,11 +16,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import structlog
+from msgspec import Meta, Struct
 
 from broker.catalog.catalog import MESSAGES_MAX, Catalog
 from broker.catalog.check import changeable_errors
@@ -110,44 +110,46 @@ class Reloadable(Protocol):
         """Connections to peers that were there at an instant of the loop's clock, and still are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """
-    The result of a reload.
+class ChangedSetting(Struct, frozen=True):
+    """One setting with another value."""
 
-    Attributes:
-        changes: Settings that differ from those before.
-        databases: Those whose scripts have changed.
-        scripts: The changes that these scripts made, in words.
-        connections: Links that keep the settings they had, where a change is for new ones.
-        warnings: Warnings about the new settings that the old settings did not have, with places.
-        unscripted: Scripts that drop what no script names, the first `MESSAGES_MAX`, as far as this reload has compared
-            them; it has run them when it prunes.
-        more_unscripted: How many more there are.
-        kept: Likewise scripts that would drop services and queues that no script names; a reload never runs them.
-    """
+    key: str
+    effect: Annotated[
+        str,
+        Meta(description="`live` it holds, `reconnect` for connections made from now on, `restart` it waits for one."),
+    ]
+    before: Annotated[str, Meta(description="As one writes it in the file; of a database, what becomes of it.")]
+    after: str
+    place: Annotated[str, Meta(description="File, line and column of the new value, or the variable that holds it.")]
 
-    changes: list[Difference] = field(default_factory=list)
-    databases: list[str] = field(default_factory=list)
-    scripts: list[str] = field(default_factory=list)
-    connections: int = 0
-    is_dry_run: bool = False
-    warnings: list[str] = field(default_factory=list)
-    unscripted: list[str] = field(default_factory=list)
-    more_unscripted: int = 0
-    kept: list[str] = field(default_factory=list)
-    is_pruned: bool = False
 
-    @property
-    def waiting(self) -> list[Difference]:
-        """The changes that need a restart to take effect."""
-        return [one for one in self.changes if one.effect is Reload.RESTART]
+class ReloadAnswer(Struct, frozen=True):
+    """The changes that a reload has made, or would make."""
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether anything holds now that did not before."""
-        is_dropped = self.is_pruned and bool(self.unscripted)
-        return bool(self.databases) or is_dropped or len(self.waiting) < len(self.changes)
+    changed: Annotated[bool, Meta(description="Whether anything holds, or would, that did not before.")]
+    dry_run: bool
+    settings: list[ChangedSetting]
+    databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were executed again.")]
+    messages: Annotated[list[str], Meta(description="Messages of these scripts.")]
+    connections: Annotated[
+        int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
+    ]
+    waiting: Annotated[list[str], Meta(description="Settings whose new values wait for a restart.")]
+    warnings: Annotated[
+        list[str], Meta(description="Warnings about the settings in force after the reload that were not there before.")
+    ] = []
+    unscripted: Annotated[
+        list[str],
+        Meta(
+            description="Statements that drop what no script names: the first hundred. They are compared when scripts"
+            " have changed and when it prunes, and have been executed when it prunes, unless it is a dry run."
+        ),
+    ] = []
+    unscripted_more: Annotated[int, Meta(description="How many more there are.")] = 0
+    kept: Annotated[
+        list[str],
+        Meta(description="Likewise statements that would drop services and queues; a reload never executes them."),
+    ] = []
 
 
 class Reloads:
@@ -196,7 +198,7 @@ class Reloads:
 
     async def reload(
         self, *, is_dry_run: bool = False, is_pruning: bool = False, seen_by: ReloadObserver | None = None
-    ) -> Reloaded:
+    ) -> ReloadAnswer:
         """
         Read the configuration again, and have it hold.
 
@@ -217,7 +219,7 @@ class Reloads:
         )
         return await asyncio.shield(running)
 
-    async def _in_turn(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> Reloaded:
+    async def _in_turn(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> ReloadAnswer:
         async with self._turn:
             try:
                 done = await self._reload(seen_by, is_dry_run=is_dry_run, is_pruning=is_pruning)
@@ -227,10 +229,10 @@ class Reloads:
                     seen_by.end_badly(error)
                 raise
             if not is_dry_run:
-                self._succeed(done)
+                self._succeed(done, is_pruning=is_pruning)
             return done
 
-    async def _reload(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> Reloaded:
+    async def _reload(self, seen_by: ReloadObserver, *, is_dry_run: bool, is_pruning: bool) -> ReloadAnswer:
         instance = self._instance
         self._refuse_while_stopping()
         old, new = instance.settings, await asyncio.to_thread(_read_again, instance.settings)
@@ -250,16 +252,21 @@ class Reloads:
             now = asyncio.get_running_loop().time()
             is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
             prunable = [one for one in left if one.is_prunable]
-            done = Reloaded(
-                changes=changed,
+            waiting = [one.key for one in changed if one.effect is Reload.RESTART]
+            done = ReloadAnswer(
+                changed=bool(names or (is_pruning and prunable)) or len(waiting) < len(changed),
+                dry_run=is_dry_run,
+                settings=[
+                    ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in changed
+                ],
                 databases=names,
+                messages=[],
                 connections=instance.connections(now) if is_for_new else 0,
-                is_dry_run=is_dry_run,
+                waiting=waiting,
                 warnings=await asyncio.to_thread(_new_warnings, old, settings) if changed else [],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
-                more_unscripted=max(0, len(prunable) - MESSAGES_MAX),
+                unscripted_more=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
-                is_pruned=is_pruning,
             )
             if is_dry_run:
                 return done
@@ -267,7 +274,7 @@ class Reloads:
             await asyncio.to_thread(
                 seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
             )
-            done.scripts.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by, drops=drops))
+            done.messages.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by, drops=drops))
             undo.pop_all()
         await carry_out()
         self._scripts.done = scripts
@@ -279,12 +286,12 @@ class Reloads:
         if self._instance.stopping.is_set():
             raise ReloadRefusedError("the instance is stopping; its successor reads the configuration when it starts")
 
-    def _succeed(self, done: Reloaded) -> None:
+    def _succeed(self, done: ReloadAnswer, *, is_pruning: bool) -> None:
         self.succeeded += 1
         self.is_successful, self.problem, self.last_success_at = True, "", time.time()
-        self.waiting = [one.key for one in done.waiting]
-        if done.has_changed or done.waiting:
-            of = {effect: [one.key for one in done.changes if one.effect is effect] for effect in Reload}
+        self.waiting = done.waiting
+        if done.changed or done.waiting:
+            of = {effect: [one.key for one in done.settings if one.effect == effect] for effect in Reload}
             log.info(
                 "configuration reloaded",
                 live=of[Reload.LIVE],
@@ -293,7 +300,7 @@ class Reloads:
                 scripts_of=done.databases,
                 connections_as_before=done.connections,
                 warnings=done.warnings[:PROBLEMS_LOGGED],
-                in_no_script=[*([] if done.is_pruned else done.unscripted), *done.kept][:PROBLEMS_LOGGED],
+                in_no_script=[*([] if is_pruning else done.unscripted), *done.kept][:PROBLEMS_LOGGED],
             )
         else:
             log.info("configuration reloaded, nothing changed")

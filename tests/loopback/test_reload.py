@@ -45,7 +45,7 @@ async def test_a_reload_of_the_same_changes_nothing_and_succeeds(tmp_path: Path)
 
         done = await file.reload(instance)
 
-        assert (False, []) == (done.has_changed, done.changes)
+        assert (False, []) == (done.changed, done.settings)
         assert (before, listener) == (instance.settings, instance.listeners[0])
         assert (1, 0, True) == (instance.reloads.succeeded, instance.reloads.failed, instance.reloads.is_successful)
 
@@ -148,8 +148,8 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
         names = {route.name for route in instance.forwarder.routing_context.table}
         assert {"a", "b"} <= names
         assert ((["msdb"], True), ([], False)) == (
-            (first.databases, first.has_changed),
-            (second.databases, second.has_changed),
+            (first.databases, first.changed),
+            (second.databases, second.changed),
         )
 
 
@@ -180,9 +180,9 @@ async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path
         assert {"gone", "hand"} == before - {one.name for one in instance.catalog.msdb.table}
         assert ((), True, [], False) == (
             instance.catalog.msdb.rows.permissions,
-            pruned.has_changed,
+            pruned.changed,
             again.unscripted,
-            again.has_changed,
+            again.changed,
         )
 
 

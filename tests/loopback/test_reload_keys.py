@@ -229,7 +229,7 @@ async def result_of(case: Case, key: str, effect: Reload, instance: Instance, fi
     before = case.look(instance) if case.look is not None else None
     in_force = instance.settings
     done = await file.reload(instance, case.change)
-    effects = {change.key: change.effect for change in done.changes}
+    effects = {change.key: change.effect for change in done.settings}
     seen = case.look(instance) if case.look is not None else None
     waits = list(instance.reloads.waiting)
     has_nothing_changed = instance.settings == in_force
@@ -237,7 +237,7 @@ async def result_of(case: Case, key: str, effect: Reload, instance: Instance, fi
     after = case.look(instance) if case.look is not None else None
     if {key, *case.also} - {*effects} or {*effects} - {key, *case.also}:
         return f"changed: {[*effects]}"
-    if effects[key] is not effect:
+    if effects[key] != effect:
         return f"is {effects[key]}"
     if effect is Reload.RESTART:
         return "" if key in waits and has_nothing_changed and not back.waiting else f"holds, and waits: {waits}"

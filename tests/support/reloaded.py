@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.catalog.reload import Reloaded
+from broker.catalog.reload import ReloadAnswer
 from broker.config.load import load_settings
 from broker.daemon.instance import Instance
 from examples.demo.topology import render_sections
@@ -44,7 +44,7 @@ class File:
         aside.write_text(render(merged(self.base, change or {})))
         aside.replace(self.path)
 
-    async def reload(self, instance: Instance, change: Sections | None = None) -> Reloaded:
+    async def reload(self, instance: Instance, change: Sections | None = None) -> ReloadAnswer:
         """Write it, and have an instance read it again."""
         self.write(change)
         return await instance.reloads.reload()

@@ -102,7 +102,7 @@ async def test_it_is_made_ready_then_written_down_then_swapped(file: Path) -> No
     done = await reloads.reload()
 
     assert ["allowed", "prepared", "written ['endpoint.heartbeat', 'endpoint.max_hops']", "swapped"] == one.told
-    assert (True, 3, 1) == (done.has_changed, one.settings.endpoint.max_hops, reloads.succeeded)
+    assert (True, 3, 1) == (done.changed, one.settings.endpoint.max_hops, reloads.succeeded)
     assert (3, 3) == (done.connections, reloads.connections_as_before)
 
 
@@ -163,7 +163,7 @@ async def test_a_dry_run_takes_back_what_it_tried(file: Path) -> None:
     done = await reloads.reload(is_dry_run=True)
 
     assert ["allowed", "prepared", "taken back"] == one.told
-    assert (True, 3, 0, 0) == (done.has_changed, done.connections, reloads.succeeded, reloads.connections_as_before)
+    assert (True, 3, 0, 0) == (done.changed, done.connections, reloads.succeeded, reloads.connections_as_before)
 
 
 async def test_a_success_clears_what_a_failure_has_told(file: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_success_clears_what_a_failure_has_told(file: Path) -> None:
     write(file, "")
     done = await reloads.reload()
 
-    assert (False, True, "") == (done.has_changed, reloads.is_successful, reloads.problem)
+    assert (False, True, "") == (done.changed, reloads.is_successful, reloads.problem)
     assert {"configuration": ""} == reload_part(reloads)
     assert before < reloads.last_success_at
     assert (1, 1) == (reloads.status()["succeeded"], reloads.status()["failed"])
@@ -188,7 +188,7 @@ async def test_what_waits_for_a_restart_is_told_until_the_file_says_the_old_agai
     write(file, "reuse_port = true\n")
 
     first = await reloads.reload()
-    waiting, has_changed = reloads.waiting, first.has_changed
+    waiting, has_changed = reloads.waiting, first.changed
     again = (await reloads.reload()).waiting
     write(file, "")
     await reloads.reload()
