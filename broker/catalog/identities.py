@@ -9,11 +9,10 @@ is no longer in any file is no longer known.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,8 @@ import structlog
 
 from broker.errors import BrokerError, CertificateUnusableError, SettingError
 from broker.net.certificates import FileMarks, marks_of, trusted_files
-from broker.security.certificate_files import read_file
+from broker.net.tls import places_of, still_named
+from broker.security.certificate_files import read_certificates, read_file
 from broker.security.identity import KnownPeers, OwnIdentity, Signing, parse_own, parse_peers
 from broker.security.session import DialogCredentials
 
@@ -66,7 +66,8 @@ class Identities:
     def __init__(self, settings: Settings, use: Use) -> None:
         self._use = use
         self.use(settings)
-        self._used = {name: _Known.of(settings, name) for name in settings.databases}
+        self._used = {name: _usable(settings, name) for name in settings.databases}
+        self._places = {name: _places(settings, name) for name in settings.databases}
 
     def use(self, settings: Settings) -> None:
         """These settings hold from now on, and what their files hold now is known."""
@@ -117,57 +118,35 @@ class Identities:
 
     async def _adopt(self, settings: Settings, name: str, credentials: DialogCredentials) -> None:
         await self._use(name, credentials)
-        self._used[name] = await asyncio.to_thread(_Known.of, settings, name, credentials)
+        self._used[name], self._places[name] = credentials, await asyncio.to_thread(_places, settings, name)
 
     async def _narrow(self, name: str) -> None:
         """Withdraw the peers that are no longer in any file, even if some files cannot be used."""
-        now = await asyncio.to_thread(_files, self._settings, name, self._used[name].files)
-        credentials = self._used[name].narrowed(now)
-        if credentials is not None:
+        own, known = self._used[name].own, self._used[name].peers.known.values()
+        stay = await asyncio.to_thread(still_named, self._places[name], self._settings.databases[name].peers)
+        kept = [one for one in known if one.who.fingerprint in stay]
+        if len(kept) < len(known):
+            credentials = DialogCredentials(own, KnownPeers(kept))
             await self._use(name, credentials)
-            self._used[name] = _Known(credentials, self._used[name].files)
-            log.warning("peers withdrawn", database=name, peers=len(credentials.peers.known))
+            self._used[name] = credentials
+            log.warning("peers withdrawn", database=name, peers=len(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """Credentials of a database, and the fingerprints of the peers in each of its files; None: it cannot be used."""
-
-    credentials: DialogCredentials
-    files: dict[Path, frozenset[bytes] | None]
-
-    @classmethod
-    def of(cls, settings: Settings, name: str, credentials: DialogCredentials | None = None) -> _Known:
-        """Those loaded from its files if none are given; empty ones if the files cannot be used."""
-        if credentials is None:
-            try:
-                credentials = credentials_of(settings, name)
-            except SettingError:
-                credentials = DialogCredentials()
-        return cls(credentials, _files(settings, name))
-
-    def narrowed(self, now: dict[Path, frozenset[bytes] | None]) -> DialogCredentials | None:
-        """Return the credentials without the peers that are no longer in any file; None if all peers remain."""
-        known = self.credentials.peers.known
-        stay = frozenset[bytes]().union(*(one for one in now.values() if one is not None))
-        stay |= frozenset().union(*(self.files.get(path) or () for path, one in now.items() if one is None))
-        if known.keys() <= stay:
-            return None
-        return DialogCredentials(
-            self.credentials.own, KnownPeers(one for one in known.values() if one.fingerprint in stay)
-        )
+def _usable(settings: Settings, name: str) -> DialogCredentials:
+    """The credentials of a database; empty where its files cannot be used."""
+    try:
+        return credentials_of(settings, name)
+    except SettingError:
+        return DialogCredentials()
 
 
-def _files(settings: Settings, name: str, known: Iterable[Path] = ()) -> dict[Path, frozenset[bytes] | None]:
-    """The files of peers that are there; those `known` even if a directory cannot be listed. Blocking."""
-    found: dict[Path, frozenset[bytes] | None] = {}
-    there = [path for path in known if os.path.exists(path)]  # noqa: PTH110 - of any error
-    for path in dict.fromkeys((*trusted_files(settings.databases[name].peers), *there)):
-        try:
-            found[path] = frozenset(one.fingerprint for one in parse_peers(_read(settings, (), path)))
-        except (SettingError, ValueError):
-            found[path] = None if path.exists() else frozenset()
-    return found
+def _places(settings: Settings, name: str) -> Mapping[str, frozenset[Path]]:
+    """The files of each certificate of a peer, by its fingerprint. Blocking."""
+    found = {}
+    for path in trusted_files(settings.databases[name].peers):
+        with suppress(CertificateUnusableError):
+            found[path] = read_certificates(path)
+    return places_of(found)
 
 
 def _own(settings: Settings, name: str, database: DatabaseSettings) -> OwnIdentity | None:

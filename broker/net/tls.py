@@ -262,8 +262,8 @@ def load_security(
         own_chain=tuple(own_chain),
         trusted=tuple(anchors.values()),
         pinned=frozenset(anchors),
-        authorities=frozenset(authorities.difference(_places(in_peers))),
-        files=_places(trusted),
+        authorities=frozenset(authorities.difference(places_of(in_peers))),
+        files=places_of(trusted),
         scratch=bytearray(READ_BYTES),
     )
 
@@ -334,21 +334,31 @@ def narrowed(security: Security, patterns: Sequence[str]) -> Security:
         security: The `Security` in use.
         patterns: The patterns of `endpoint.trust` and `endpoint.peers`.
     """
-    now: dict[Path, frozenset[str]] = {}
-    unreadable: set[Path] = set()
-    # A directory that cannot be listed, for want of descriptors say, hides no file that is known.
-    known = {path for paths in security.files.values() for path in paths if os.path.exists(path)}  # noqa: PTH110 - of any error
-    for path in known.union(*map(_matching, patterns)):
-        try:
-            now[path] = frozenset(_identify(one).fingerprint for one in read_certificates(path, "trust"))
-        except CertificateUnusableError:
-            unreadable.add(path)
-    present = frozenset().union(*now.values())
-    stay = {one for one in security.pinned if one in present or security.files[one] & unreadable}
+    stay = still_named(security.files, patterns) & security.pinned
     trusted = tuple(one for one in security.trusted if one.fingerprint in stay)
     if len(stay) == len(security.pinned):
         return security
     return replace(security, trusted=trusted, pinned=frozenset(stay), authorities=security.authorities & stay)
+
+
+def still_named(files: Mapping[str, frozenset[Path]], patterns: Sequence[str]) -> set[str]:
+    """
+    The certificates that a file still holds, or that were in a file that cannot be read now. Blocking.
+
+    Args:
+        files: As `places_of` returned them.
+        patterns: Where they may be now.
+    """
+    present: set[str] = set()
+    unreadable: set[Path] = set()
+    # A directory that cannot be listed, for want of descriptors say, hides no file that is known.
+    known = {path for paths in files.values() for path in paths if os.path.exists(path)}  # noqa: PTH110 - of any error
+    for path in known.union(*map(_matching, patterns)):
+        try:
+            present.update(_identify(one).fingerprint for one in read_certificates(path, "trust"))
+        except CertificateUnusableError:
+            unreadable.add(path)
+    return {one for one, paths in files.items() if one in present or paths & unreadable}
 
 
 def is_readable_by_others(path: Path) -> bool:
@@ -375,7 +385,7 @@ def _matching(pattern: str) -> list[Path]:
     return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - patterns are absolute
 
 
-def _places(found: Mapping[Path, Sequence[x509.Certificate]]) -> dict[str, frozenset[Path]]:
+def places_of(found: Mapping[Path, Sequence[x509.Certificate]]) -> dict[str, frozenset[Path]]:
     """The files of each certificate, by its fingerprint."""
     places: dict[str, set[Path]] = {}
     for path, certificates in found.items():
