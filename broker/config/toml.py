@@ -47,6 +47,7 @@ _STRING = re.compile(
     r'"""(?:\\[\s\S]|[^\\])*?"{3,5}|\'\'\'[\s\S]*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'',
 )
 _SCALAR = re.compile(r"[^,\]}#\n]*")
+_CLOSING = {"[": "]", "{": "}"}
 
 
 # --- writing -------------------------------------------------------------------------------------------------
@@ -215,13 +216,10 @@ class _Walk:
         path: KeyPath = ()
         names = self._names()
         for name in names[:-1]:
-            path = self._into((*path, name))
-        path = (*path, names[-1])
+            path = (*path, name)
+            path = (*path, self._tables[path] - 1) if path in self._tables else path
         self.at += brackets
-        return path
-
-    def _into(self, path: KeyPath) -> KeyPath:
-        return (*path, self._tables[path] - 1) if path in self._tables else path
+        return (*path, names[-1])
 
     def _pair(self, table: KeyPath) -> None:
         """`a.b = value`."""
@@ -250,34 +248,26 @@ class _Walk:
         self.at = self._end(_BLANK)
         start = self.at
         opening = self.text[start]
-        if opening == "[":
-            self._array(path)
-        elif opening == "{":
-            self._inline_table(path)
+        if opening in _CLOSING:
+            self._list(path, _CLOSING[opening])
         elif opening in "\"'":
             self.at = self._end(_STRING)
         else:
             self.at += len(self.text[start : self._end(_SCALAR)].rstrip())
         self._note(self.values, path, start)
 
-    def _array(self, path: KeyPath) -> None:
+    def _list(self, path: KeyPath, close: str) -> None:
+        """The elements of an array, or the pairs of an inline table."""
         self.at += 1
         number = 0
-        while self._skip() and self.text[self.at] != "]":
+        while self._skip() and self.text[self.at] != close:
             if self.text[self.at] == ",":
                 self.at += 1
-                continue
-            self._value((*path, number))
-            number += 1
-        self.at += 1
-
-    def _inline_table(self, path: KeyPath) -> None:
-        self.at += 1
-        while self._skip() and self.text[self.at] != "}":
-            if self.text[self.at] == ",":
-                self.at += 1
-                continue
-            self._pair(path)
+            elif close == "}":
+                self._pair(path)
+            else:
+                self._value((*path, number))
+                number += 1
         self.at += 1
 
     def _skip(self) -> bool:
