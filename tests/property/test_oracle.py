@@ -187,10 +187,18 @@ def situations(draw: st.DrawFn) -> Situation:
     "R3.1",
     "R3.2",
     "R3.3",
+    "R3.4",
     "R3.5",
     "R3.6",
     "R3.7",
     "R3.8",
+    "R4.1",
+    "routing 8",
+    "routing 18",
+    "routing 19",
+    "routing 20",
+    "routing 26",
+    "multiple 17",
 )
 def test_the_router_decides_as_the_prose_says(situation: Situation) -> None:
     """Any message, any tables, services, health, addresses and switch; explaining and the order of rows included."""

@@ -72,6 +72,7 @@ async def test_a_mistake_about_an_agreement_has_its_number_and_its_place(agreed:
 
 
 @pytest.mark.parametrize("number", sorted(NUMBERS))
+@pytest.mark.promise("R1.2")
 async def test_a_mistake_about_a_route_has_its_number_and_its_place(routed: World, number: int) -> None:
     expected, told = [], []
     for case in cases_of(number):
@@ -88,6 +89,7 @@ async def test_a_mistake_about_a_route_has_its_number_and_its_place(routed: Worl
     assert expected == told
 
 
+@pytest.mark.promise("R1.2")
 async def test_what_is_just_legal_about_a_route_is_carried_out(routed: World) -> None:
     before = routed.dump()
 
