@@ -26,33 +26,13 @@ from broker.catalog.catalog import MSDB, Catalog, CatalogRows, Database, stored_
 from broker.catalog.database_files import is_elsewhere, path_of
 from broker.catalog.execute import Script
 from broker.catalog.handlers import rules_of
-from broker.catalog.scripts import closed_scripts, is_pattern, no_script, script_files
+from broker.catalog.scripts import script_files, scripts_problem
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath, dotted
+from broker.ddl import statements as ddl
 from broker.ddl.lexer import decode_script
 from broker.ddl.parser import read_script
-from broker.ddl.statements import (
-    AlterDatabase,
-    AlterQueue,
-    AlterRemoteServiceBinding,
-    AlterRoute,
-    AlterService,
-    BeginConversationTimer,
-    ChangePermission,
-    CreateContract,
-    CreateMessageType,
-    CreateQueue,
-    CreateRemoteServiceBinding,
-    CreateRoute,
-    CreateService,
-    DropRoute,
-    DropService,
-    EndConversation,
-    MoveConversation,
-    Statement,
-    UseDatabase,
-    blaming,
-)
+from broker.ddl.statements import blaming
 from broker.errors import DdlSyntaxError, SettingError, StatementError, caret
 from broker.routing.decide import Hosted, hosted
 from broker.routing.route import Route
@@ -64,7 +44,7 @@ MISTAKES_MAX = 1000  # of one script, which is not read any further: more than p
 COPY_PROBLEM = "error 9772: the file has the broker instance of another database here, so it is a copy of that one's"
 COPY_HINT = "name another file; it is made when it is missing"
 
-_ABOUT_CONVERSATIONS = (EndConversation, MoveConversation, BeginConversationTimer)
+_ABOUT_CONVERSATIONS = (ddl.EndConversation, ddl.MoveConversation, ddl.BeginConversationTimer)
 
 
 class DryDatabase(Struct):
@@ -92,10 +72,10 @@ class DryDatabase(Struct):
     routes: Mapping[str, Route] = field(default_factory=dict)
     rows: CatalogRows = field(default_factory=CatalogRows)
     contracts: frozenset[str] = frozenset()
-    statements: dict[str, CreateRoute | AlterRoute] = field(default_factory=dict)
-    service_statements: dict[str, CreateService] = field(default_factory=dict)
-    permission_statements: dict[PermissionRule, ChangePermission] = field(default_factory=dict)
-    missed_drops: list[DropRoute] = field(default_factory=list)
+    statements: dict[str, ddl.CreateRoute | ddl.AlterRoute] = field(default_factory=dict)
+    service_statements: dict[str, ddl.CreateService] = field(default_factory=dict)
+    permission_statements: dict[PermissionRule, ddl.ChangePermission] = field(default_factory=dict)
+    missed_drops: list[ddl.DropRoute] = field(default_factory=list)
     is_scripted: bool = False
     mentioned: set[tuple[str, str]] = field(default_factory=set)
 
@@ -233,15 +213,12 @@ class _ScriptRunner(Struct):
         """Patterns without a file, and everything that is wrong in the files."""
         settings = self.run.settings
         for number, pattern in enumerate(patterns):
-            files = script_files([pattern])
-            closed = closed_scripts(settings, (*key, number), pattern)
-            if closed is not None:
-                yield closed
-            elif not files and is_pattern(pattern):
-                self.run.warnings.append(no_script(settings, (*key, number), pattern))
-            elif not files:
-                yield no_script(settings, (*key, number), pattern)
-            for path in files:
+            error, is_severe = scripts_problem(settings, (*key, number), pattern) or (None, False)
+            if error is not None and is_severe:
+                yield error
+            elif error is not None:
+                self.run.warnings.append(error)
+            for path in script_files([pattern]):
                 yield from self._file(database, (*key, number), path)
 
     def _file(self, home: str, key: KeyPath, path: Path) -> Iterator[SettingError]:
@@ -265,11 +242,11 @@ class _ScriptRunner(Struct):
             try:
                 if isinstance(outcome, StatementError):
                     raise outcome
-                if isinstance(outcome, UseDatabase):
+                if isinstance(outcome, ddl.UseDatabase):
                     is_lost = True  # what follows a USE that fails belongs nowhere
-                if isinstance(outcome, UseDatabase | AlterDatabase) or not is_lost:
+                if isinstance(outcome, ddl.UseDatabase | ddl.AlterDatabase) or not is_lost:
                     self._carry_out(outcome, home)
-                if isinstance(outcome, UseDatabase):
+                if isinstance(outcome, ddl.UseDatabase):
                     is_lost = False
             except StatementError as error:
                 is_first = self._is_first(error)
@@ -285,43 +262,43 @@ class _ScriptRunner(Struct):
         names = (name for database, name in self.missing if database == self.script.current)
         return "does not exist" not in error.problem or not any(repr(name) in error.problem for name in names)
 
-    def _carry_out(self, statement: Statement, home: str) -> None:
+    def _carry_out(self, statement: ddl.Statement, home: str) -> None:
         if isinstance(statement, _ABOUT_CONVERSATIONS):
             return
-        if isinstance(statement, UseDatabase | AlterDatabase) and statement.name not in {None, home}:
+        if isinstance(statement, ddl.UseDatabase | ddl.AlterDatabase) and statement.name not in {None, home}:
             self._refuse_mirrored(statement)
         database = self.run.databases[self.script.current]
         if (
-            isinstance(statement, DropRoute)
+            isinstance(statement, ddl.DropRoute)
             and statement.guard is None
             and not metadata.find_route(self.stores[database.name], statement.name)
         ):
             database.missed_drops.append(statement)
         is_done = self.script.carry_out(statement)
-        database.is_scripted = database.is_scripted or not isinstance(statement, UseDatabase)
-        if isinstance(statement, CreateService | AlterService):
+        database.is_scripted = database.is_scripted or not isinstance(statement, ddl.UseDatabase)
+        if isinstance(statement, ddl.CreateService | ddl.AlterService):
             database.mentioned.add(("service", statement.name))
         match statement:
-            case CreateRoute() | AlterRoute() if not is_done:
+            case ddl.CreateRoute() | ddl.AlterRoute() if not is_done:
                 database.mentioned.add(("route", statement.name))
-            case CreateRemoteServiceBinding() | AlterRemoteServiceBinding():
+            case ddl.CreateRemoteServiceBinding() | ddl.AlterRemoteServiceBinding():
                 database.mentioned.add(("binding", statement.name))
-            case CreateQueue() | AlterQueue():
-                database.mentioned.add(("queue", statement.queue.name))
-            case ChangePermission():
+            case ddl.CreateQueue() | ddl.AlterQueue():
+                database.mentioned.add(("queue", statement.name))
+            case ddl.ChangePermission():
                 database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
             case _ if not is_done:
                 pass
-            case CreateRoute() | AlterRoute():
+            case ddl.CreateRoute() | ddl.AlterRoute():
                 database.statements[statement.name] = statement
-            case DropRoute():
+            case ddl.DropRoute():
                 database.statements.pop(statement.name, None)
-            case CreateService():
+            case ddl.CreateService():
                 database.service_statements[statement.name] = statement
-            case DropService():
+            case ddl.DropService():
                 database.service_statements.pop(statement.name, None)
 
-    def _refuse_mirrored(self, statement: UseDatabase | AlterDatabase) -> None:
+    def _refuse_mirrored(self, statement: ddl.UseDatabase | ddl.AlterDatabase) -> None:
         """Refuse to name a mirrored database of the configuration in the scripts of another one."""
         named = self.run.settings.databases.get(statement.name or "")
         if named is not None and named.mirroring != "off":
@@ -330,14 +307,14 @@ class _ScriptRunner(Struct):
                 raise StatementError(954, f"the database {statement.name!r} {where}")
 
 
-def _created(outcome: Statement | DdlSyntaxError) -> list[str]:
+def _created(outcome: ddl.Statement | DdlSyntaxError) -> list[str]:
     """The name of the object that a refused CREATE would have made, if others can name it."""
     match outcome:
         case DdlSyntaxError():
             return [outcome.created] if outcome.created else []
-        case CreateQueue():
-            return [outcome.queue.name]
-        case CreateContract() | CreateMessageType() | CreateRoute() | CreateService():
+        case (
+            ddl.CreateQueue() | ddl.CreateService() | ddl.CreateRoute() | ddl.CreateContract() | ddl.CreateMessageType()
+        ):
             return [outcome.name]
     return []
 

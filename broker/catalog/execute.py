@@ -39,20 +39,8 @@ from broker.catalog.catalog import (
     read_table,
 )
 from broker.catalog.handlers import RouteChanges, Session, carry_out, holds, refuse_option
-from broker.ddl.statements import (
-    AlterDatabase,
-    AlterRoute,
-    ChangePermission,
-    CreateRoute,
-    DatabaseOption,
-    DropRoute,
-    EndConversation,
-    ExistsGuard,
-    Statement,
-    UseDatabase,
-    blame,
-    blaming,
-)
+from broker.ddl import statements as ddl
+from broker.ddl.statements import Statement, blame, blaming
 from broker.errors import DdlSyntaxError, ResourceError, StatementError, StoreUnavailableError, UnknownNameError
 from broker.routing.table import RouteTable
 from broker.store.sqlite.database import copy_of_catalog
@@ -61,7 +49,14 @@ from broker.store.sqlite.transaction import begin_within, commit, roll_back, sen
 LOCK_SECONDS = 20.0  # that a script waits for a database which another program writes to
 
 # Its only conversations are requests for routes, and an administrator may have to end one.
-_IN_MSDB = (CreateRoute, AlterRoute, DropRoute, ChangePermission, EndConversation, AlterDatabase)
+_IN_MSDB = (
+    ddl.CreateRoute,
+    ddl.AlterRoute,
+    ddl.DropRoute,
+    ddl.ChangePermission,
+    ddl.EndConversation,
+    ddl.AlterDatabase,
+)
 _OF_A_SERVER = frozenset({"master", "model", "tempdb"})  # databases of the original that scripts of tools name
 
 _T = TypeVar("_T")
@@ -111,7 +106,7 @@ async def execute(
     async with _turn(catalog, progress):
         script = Script(catalog, database, is_declared=is_declared, progress=progress)
         try:
-            await _in_thread(progress, partial(_run_and_commit, script, statements))
+            await _in_thread(progress, partial(_finish, script, statements, Script.commit))
         finally:
             for name, state in script.committed.items():
                 catalog.databases[name].rows, catalog.databases[name].table = state.rows, state.table
@@ -147,7 +142,7 @@ async def preview(
     async with _turn(catalog, progress):
         copies = {name: replace(one, borrow=partial(_copied, one)) for name, one in catalog.databases.items()}
         script = Script(catalog, database, databases=copies, progress=progress)
-        return await _in_thread(progress, partial(_run_for_preview, script, statements))
+        return await _in_thread(progress, partial(_finish, script, statements, Script.states))
 
 
 class Script:
@@ -184,14 +179,14 @@ class Script:
         self.progress = progress or ScriptProgress()
         self.messages = ScriptMessages()
         self.committed: dict[str, ScriptPreview] = {}
-        self.fails_over: tuple[AlterDatabase, str] | None = None
+        self.fails_over: tuple[ddl.AlterDatabase, str] | None = None
         self._catalog = catalog
         self._databases = catalog.databases if databases is None else databases
         self._is_preview = databases is not None
         self._is_declared = is_declared
         self._now = now or datetime.now(UTC)
         self._sessions: dict[str, Session] = {}
-        self._asked: tuple[ExistsGuard, bool] | None = None
+        self._asked: tuple[ddl.ExistsGuard, bool] | None = None
         self._borrowed = ExitStack()
         self.current = database if database in catalog.mirrors else self._database(database).name
 
@@ -232,13 +227,13 @@ class Script:
     def _carry_out(self, statement: Statement) -> bool:
         if self.fails_over is not None:
             raise StatementError(226, "SET PARTNER FAILOVER is the only statement of its script, but for USE")
-        if isinstance(statement, UseDatabase):
+        if isinstance(statement, ddl.UseDatabase):
             self.current = self._database(statement.name).name
             return True
         name = self.current
-        if isinstance(statement, AlterDatabase):
+        if isinstance(statement, ddl.AlterDatabase):
             name = statement.name or name
-            if statement.option is DatabaseOption.PARTNER_FAILOVER:
+            if statement.option is ddl.DatabaseOption.PARTNER_FAILOVER:
                 self._fail_over(statement, name)
                 return True
         session = self._sessions.get(name) or self._begin(name)
@@ -309,7 +304,7 @@ class Script:
         self._sessions[name] = session
         return session
 
-    def _fail_over(self, statement: AlterDatabase, name: str) -> None:
+    def _fail_over(self, statement: ddl.AlterDatabase, name: str) -> None:
         """Note the hand-over. It cannot be rolled back, so the script says nothing else."""
         refuse_option(statement, is_declared=self._is_declared)
         if name not in self._catalog.mirrors:
@@ -338,16 +333,10 @@ class Script:
         return found
 
 
-def _run_and_commit(script: Script, statements: Iterable[Statement | DdlSyntaxError]) -> None:
+def _finish(script: Script, statements: Iterable[Statement | DdlSyntaxError], end: Callable[[Script], _T]) -> _T:
     with closing(script):
         script.run(statements)
-        script.commit()
-
-
-def _run_for_preview(script: Script, statements: Iterable[Statement | DdlSyntaxError]) -> Mapping[str, ScriptPreview]:
-    with closing(script):
-        script.run(statements)
-        return script.states()
+        return end(script)
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from difflib import get_close_matches
-from functools import singledispatch
-from typing import TypeVar
+from functools import partial, singledispatch
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
@@ -49,7 +49,7 @@ from broker.security.principal import parse_principal
 from broker.store.sqlite import metadata
 from broker.store.sqlite.administration import CONTRACT_DROPPED, error_conversations
 from broker.store.sqlite.dialog_rules import PRIORITY_DEFAULT
-from broker.store.sqlite.metadata import Priority
+from broker.store.sqlite.metadata import Priority, QueueRow, Service, StoredRow
 
 NOT_SUPPORTED = 50000  # the original's number for messages that have no separate number
 BOUND = 3716  # the original's number for the DROP of what something else names
@@ -58,8 +58,6 @@ PRIORITY_LEVELS = (1, 10)
 SERVICE_NAME_MAX = 256  # characters of a service elsewhere; the original's nvarchar(256)
 BINDING = "remote service binding"
 PRIORITY = "conversation priority"
-
-_T = TypeVar("_T")
 
 
 class RouteChanges(Struct):
@@ -98,20 +96,9 @@ class Session(Struct):
     changes: RouteChanges = field(default_factory=RouteChanges)
 
 
-_FINDERS: Mapping[str, Callable[[sqlite3.Connection, str], object]] = {
-    "routes": metadata.find_route,
-    "services": metadata.find_service,
-    "service_queues": metadata.find_queue,
-    "service_contracts": metadata.find_contract,
-    "service_message_types": metadata.find_message_type,
-    "conversation_priorities": metadata.find_priority,
-    "remote_service_bindings": metadata.find_binding,
-}
-
-
 def holds(guard: ddl.ExistsGuard, session: Session) -> bool:
     """Whether a statement under this guard is executed; if not, a message says so."""
-    is_there = _FINDERS[guard.view](session.db, guard.name) is not None
+    is_there = _FIND[guard.view](session.db, guard.name) is not None
     if is_there is guard.is_negated:
         session.messages.add(
             "statement about", guard.name, "skipped: it exists" if is_there else "skipped: it is not there"
@@ -130,119 +117,140 @@ def carry_out(statement: ddl.Statement, _session: Session) -> None:
     raise AssertionError(f"no handler for {type(statement).__name__}")
 
 
-# --- routes ---
+# --- objects ---
 
 
-@carry_out.register
-def _create_route(statement: ddl.CreateRoute, session: Session) -> None:
-    row = _expect_absent("route", statement.name, session, metadata.find_route(session.db, statement.name))
-    route = create_route(statement.name, statement.properties, now=session.now)
-    new = RouteRow.of(route)
-    if astuple(new) != row:
-        metadata.put_routes(session.db, [new])
-        session.changes.add(stored_route(row), route)
-    _made("route", statement.name, session, row, astuple(new))
+class _Kind(NamedTuple):
+    """
+    A kind of object.
+
+    Attributes:
+        noun: Its name in errors.
+        label: Its name in messages.
+        view: Shows it.
+        find: The object of this name as stored; None where there is none.
+        put: Stores what CREATE and ALTER say; called with the statement and what was found.
+        drop: Removes what was found under a name.
+        statements: CREATE, ALTER and DROP.
+        built_in: Names that no statement may change.
+        taken: The original's number for a CREATE of what exists.
+    """
+
+    noun: str
+    label: str
+    view: str
+    find: Callable[[sqlite3.Connection, str], Any]
+    put: Callable[[Any, Any, Session], None]
+    drop: Callable[[str, Any, Session], None]
+    statements: tuple[type[ddl.Statement] | None, ...]
+    built_in: frozenset[str] = frozenset()
+    taken: int = 2714
 
 
-@carry_out.register
-def _alter_route(statement: ddl.AlterRoute, session: Session) -> None:
-    row = _expect_present("route", statement.name, metadata.find_route(session.db, statement.name))
-    old = stored_route(row)
-    if old is None:
-        problem = (
-            f"another program has stored something that is not a route under the name {statement.name!r}; DROP it first"
-        )
-        raise StatementError(9744, problem)
-    new = alter_route(old, statement.properties, now=session.now)
-    metadata.put_routes(session.db, [RouteRow.of(new)])
-    session.changes.add(old, new)
-    session.messages.add("route", statement.name, "altered")
+def _create(kind: _Kind, statement: Any, session: Session) -> None:
+    """Only a declared script may name what exists; it becomes what the script says."""
+    name, db = statement.name, session.db
+    if name in kind.built_in:
+        raise DuplicateNameError(2714, f"cannot create the {kind.noun} {name!r}, because it is built in")
+    old = kind.find(db, name)
+    if old is not None and not session.is_declared:
+        raise DuplicateNameError(kind.taken, f"there is already a {kind.noun} named {name!r} in the database")
+    kind.put(statement, old, session)
+    verb = "created" if old is None else "unchanged" if kind.find(db, name) == old else "replaced"
+    session.messages.add(kind.label, name, verb)
 
 
-@carry_out.register
-def _drop_route(statement: ddl.DropRoute, session: Session) -> None:
-    row = _to_drop("route", statement.name, session, metadata.find_route(session.db, statement.name))
-    if row is not None:
-        metadata.drop(session.db, "route", statement.name)
-        session.changes.add(stored_route(row), None)
-    session.messages.add("route", statement.name, "dropped")
+def _alter(kind: _Kind, statement: Any, session: Session) -> None:
+    kind.put(statement, _found(kind, statement.name, session, "alter"), session)
+    session.messages.add(kind.label, statement.name, "altered")
 
 
-# --- queues and services ---
+def _drop(kind: _Kind, statement: Any, session: Session) -> None:
+    old = _found(kind, statement.name, session, "drop")
+    if old is not None:
+        kind.drop(statement.name, old, session)
+    session.messages.add(kind.label, statement.name, "dropped")
 
 
-@carry_out.register
-def _create_queue(statement: ddl.CreateQueue, session: Session) -> None:
-    name, db = statement.queue.name, session.db
-    old = _expect_absent("queue", name, session, metadata.find_queue(db, name))
+def _found(kind: _Kind, name: str, session: Session, doing: str) -> Any:
+    """The object that ALTER or DROP names; only a declared script may DROP what is gone."""
+    found = None if name in kind.built_in else kind.find(session.db, name)
+    if found is None and (name in kind.built_in or doing == "alter" or not session.is_declared):
+        why = "it is built in" if name in kind.built_in else "it does not exist"
+        raise UnknownNameError(15151, f"cannot {doing} the {kind.noun} {name!r}, because {why}")
+    return found
+
+
+def _refuse_bound(what: str, name: str, other: str, other_name: str | None) -> None:
+    """Refuse the DROP of what something else names."""
+    if other_name is not None:
+        problem = f"the {what} {name!r} cannot be dropped because the {other} {other_name!r} names it"
+        raise StatementError(BOUND, problem)
+
+
+def _put_route(statement: ddl.CreateRoute | ddl.AlterRoute, row: StoredRow | None, session: Session) -> None:
+    if isinstance(statement, ddl.CreateRoute):
+        new = create_route(statement.name, statement.properties, now=session.now)
+    elif (old := stored_route(row)) is not None:
+        new = alter_route(old, statement.properties, now=session.now)
+    else:
+        problem = "another program has stored something that is not a route under the name"
+        raise StatementError(9744, f"{problem} {statement.name!r}; DROP it first")
+    stored = RouteRow.of(new)
+    if astuple(stored) != row:
+        metadata.put_routes(session.db, [stored])
+        session.changes.add(stored_route(row), new)
+
+
+def _drop_route(name: str, row: StoredRow, session: Session) -> None:
+    metadata.drop(session.db, "route", name)
+    session.changes.add(stored_route(row), None)
+
+
+def _put_queue(statement: ddl.CreateQueue | ddl.AlterQueue, old: QueueRow | None, session: Session) -> None:
     # A poison message or an administrator may have turned it off: no start undoes that unless the script says so.
-    status = statement.status if statement.status is not None else old is None or old.is_receive_enabled
-    poison = statement.poison_message_handling
-    metadata.put_queue(db, name, is_receive_enabled=status, is_poison_message_handling_enabled=poison)
-    _made("queue", name, session, old, metadata.find_queue(db, name))
-
-
-@carry_out.register
-def _alter_queue(statement: ddl.AlterQueue, session: Session) -> None:
-    name, db = statement.queue.name, session.db
-    old = _expect_present("queue", name, metadata.find_queue(db, name))
+    before = old or QueueRow(0, statement.name, is_receive_enabled=True)
     status, poison = statement.status, statement.poison_message_handling
     metadata.put_queue(
-        db,
-        name,
-        is_receive_enabled=old.is_receive_enabled if status is None else status,
-        is_poison_message_handling_enabled=old.is_poison_message_handling_enabled if poison is None else poison,
+        session.db,
+        statement.name,
+        is_receive_enabled=before.is_receive_enabled if status is None else status,
+        is_poison_message_handling_enabled=before.is_poison_message_handling_enabled if poison is None else poison,
     )
-    session.messages.add("queue", name, "altered")
 
 
-@carry_out.register
-def _drop_queue(statement: ddl.DropQueue, session: Session) -> None:
-    name, db = statement.queue.name, session.db
-    queue = _to_drop("queue", name, session, metadata.find_queue(db, name))
-    if queue is not None:
-        used = metadata.find_service_of(db, queue.queue_id)
-        if used is not None:
-            raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
-        metadata.drop_queue(db, name)
-    session.messages.add("queue", name, "dropped")
+def _drop_queue(name: str, queue: QueueRow, session: Session) -> None:
+    used = metadata.find_service_of(session.db, queue.queue_id)
+    if used is not None:
+        raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
+    metadata.drop_queue(session.db, name)
 
 
-@carry_out.register
-def _create_service(statement: ddl.CreateService, session: Session) -> None:
-    name, db = statement.name, session.db
-    old = _expect_absent("service", name, session, metadata.find_service(db, name))
+def _put_service(statement: ddl.CreateService | ddl.AlterService, old: Service | None, session: Session) -> None:
+    name = statement.name
+    queue_id = None if statement.queue is None else _queue_id(session, statement.queue)
+    before = old or Service(0, name, 0, frozenset())
+    if isinstance(statement, ddl.CreateService):
+        contracts = frozenset(statement.contracts)
+    else:
+        absent = set(statement.drop_contracts) - before.contracts
+        if absent:
+            raise UnknownNameError(15151, f"the service {name!r} has no contract {min(absent)!r} to drop")
+        contracts = before.contracts.difference(statement.drop_contracts).union(statement.add_contracts)
     is_exclusive = statement.exclusive_target
-    if is_exclusive is None:
-        is_exclusive = old is not None and old.is_exclusive_target
-    queue_id, contracts = _queue_id(session, statement.queue), frozenset(statement.contracts)
-    metadata.put_service(db, name, queue_id, contracts, is_exclusive_target=is_exclusive)
-    _made("service", name, session, old, metadata.find_service(db, name))
+    metadata.put_service(
+        session.db,
+        name,
+        before.queue_id if queue_id is None else queue_id,
+        contracts,
+        is_exclusive_target=before.is_exclusive_target if is_exclusive is None else is_exclusive,
+    )
 
 
-@carry_out.register
-def _alter_service(statement: ddl.AlterService, session: Session) -> None:
-    name, db = statement.name, session.db
-    service = _expect_present("service", name, metadata.find_service(db, name))
-    queue_id = _queue_id(session, statement.queue) if statement.queue else service.queue_id
-    absent = set(statement.drop_contracts) - service.contracts
-    if absent:
-        raise UnknownNameError(15151, f"the service {name!r} has no contract {min(absent)!r} to drop")
-    contracts = (service.contracts - set(statement.drop_contracts)) | set(statement.add_contracts)
-    is_exclusive = statement.exclusive_target
-    is_exclusive = service.is_exclusive_target if is_exclusive is None else is_exclusive
-    metadata.put_service(db, name, queue_id, frozenset(contracts), is_exclusive_target=is_exclusive)
-    session.messages.add("service", name, "altered")
-
-
-@carry_out.register
-def _drop_service(statement: ddl.DropService, session: Session) -> None:
-    name, db = statement.name, session.db
-    if _to_drop("service", name, session, metadata.find_service(db, name)) is not None:
-        _refuse_bound("service", name, PRIORITY, metadata.find_priority_for(db, name))
-        metadata.drop(db, "service", name)
-        metadata.drop_permissions_on(db, name)
-    session.messages.add("service", name, "dropped")
+def _drop_service(name: str, _service: Service, session: Session) -> None:
+    _refuse_bound("service", name, PRIORITY, metadata.find_priority_for(session.db, name))
+    metadata.drop(session.db, "service", name)
+    metadata.drop_permissions_on(session.db, name)
 
 
 def _queue_id(session: Session, queue: ddl.QueueName) -> int:
@@ -252,101 +260,40 @@ def _queue_id(session: Session, queue: ddl.QueueName) -> int:
     return found.queue_id
 
 
-# --- message types and contracts ---
+def _put_message_type(
+    statement: ddl.CreateMessageType | ddl.AlterMessageType, _old: Validation | None, session: Session
+) -> None:
+    metadata.put_message_type(session.db, statement.name, Validation(statement.validation))
 
 
-@carry_out.register
-def _create_message_type(statement: ddl.CreateMessageType, session: Session) -> None:
-    name, db = statement.name, session.db
-    _refuse_built_in("message type", name, "create")
-    old = _expect_absent("message type", name, session, metadata.find_message_type(db, name))
-    new = Validation(statement.validation)
-    metadata.put_message_type(db, name, new)
-    _made("message type", name, session, old, new)
+def _drop_message_type(name: str, _old: Validation, session: Session) -> None:
+    _refuse_bound("message type", name, "contract", metadata.find_contract_of(session.db, name))
+    metadata.drop(session.db, "message_type", name)
 
 
-@carry_out.register
-def _alter_message_type(statement: ddl.AlterMessageType, session: Session) -> None:
-    name, db = statement.name, session.db
-    _refuse_built_in("message type", name, "alter")
-    _expect_present("message type", name, metadata.find_message_type(db, name))
-    metadata.put_message_type(db, name, Validation(statement.validation))
-    session.messages.add("message type", name, "altered")
-
-
-@carry_out.register
-def _drop_message_type(statement: ddl.DropMessageType, session: Session) -> None:
-    name, db = statement.name, session.db
-    _refuse_built_in("message type", name, "drop")
-    if _to_drop("message type", name, session, metadata.find_message_type(db, name)) is not None:
-        _refuse_bound("message type", name, "contract", metadata.find_contract_of(db, name))
-        metadata.drop(db, "message_type", name)
-    session.messages.add("message type", name, "dropped")
-
-
-@carry_out.register
-def _create_contract(statement: ddl.CreateContract, session: Session) -> None:
-    name, db = statement.name, session.db
-    _refuse_built_in("contract", name, "create")
-    old = _expect_absent("contract", name, session, metadata.find_contract(db, name))
+def _put_contract(statement: ddl.CreateContract, _old: Mapping[str, SentBy] | None, session: Session) -> None:
     for one in (one.message_type for one in statement.message_types):
-        if metadata.find_message_type(db, one) is None:
+        if metadata.find_message_type(session.db, one) is None:
             problem = f"the message type {one!r} does not exist; CREATE MESSAGE TYPE [{one}] first"
             raise PropertyError(15151, problem, properties=(f"TYPE {one}",))
     new = {one.message_type: SentBy(one.sent_by) for one in statement.message_types}
-    metadata.put_contract(db, name, new)
-    _made("contract", name, session, old, new)
+    metadata.put_contract(session.db, statement.name, new)
 
 
-@carry_out.register
-def _drop_contract(statement: ddl.DropContract, session: Session) -> None:
-    name, db = statement.name, session.db
-    _refuse_built_in("contract", name, "drop")
-    if _to_drop("contract", name, session, metadata.find_contract(db, name)) is not None:
-        _refuse_bound("contract", name, "service", metadata.find_service_under(db, name))
-        _refuse_bound("contract", name, PRIORITY, metadata.find_priority_under(db, name))
-        metadata.drop_contract(db, name)
-        text = f"the contract {name!r} has been dropped"
-        error_conversations(db, session.now.timestamp(), code=CONTRACT_DROPPED, text=text, contract=name)
-    session.messages.add("contract", name, "dropped")
+def _drop_contract(name: str, _old: Mapping[str, SentBy], session: Session) -> None:
+    db = session.db
+    _refuse_bound("contract", name, "service", metadata.find_service_under(db, name))
+    _refuse_bound("contract", name, PRIORITY, metadata.find_priority_under(db, name))
+    metadata.drop_contract(db, name)
+    text = f"the contract {name!r} has been dropped"
+    error_conversations(db, session.now.timestamp(), code=CONTRACT_DROPPED, text=text, contract=name)
 
 
-def _refuse_built_in(what: str, name: str, doing: str) -> None:
-    if name in (CONTRACT_NAMES if what == "contract" else MESSAGE_TYPE_NAMES):
-        problem = f"cannot {doing} the {what} {name!r}, because it is built in"
-        raise DuplicateNameError(2714, problem) if doing == "create" else UnknownNameError(15151, problem)
-
-
-# --- priorities ---
-
-
-@carry_out.register
-def _create_priority(statement: ddl.CreatePriority, session: Session) -> None:
-    old = metadata.find_priority(session.db, statement.name)
-    if old is not None and not session.is_declared:
-        raise DuplicateNameError(33303, f"there is already a {PRIORITY} named {statement.name!r}")
-    _put_priority(Priority(statement.name), statement.properties, session)
-    _made("priority", statement.name, session, old, metadata.find_priority(session.db, statement.name))
-
-
-@carry_out.register
-def _alter_priority(statement: ddl.AlterPriority, session: Session) -> None:
-    old = _expect_present(PRIORITY, statement.name, metadata.find_priority(session.db, statement.name))
-    _put_priority(old, statement.properties, session)
-    session.messages.add("priority", statement.name, "altered")
-
-
-@carry_out.register
-def _drop_priority(statement: ddl.DropPriority, session: Session) -> None:
-    if _to_drop(PRIORITY, statement.name, session, metadata.find_priority(session.db, statement.name)) is not None:
-        metadata.drop(session.db, "priority", statement.name)
-    session.messages.add("priority", statement.name, "dropped")
-
-
-def _put_priority(old: Priority, properties: ddl.PriorityProperties, session: Session) -> None:
-    """Store a priority with these properties, and for the others those of the old one."""
-    name = old.name
-    level = old.priority_level if properties.priority_level is None else properties.priority_level
+def _put_priority(statement: ddl.CreatePriority | ddl.AlterPriority, old: Priority | None, session: Session) -> None:
+    """ALTER keeps the values that it does not name; in a CREATE these are ANY, or the default level."""
+    name, properties = statement.name, statement.properties
+    before = old if old is not None and isinstance(statement, ddl.AlterPriority) else Priority(name)
+    level = before.priority_level if properties.priority_level is None else properties.priority_level
     low, high = PRIORITY_LEVELS
     if not low <= level <= high:
         problem = f"the PRIORITY_LEVEL {level} of {name!r} is not between {low} and {high}"
@@ -355,9 +302,9 @@ def _put_priority(old: Priority, properties: ddl.PriorityProperties, session: Se
     if isinstance(remote, str) and not _is_service_name(remote):
         problem = f"the REMOTE_SERVICE_NAME of {name!r} does not have 1 to {SERVICE_NAME_MAX} characters of text"
         raise PropertyError(33301, problem, properties=("REMOTE_SERVICE_NAME",))
-    service = _criterion(properties.local_service_name, old.local_service_name)
-    contract = _criterion(properties.contract_name, old.contract_name)
-    new = Priority(name, contract, service, _criterion(remote, old.remote_service_name), level)
+    service = _criterion(properties.local_service_name, before.local_service_name)
+    contract = _criterion(properties.contract_name, before.contract_name)
+    new = Priority(name, contract, service, _criterion(remote, before.remote_service_name), level)
     if service is not None and metadata.find_service(session.db, service) is None:
         problem = f"the service {service!r} does not exist in this database; CREATE SERVICE [{service}] first"
         raise PropertyError(15151, problem, properties=("LOCAL_SERVICE_NAME",))
@@ -379,7 +326,78 @@ def _criterion(written: ddl.NameOrAny, old: str | None) -> str | None:
     return old if written is None else None if written is ddl.ANY else written
 
 
-# --- permissions and remote service bindings ---
+def _put_binding(
+    statement: ddl.CreateRemoteServiceBinding | ddl.AlterRemoteServiceBinding,
+    old: RemoteServiceBinding | None,
+    session: Session,
+) -> None:
+    name, is_anonymous = statement.name, statement.anonymous
+    if isinstance(statement, ddl.CreateRemoteServiceBinding):
+        service, user = statement.remote_service_name, statement.user
+    else:
+        assert old is not None
+        service, user = old.remote_service_name, statement.user or old.remote_principal
+        is_anonymous = old.is_anonymous_on if is_anonymous is None else is_anonymous
+    principal = parse_principal(user)
+    if principal.is_pattern:
+        problem = f"the principal {user!r} means several, and a conversation is sealed to one: write its name"
+        raise PropertyError(15151, problem, properties=("USER",))
+    other = metadata.find_binding_of(session.db, service)
+    if other is not None and other.name != name:
+        problem = f"the service {service!r} is bound already by [{other.name}]; alter or drop that one"
+        raise DuplicateNameError(2714, problem)
+    metadata.put_binding(session.db, RemoteServiceBinding(name, service, principal.text, bool(is_anonymous)))
+
+
+def _drop_row(table: str, name: str, _old: object, session: Session) -> None:
+    """Of what nothing else names."""
+    metadata.drop(session.db, table, name)
+
+
+_KINDS = (
+    _Kind(
+        *("route", "route", "routes", metadata.find_route, _put_route, _drop_route),
+        (ddl.CreateRoute, ddl.AlterRoute, ddl.DropRoute),
+    ),
+    _Kind(
+        *("queue", "queue", "service_queues", metadata.find_queue, _put_queue, _drop_queue),
+        (ddl.CreateQueue, ddl.AlterQueue, ddl.DropQueue),
+    ),
+    _Kind(
+        *("service", "service", "services", metadata.find_service, _put_service, _drop_service),
+        (ddl.CreateService, ddl.AlterService, ddl.DropService),
+    ),
+    _Kind(
+        *("message type", "message type", "service_message_types"),
+        *(metadata.find_message_type, _put_message_type, _drop_message_type),
+        (ddl.CreateMessageType, ddl.AlterMessageType, ddl.DropMessageType),
+        MESSAGE_TYPE_NAMES,
+    ),
+    _Kind(
+        *("contract", "contract", "service_contracts", metadata.find_contract, _put_contract, _drop_contract),
+        (ddl.CreateContract, None, ddl.DropContract),
+        CONTRACT_NAMES,
+    ),
+    _Kind(
+        *(PRIORITY, "priority", "conversation_priorities"),
+        *(metadata.find_priority, _put_priority, partial(_drop_row, "priority")),
+        (ddl.CreatePriority, ddl.AlterPriority, ddl.DropPriority),
+        taken=33303,
+    ),
+    _Kind(
+        *(BINDING, BINDING, "remote_service_bindings"),
+        *(metadata.find_binding, _put_binding, partial(_drop_row, "remote_service_binding")),
+        (ddl.CreateRemoteServiceBinding, ddl.AlterRemoteServiceBinding, ddl.DropRemoteServiceBinding),
+    ),
+)
+_FIND = {kind.view: kind.find for kind in _KINDS}
+for _kind in _KINDS:
+    for _statement, _do in zip(_kind.statements, (_create, _alter, _drop), strict=True):
+        if _statement is not None:
+            carry_out.register(_statement, partial(_do, _kind))
+
+
+# --- permissions ---
 
 
 def grants_of(settings: Settings, rules: Iterable[PermissionRule]) -> Grants:
@@ -415,31 +433,6 @@ def _change_permission(statement: ddl.ChangePermission, session: Session) -> Non
         session.messages.add(f"{rule.permission} on {securable} to", rule.principal.text, done)
 
 
-@carry_out.register
-def _create_binding(statement: ddl.CreateRemoteServiceBinding, session: Session) -> None:
-    name = statement.name
-    old = _expect_absent(BINDING, name, session, metadata.find_binding(session.db, name))
-    _put_binding(name, statement.remote_service_name, statement.user, session, is_anonymous=statement.anonymous)
-    _made(BINDING, name, session, old, metadata.find_binding(session.db, name))
-
-
-@carry_out.register
-def _alter_binding(statement: ddl.AlterRemoteServiceBinding, session: Session) -> None:
-    name = statement.name
-    old = _expect_present(BINDING, name, metadata.find_binding(session.db, name))
-    user = old.remote_principal if statement.user is None else statement.user
-    is_anonymous = old.is_anonymous_on if statement.anonymous is None else statement.anonymous
-    _put_binding(name, old.remote_service_name, user, session, is_anonymous=is_anonymous)
-    session.messages.add(BINDING, name, "altered")
-
-
-@carry_out.register
-def _drop_binding(statement: ddl.DropRemoteServiceBinding, session: Session) -> None:
-    if _to_drop(BINDING, statement.name, session, metadata.find_binding(session.db, statement.name)) is not None:
-        metadata.drop(session.db, "remote_service_binding", statement.name)
-    session.messages.add(BINDING, statement.name, "dropped")
-
-
 def _expect_endpoint(name: str, session: Session) -> None:
     if session.database != MSDB:
         problem = "CONNECT is about the endpoint of the whole instance: say it in msdb (USE msdb)"
@@ -455,18 +448,6 @@ def _expect_service(name: str, session: Session) -> None:
         near = get_close_matches(name, sorted(metadata.services(session.db)), n=1)
         hint = f"did you mean [{near[0]}]?" if near else f"CREATE SERVICE [{name}] first"
         raise UnknownNameError(15151, f"the service {name!r} does not exist in this database; {hint}")
-
-
-def _put_binding(name: str, service: str, user: str, session: Session, *, is_anonymous: bool) -> None:
-    principal = parse_principal(user)
-    if principal.is_pattern:
-        problem = f"the principal {user!r} means several, and a conversation is sealed to one: write its name"
-        raise PropertyError(15151, problem, properties=("USER",))
-    other = metadata.find_binding_of(session.db, service)
-    if other is not None and other.name != name:
-        problem = f"the service {service!r} is bound already by [{other.name}]; alter or drop that one"
-        raise DuplicateNameError(2714, problem)
-    metadata.put_binding(session.db, RemoteServiceBinding(name, service, principal.text, is_anonymous))
 
 
 # --- conversations and databases ---
@@ -542,38 +523,3 @@ _REFUSED_IF_DECLARED = {
         "ERROR_BROKER_CONVERSATIONS would end every conversation at each start; give it to the running daemon"
     ),
 }
-
-
-# --- names ---
-
-
-def _expect_present(what: str, name: str, found: _T | None) -> _T:
-    """The object that an ALTER names."""
-    if found is None:
-        raise UnknownNameError(15151, f"cannot alter the {what} {name!r}, because it does not exist")
-    return found
-
-
-def _expect_absent(what: str, name: str, session: Session, found: _T | None) -> _T | None:
-    """The object that a CREATE replaces; only a declared script may name one that exists."""
-    if found is not None and not session.is_declared:
-        raise DuplicateNameError(2714, f"there is already a {what} named {name!r} in the database")
-    return found
-
-
-def _to_drop(what: str, name: str, session: Session, found: _T | None) -> _T | None:
-    """The object that a DROP names; only a declared script may name one that is gone."""
-    if found is None and not session.is_declared:
-        raise UnknownNameError(15151, f"cannot drop the {what} {name!r}, because it does not exist")
-    return found
-
-
-def _refuse_bound(what: str, name: str, other: str, other_name: str | None) -> None:
-    """Refuse the DROP of what something else names."""
-    if other_name is not None:
-        problem = f"the {what} {name!r} cannot be dropped because the {other} {other_name!r} names it"
-        raise StatementError(BOUND, problem)
-
-
-def _made(what: str, name: str, session: Session, old: object, new: object) -> None:
-    session.messages.add(what, name, "created" if old is None else "unchanged" if old == new else "replaced")

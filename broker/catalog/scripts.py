@@ -97,20 +97,17 @@ def is_pattern(path: str) -> bool:
     return glob.has_magic(_ESCAPED.sub("", path))
 
 
-def no_script(settings: Settings, key: KeyPath, path: str) -> SettingError:
-    """Return the error that there is no such file; its severity depends on `is_pattern`."""
+def scripts_problem(settings: Settings, key: KeyPath, path: str) -> tuple[SettingError, bool] | None:
+    """What is wrong with a path of scripts, and whether a start fails by it: a pattern may match nothing."""
+    directory = closed_directory(path) if is_pattern(path) else None
+    if directory is not None:
+        hint = "let the user that runs the instance read and enter it, and read the files in it"
+        return settings.error(key, f'"{path}": the directory "{directory}" may not be looked into', hint), True
+    if _matches(path):
+        return None
     hint = "correct the path; it is relative to the configuration file's directory"
     problem = "matches no file" if is_pattern(path) else "does not exist, or is not a regular file"
-    return settings.error(key, f'"{path}" {problem}', hint)
-
-
-def closed_scripts(settings: Settings, key: KeyPath, path: str) -> SettingError | None:
-    """Return the error that a directory of scripts may not be read; None if all may."""
-    directory = closed_directory(path) if is_pattern(path) else None
-    if directory is None:
-        return None
-    hint = "let the user that runs the instance read and enter it, and read the files in it"
-    return settings.error(key, f'"{path}": the directory "{directory}" may not be looked into', hint)
+    return settings.error(key, f'"{path}" {problem}', hint), not is_pattern(path)
 
 
 def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> list[Path]:
@@ -121,11 +118,9 @@ def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> l
         SettingError: a path that is not a pattern leads to no file, or a directory may not be read.
     """
     for number, path in enumerate(paths):
-        closed = closed_scripts(settings, (*key, number), path)
-        if closed is not None:
-            raise closed
-        if not is_pattern(path) and not script_files([path]):
-            raise no_script(settings, (*key, number), path)
+        error, is_severe = scripts_problem(settings, (*key, number), path) or (None, False)
+        if error is not None and is_severe:
+            raise error
     return script_files(paths)
 
 

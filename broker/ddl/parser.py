@@ -453,16 +453,12 @@ class _StatementParser:
 
     def drop(self, make: Callable[..., ddl.Statement]) -> ddl.Statement:
         """DROP ... [IF EXISTS] name."""
-        guard = self._drop_guard()
-        name = self.object_name()
-        return make(name, origin=self._origin, guard=ddl.ExistsGuard(guard, name) if guard else None)
-
-    def _drop_guard(self) -> str:
-        """The view of an object that is dropped IF EXISTS, or nothing."""
-        if [one.kind for one in self._tokens[self._next : self._next + 2]] != ["IF", "EXISTS"]:
-            return ""
-        self._next += 2
-        return _VIEWS[self._tokens[self._next - 3].kind]
+        view = _VIEWS[self._tokens[self._next - 1].kind]
+        is_guarded = [one.kind for one in self._tokens[self._next : self._next + 2]] == ["IF", "EXISTS"]
+        self._next += 2 * is_guarded
+        what = self.queue() if make is ddl.DropQueue else self.object_name()
+        name = what.name if isinstance(what, ddl.QueueName) else what
+        return make(what, origin=self._origin, guard=ddl.ExistsGuard(view, name) if is_guarded else None)
 
     def create_route(self) -> ddl.Statement:
         """CREATE ROUTE name [AUTHORIZATION owner] WITH ADDRESS = '...', ..."""
@@ -520,12 +516,6 @@ class _StatementParser:
             token = self._tokens[self._next - 1]
             self._refuse(token, 102, f"RETENTION = ON is not supported; {_RETENTION}")
         return is_on
-
-    def drop_queue(self) -> ddl.Statement:
-        """DROP QUEUE [IF EXISTS] queue."""
-        guard = self._drop_guard()
-        queue = self.queue()
-        return ddl.DropQueue(queue, origin=self._origin, guard=ddl.ExistsGuard(guard, queue.name) if guard else None)
 
     # --- services ---
 
@@ -818,7 +808,7 @@ STATEMENTS: dict[str, Callable[[_StatementParser], ddl.Statement]] = {
     "DROP ROUTE": partial(_StatementParser.drop, make=ddl.DropRoute),
     "CREATE QUEUE": _StatementParser.create_queue,
     "ALTER QUEUE": _StatementParser.alter_queue,
-    "DROP QUEUE": _StatementParser.drop_queue,
+    "DROP QUEUE": partial(_StatementParser.drop, make=ddl.DropQueue),
     "CREATE SERVICE": _StatementParser.create_service,
     "ALTER SERVICE": _StatementParser.alter_service,
     "DROP SERVICE": partial(_StatementParser.drop, make=ddl.DropService),

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, StrEnum
+from functools import cache
 from typing import Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -25,7 +26,6 @@ from broker.errors import Span, StatementError
 from broker.routing.route import PropertyError, RouteProperties
 from broker.security.grants import Permission
 
-_WORD = r"[A-Z][a-z]+"  # of a class name
 NAME = "NAME"  # the key of `StatementOrigin.places` for the name of the object
 
 
@@ -140,6 +140,17 @@ class QueueName(Struct, frozen=True):
     schema: str | None = None
 
 
+class OfQueue(Statement, frozen=True):
+    """Base class of the statements about a queue."""
+
+    queue: QueueName
+
+    @property
+    def name(self) -> str:
+        """The name of the queue, as statements about other objects have it."""
+        return self.queue.name
+
+
 class DropNamed(Statement, frozen=True):
     """Base class of the statements that drop an object by its name alone."""
 
@@ -171,30 +182,26 @@ class DropRoute(DropNamed, frozen=True):
     """DROP ROUTE."""
 
 
-class CreateQueue(Statement, frozen=True):
+class CreateQueue(OfQueue, frozen=True):
     """
     CREATE QUEUE; True = ON.
 
     `status` None: ON for a new queue, and as it is for one that exists already.
     """
 
-    queue: QueueName
     status: bool | None = None
     poison_message_handling: bool = False
 
 
-class AlterQueue(Statement, frozen=True):
+class AlterQueue(OfQueue, frozen=True):
     """ALTER QUEUE WITH ...; None = unchanged, True = ON. The parser lets none through that changes nothing."""
 
-    queue: QueueName
     status: bool | None = None
     poison_message_handling: bool | None = None
 
 
-class DropQueue(Statement, frozen=True):
+class DropQueue(OfQueue, frozen=True):
     """DROP QUEUE."""
-
-    queue: QueueName
 
 
 class CreateService(Statement, frozen=True):
@@ -397,6 +404,11 @@ def words_of(statement: Statement) -> str:
         case EndConversation():
             return "END CONVERSATION WITH CLEANUP" if statement.cleanup else "END CONVERSATION"
         case ChangePermission():
-            return f"{re.findall(_WORD, type(statement).__name__)[0].upper()} {statement.permission}"
+            return f"{_words(type(statement)).split()[0]} {statement.permission}"
         case _:
-            return " ".join(re.findall(_WORD, type(statement).__name__)).upper()
+            return _words(type(statement))
+
+
+@cache
+def _words(kind: type[Statement]) -> str:
+    return " ".join(re.findall(r"[A-Z][a-z]+", kind.__name__)).upper()
