@@ -11,7 +11,7 @@ import click
 from broker.bench import dialogs as dialogs_bench
 from broker.bench import forwarding as forwarding_bench
 from broker.cli.access import read_settings
-from broker.cli.options import Group, Parsed, network_address, output_option
+from broker.cli.options import FILE, UNREAD, Group, Output, Parsed, network_address
 from broker.cli.output import show_json, show_rows
 from broker.net.certificates import security_of
 from broker.net.tls import NO_SECURITY
@@ -57,10 +57,9 @@ size_option = click.option(
 @click.option(
     "-c",
     "--config",
-    type=click.Path(path_type=Path, readable=False),
+    type=UNREAD,
     help="Connect as this configuration's endpoint, with its certificate; without it in plain text.",
 )
-@output_option
 def forwarding(
     *,
     address: NetworkAddress,
@@ -69,7 +68,7 @@ def forwarding(
     messages: int,
     size: int,
     config: Path | None,
-    output: str,
+    output: Output,
 ) -> None:
     """
     Measure how many messages a gateway forwards, and how fast.
@@ -96,14 +95,15 @@ def forwarding(
 
 
 @bench.command()
-@click.argument("initiator", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.argument("target", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("initiator", type=FILE)
+@click.argument("target", type=FILE)
 @click.option("--batch", type=click.IntRange(min=1), default=100, show_default=True, help="Messages in a transaction.")
 @click.option("--dialogs", type=click.IntRange(min=1), default=8, show_default=True, help="Dialogs with messages.")
 @messages_option
 @size_option
-@output_option
-def dialogs(*, initiator: Path, target: Path, batch: int, dialogs: int, messages: int, size: int, output: str) -> None:
+def dialogs(
+    *, initiator: Path, target: Path, batch: int, dialogs: int, messages: int, size: int, output: Output
+) -> None:
     """
     Measure durable messages from one database to another.
 

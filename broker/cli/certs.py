@@ -17,8 +17,8 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, config_option, output_option, rows_option
-from broker.cli.output import quoted_path, readable, show_json, show_rows
+from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, Config, Group, Output, RowsOutput
+from broker.cli.output import quoted_path, readable, show_lines, show_rows
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
     ROOTS,
@@ -64,12 +64,7 @@ _spiffe_option = click.option("--spiffe", metavar="URI", default="", help="A SPI
 _days_option = click.option(
     "--days", type=click.IntRange(1), help=f"Days of validity, at most {LEAF_DAYS_MAX}; {LEAF_DAYS} if left out."
 )
-_ca_option = click.option(
-    "--ca",
-    "authority",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Directory of the authority that signs.",
-)
+_ca_option = click.option("--ca", "authority", type=DIRECTORY, help="Directory of the authority that signs.")
 
 
 @click.group(cls=Group)
@@ -92,9 +87,8 @@ def certs() -> None:
 @_spiffe_option
 @click.option("--days", type=click.IntRange(1), help=f"Days of validity; {AUTHORITY_DAYS} for an authority.")
 @_force_option
-@output_option
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-def init(directory: Path, name: str | None, output: str, *, is_authority: bool, force: bool, **of: Any) -> None:
+@click.argument("directory", type=OUTPUT_DIRECTORY)
+def init(directory: Path, name: str | None, output: Output, *, is_authority: bool, force: bool, **of: Any) -> None:
     """
     Make an authority, or a self-signed identity.
 
@@ -130,18 +124,12 @@ def init(directory: Path, name: str | None, output: str, *, is_authority: bool, 
 @_days_option
 @_ca_option
 @click.option(
-    "--out",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=".",
-    show_default=True,
-    help="Directory for the files.",
+    "--out", "directory", type=OUTPUT_DIRECTORY, default=".", show_default=True, help="Directory for the files."
 )
 @_force_option
-@output_option
 @click.argument("name", required=False)
 def issue(
-    name: str | None, database: str | None, authority: Path | None, directory: Path, output: str, **how: Any
+    name: str | None, database: str | None, authority: Path | None, directory: Path, output: Output, **how: Any
 ) -> None:
     """
     Make a certificate and its key.
@@ -169,10 +157,8 @@ def issue(
 
 
 @certs.command()
-@config_option
-@rows_option
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
+def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
     """
     Show whose certificates are in files.
 
@@ -210,9 +196,8 @@ def show(config: Path | None, files: tuple[Path, ...], output: str) -> None:
     "--prepare", is_flag=True, help="Make the new one next to the old one; the next renewal puts it in place."
 )
 @click.option("--at-once", is_flag=True, help="Put a self-signed one in place although no peer can trust it yet.")
-@output_option
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def renew(file: Path, private_key: Path | None, authority: Path | None, output: str, **how: Any) -> None:
+@click.argument("file", type=FILE)
+def renew(file: Path, private_key: Path | None, authority: Path | None, output: Output, **how: Any) -> None:
     """
     Replace a certificate by one with a new key.
 
@@ -350,16 +335,12 @@ def _show_issued(
 def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
     now = datetime.now(UTC)
     rows = [_row(None, one, now) for one in certificates]
-    if output == "json":
-        show_json({"files": [str(path) for path in files], "certificates": rows})
-        return
-    for row in rows:
-        parts = [f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]]
-        click.echo(readable("# " + ", ".join(filter(None, parts))))
-    for path, content in files.items():
-        click.echo(f"# {path}{' (private)' if content.is_secret else ''}")
-    for line in lines:
-        click.echo(line)
+    parts = (
+        (f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]) for row in rows
+    )
+    told = [readable("# " + ", ".join(filter(None, one))) for one in parts]
+    told += [f"# {path}{' (private)' if content.is_secret else ''}" for path, content in files.items()]
+    show_lines({"files": [str(path) for path in files], "certificates": rows}, output, [*told, *lines])
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +22,7 @@ from broker.cli.access import (
     with_config,
 )
 from broker.cli.exit_codes import fail
-from broker.cli.options import Command, configs_option, set_option
+from broker.cli.options import Command, Configs, Overrides
 from broker.cli.output import show_rows
 from broker.config.settings import Settings
 from broker.config.units import plural
@@ -42,11 +41,9 @@ _format_option = click.option(
 
 
 @click.command(cls=Command)
-@configs_option
-@set_option
 @click.option("--offline", is_flag=True, help="Touch no port and ask no daemon; reports what was not checked.")
 @_format_option
-def check(configs: tuple[Path, ...], overrides: tuple[str, ...], output: str, *, offline: bool) -> None:
+def check(configs: Configs, overrides: Overrides, output: str, *, offline: bool) -> None:
     """
     Report all errors and risks of a configuration.
 

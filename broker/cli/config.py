@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from broker.cli.access import admin_client, overrides_from, read_settings
-from broker.cli.options import Group, config_option, rows_option, set_option, socket_option
+from broker.cli.options import Config, Group, Overrides, RowsOutput, Socket
 from broker.cli.output import show_rows
 from broker.config.load import in_force
 from broker.config.settings import render_schema
@@ -31,13 +31,9 @@ def config() -> None:
 
 
 @config.command()
-@config_option
-@set_option
-@socket_option
 @click.option("--origin", is_flag=True, help="Also show the origin of each value, and when a change takes effect.")
 @click.option("--running", is_flag=True, help="Ask the running instance instead of file and environment.")
-@rows_option
-def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str, **how: bool) -> None:
+def show(config: Config, overrides: Overrides, socket: Socket, output: RowsOutput, **how: bool) -> None:
     """
     Show every key with its value, as it is written in the file.
 
@@ -63,11 +59,7 @@ def show(config: Path | None, overrides: tuple[str, ...], socket: Path | str | N
 
 
 @config.command()
-@config_option
-@set_option
-@socket_option
-@rows_option
-def diff(config: Path | None, overrides: tuple[str, ...], socket: Path | str | None, output: str) -> None:
+def diff(config: Config, overrides: Overrides, socket: Socket, output: RowsOutput) -> None:
     """
     Compare the running instance with file and environment.
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import click
 
@@ -23,8 +23,8 @@ from broker.catalog.database_files import emptiness, path_of
 from broker.cli.access import is_nothing_given, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, config_option, confirm, copy_command, output_option, yes_option
-from broker.cli.output import show_json
+from broker.cli.options import Config, Group, Output, Yes, confirm, copy_command
+from broker.cli.output import show_lines
 from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import DatabaseSettings, Settings
 from broker.config.units import plural
@@ -35,8 +35,9 @@ from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_
 from broker.store.sqlite.role_file import check_remains
 from broker.store.sqlite.transaction import BUSY_SECONDS, open_watch, translated
 
-_database_argument = click.argument("database")
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done and lost, and change nothing.")
+_DRY_RUN = click.Option(("--dry-run",), is_flag=True, help="Show what would be done and lost, and change nothing.")
+_DryRun: TypeAlias = Annotated[bool, _DRY_RUN]
+_Name: TypeAlias = Annotated[str, click.Argument(("database",))]
 _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
     " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
@@ -67,11 +68,7 @@ def database() -> None:
 
 
 @database.command()
-@config_option
-@_dry_run_option
-@output_option
-@_database_argument
-def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> None:
+def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -> None:
     """
     Accept a moved or restored file as this database, or a new one.
 
@@ -91,10 +88,7 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
                 entry.seal_done(str(path.absolute()))
                 file_identity.accept_replacement(path, configured)
         text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
-        if output == "json":
-            show_json({"path": str(path), "dry_run": dry_run, "texts": [text]})
-        else:
-            click.echo(f"{path}: {text}")
+        show_lines({"path": str(path), "dry_run": dry_run, "texts": [text]}, output, [f"{path}: {text}"])
         return
     with _locked(path) as db:
         state_dir, sighting = _sighting(db, path, configured)
@@ -117,9 +111,8 @@ def keep(config: Path | None, database: str, output: str, *, dry_run: bool) -> N
 
 
 @database.command()
-@config_option
 @click.argument("database", metavar="NAME")
-def create(config: Path | None, database: str) -> None:
+def create(config: Config, database: str) -> None:
     """
     Make an empty database in place of one whose file is gone.
 
@@ -149,12 +142,7 @@ def create(config: Path | None, database: str) -> None:
 
 
 @database.command("reset-identity")
-@config_option
-@_dry_run_option
-@yes_option
-@output_option
-@_database_argument
-def reset_identity(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:
+def reset_identity(config: Config, database: _Name, output: Output, *, dry_run: _DryRun, yes: Yes) -> None:
     """
     Give this copy a new identity, and delete its conversations.
 
@@ -190,12 +178,7 @@ database.add_command(copy_command(reset_identity, "new"))
 
 
 @database.command("error-conversations")
-@config_option
-@_dry_run_option
-@yes_option
-@output_option
-@_database_argument
-def error_conversations(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool) -> None:
+def error_conversations(config: Config, database: _Name, output: Output, *, dry_run: _DryRun, yes: Yes) -> None:
     """
     End all open conversations with an error at both ends.
 
@@ -362,10 +345,7 @@ def _new_instance(settings: Settings, path: Path, old: uuid.UUID) -> uuid.UUID:
 
 
 def _report(path: Path, output: str, texts: list[str], stake: ContentsAtRisk, *, dry_run: bool, **more: Any) -> None:
-    if output == "json":
-        values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
-        holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}
-        show_json({"path": str(path), "dry_run": dry_run, **holds, **values, "texts": texts})
-        return
-    for text in texts:
-        click.echo(f"{path}: {text}")
+    values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
+    holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}
+    told = {"path": str(path), "dry_run": dry_run, **holds, **values, "texts": texts}
+    show_lines(told, output, [f"{path}: {text}" for text in texts])

@@ -31,17 +31,18 @@ from broker.cli.database import file_of, open_database
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import (
     DURATION,
+    INPUT,
     Command,
+    Config,
     Group,
-    config_option,
+    OneDatabase,
+    Output,
+    RowsOutput,
+    Socket,
+    Yes,
     confirm,
-    database_option,
-    output_option,
-    rows_option,
-    socket_option,
-    yes_option,
 )
-from broker.cli.output import TextLine, print_lines, show_json, show_rows
+from broker.cli.output import TextLine, print_lines, show_json, show_lines, show_rows
 from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
 from broker.config.units import plural
 from broker.conversation.state import ConversationState
@@ -50,8 +51,6 @@ from broker.store.sqlite.schema import LARGE_BYTES
 
 
 @click.command(cls=Command)
-@config_option
-@database_option
 @click.option("--from", "from_service", required=True, help="A service of the database.")
 @click.option("--to", "to_service", required=True, help="The service to send to.")
 @click.option("--contract", default="DEFAULT", show_default=True, help="Contract of the dialog.")
@@ -69,18 +68,14 @@ from broker.store.sqlite.schema import LARGE_BYTES
     help="Whether the dialog has to be sealed where it leaves the instance; left out, when the database has a"
     " certificate. A remote service binding seals it in any case.",
 )
-@click.option(
-    "--file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
-    help="The body is this file, of any length; - is standard input.",
-)
+@click.option("--file", type=INPUT, help="The body is this file, of any length; - is standard input.")
 @click.option("--lines", is_flag=True, help="One message a line of standard input, each in its own transaction.")
 @click.option("--end", is_flag=True, help="End the conversation after the last message.")
-@output_option
 @click.argument("body", required=False)
 def send(
-    config: Path | None,
-    database: str,
+    config: Config,
+    database: OneDatabase,
+    output: Output,
     body: str | None,
     *,
     file: Path | None,
@@ -98,7 +93,7 @@ def send(
         broker send -d orders.db --from //shop/Orders --to //shop/Billing --type //shop/Invoice '{"order": 7}'
         tail -f orders.jsonl | broker send -d orders.db --from //shop/Orders --to //shop/Billing --lines
     """
-    message_type, output = dialog.pop("message_type"), dialog.pop("output")
+    message_type = dialog.pop("message_type")
     if lines and (body is not None or file is not None):
         raise click.UsageError("--lines reads the messages from standard input: leave out BODY and --file")
     if file is not None and body is not None:
@@ -135,8 +130,6 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
 
 
 @click.command(cls=Command)
-@config_option
-@database_option
 @click.option("--queue", required=True, help="A queue of the database.")
 @click.option("--top", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages.")
 @click.option(
@@ -150,8 +143,9 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
     help="Directory for the bodies, each as a file HANDLE-NUMBER whose path is printed instead.",
 )
 @click.option("--end", is_flag=True, help="End each conversation that is received from.")
-@rows_option
-def receive(config: Path | None, database: str, output: str, *, save: Path | None, end: bool, **what: Any) -> None:
+def receive(
+    config: Config, database: OneDatabase, output: RowsOutput, *, save: Path | None, end: bool, **what: Any
+) -> None:
     """
     Take messages from a queue and print them.
 
@@ -217,13 +211,10 @@ def dialogs() -> None:
 
 
 @dialogs.command()
-@config_option
-@socket_option
 @click.option(
     "-d", "--database", help="A database of the configuration, or the path of its file; all of them if left out."
 )
-@output_option
-def census(config: Path | None, socket: Path | str | None, database: str | None, output: str) -> None:
+def census(config: Config, socket: Socket, database: str | None, output: Output) -> None:
     """
     Summarize conversations, queues and storage.
 
@@ -250,11 +241,8 @@ def census(config: Path | None, socket: Path | str | None, database: str | None,
 
 
 @dialogs.command()
-@config_option
-@socket_option
-@output_option
 @click.argument("id", metavar="[ID]", type=click.UUID, required=False)
-def retry(config: Path | None, socket: Path | str | None, output: str, **chosen: UUID | None) -> None:
+def retry(config: Config, socket: Socket, output: Output, **chosen: UUID | None) -> None:
     """
     Send what is not acknowledged again now.
 
@@ -268,15 +256,10 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
     """
     guid = chosen["id"]
     answer = admin_client(config, socket).request("POST", "/v1/retry", {"id": None if guid is None else str(guid)})
-    if output == "json":
-        show_json(answer)
-    else:
-        click.echo(plural(answer["dialogs"], "dialog") + " sent again")
+    show_lines(answer, output, [plural(answer["dialogs"], "dialog") + " sent again"])
 
 
 @dialogs.command()
-@config_option
-@database_option
 @click.option(
     "--state",
     "states",
@@ -290,9 +273,7 @@ def retry(config: Path | None, socket: Path | str | None, output: str, **chosen:
 @click.option("--description", default="", help="Text of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
-@yes_option
-@output_option
-def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: bool, **choice: Any) -> None:
+def end(config: Config, database: OneDatabase, output: Output, *, dry_run: bool, yes: Yes, **choice: Any) -> None:
     """
     End all conversations of a kind that no application ends.
 
@@ -317,12 +298,8 @@ def end(config: Path | None, database: str, output: str, *, dry_run: bool, yes: 
                 confirm(f"end {plural(total, 'conversation')}?")
             for ended in end_crowd(db, selection, mode):
                 click.echo(f"{ended:,} of {total:,} ended", err=True)
-    if output == "json":
-        show_json({"chosen": [asdict(one) for one in members], "ended": ended})
-    else:
-        click.echo(
-            f"{plural(total, 'conversation')} would end" if dry_run else f"{plural(ended, 'conversation')} ended"
-        )
+    done = f"{plural(total, 'conversation')} would end" if dry_run else f"{plural(ended, 'conversation')} ended"
+    show_lines({"chosen": [asdict(one) for one in members], "ended": ended}, output, [done])
 
 
 def _selection(

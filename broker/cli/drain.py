@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,8 +16,8 @@ import click
 from broker.admin.client import AdminClient, ProblemError
 from broker.cli.access import admin_client
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Command, config_option, output_option, socket_option
-from broker.cli.output import show_json
+from broker.cli.options import Command, Config, Output, Socket
+from broker.cli.output import show_json, show_lines
 from broker.config.units import plural
 from broker.errors import DaemonUnreachableError
 
@@ -27,12 +26,9 @@ QUIET_SECONDS = 1.0  # for a process to end before that is reported
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
-@output_option
 @click.option("--dry-run", is_flag=True, help="Only show what would have to be sent or handed over.")
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait for the end; without limit if left out.")
-def drain(config: Path | None, socket: Path | str | None, output: str, timeout: float | None, *, dry_run: bool) -> None:
+def drain(config: Config, socket: Socket, output: Output, timeout: float | None, *, dry_run: bool) -> None:
     """
     Drain an instance, and wait until it has ended.
 
@@ -46,7 +42,8 @@ def drain(config: Path | None, socket: Path | str | None, output: str, timeout: 
     """
     client = admin_client(config, socket, timeout=ANSWER_SECONDS)
     if dry_run:
-        _show(client.get("/v1/drain"), output)
+        state = client.get("/v1/drain")
+        show_lines(state, output, _lines(state))
         return
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     with _watched_process(client) as (process, descriptor):
@@ -118,15 +115,10 @@ def _follow(client: AdminClient, state: dict[str, Any], deadline: float) -> dict
                 return state
 
 
-def _show(state: dict[str, Any], output: str) -> None:
-    if output == "json":
-        show_json(state)
-        return
-    click.echo(_remainder(state) if _is_left(state) else "nothing would have to leave")
-    for hop, held in state["by_hop"].items():
-        click.echo(f"  {held} held for {hop}")
-    for name in state["busy"]:
-        click.echo(f"  database {name} is busy")
+def _lines(state: dict[str, Any]) -> Iterator[str]:
+    yield _remainder(state) if _is_left(state) else "nothing would have to leave"
+    yield from (f"  {held} held for {hop}" for hop, held in state["by_hop"].items())
+    yield from (f"  database {name} is busy" for name in state["busy"])
 
 
 def _is_left(state: dict[str, Any]) -> bool:

@@ -24,7 +24,7 @@ from broker.cli.access import (
 )
 from broker.cli.exit_codes import ExitCode
 from broker.cli.names import live_names
-from broker.cli.options import Command, Parsed, Where, config_option, output_option, socket_option, where_option
+from broker.cli.options import Command, Config, Output, Parsed, Socket, Where
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.client.arguments import CURRENT_DATABASE
 from broker.config.settings import Settings
@@ -67,14 +67,8 @@ def _broker_instance(text: str) -> UUID | str:
 @click.option("--peer", metavar="PRINCIPAL", help="The peer that sends it, as in GRANT: also check its permissions.")
 @click.option("--from-target", is_flag=True, help="The message is an answer of the target.")
 @click.option("--through", is_flag=True, help="Ask the next instance too, and go on to the last one.")
-@where_option
-@config_option
-@socket_option
 @click.option("--offline", is_flag=True, help="Ask no daemon: read the configuration, its scripts and its files.")
-@output_option
-def explain(
-    config: Path | None, socket: Path | str | None, output: str, where: Where, *, through: bool, **how: Any
-) -> None:
+def explain(config: Config, socket: Socket, output: Output, where: Where, *, through: bool, **how: Any) -> None:
     """
     Show where a message would go, and why.
 

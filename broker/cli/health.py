@@ -21,8 +21,8 @@ import click
 
 from broker.admin.client import INSTANCE_HEADER
 from broker.cli.access import option_of, read_settings
-from broker.cli.options import Command, config_option, output_option
-from broker.cli.output import show_json
+from broker.cli.options import Command, Config, Output
+from broker.cli.output import show_lines
 from broker.config.values import parse_listen
 from broker.errors import SettingsError
 
@@ -63,7 +63,6 @@ class NothingToAskError(Exception):
 
 @click.command(cls=Command)
 @click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
-@config_option
 @click.option(
     "--at", metavar="HOST:PORT", help="Address of observation; by default observe.listen of the configuration."
 )
@@ -81,8 +80,7 @@ class NothingToAskError(Exception):
     show_default=True,
     help="Seconds to repeat the question while the answer is no.",
 )
-@output_option
-def health(question: str, config: Path | None, at: str | None, output: str, *, timeout: float, wait: float) -> None:
+def health(question: str, config: Config, at: str | None, output: Output, *, timeout: float, wait: float) -> None:
     """
     Ask whether an instance is live, ready or started.
 
@@ -100,10 +98,8 @@ def health(question: str, config: Path | None, at: str | None, output: str, *, t
         found = HealthAnswer(HealthState.UNKNOWN, str(error))
     else:
         found = _ask_until(host, port, question, name, timeout=timeout, wait=wait)
-    if output == "json":
-        show_json({"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)})
-    else:
-        click.echo("\n".join([f"{found.state.name}: {found.text}", *found.checks]))
+    answer = {"state": found.state.name, "question": question, "text": found.text, "checks": list(found.checks)}
+    show_lines(answer, output, [f"{found.state.name}: {found.text}", *found.checks])
     sys.exit(found.state)
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 import click
 
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, copy_command, output_option
+from broker.cli.options import Group, Output, copy_command
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 
@@ -52,13 +52,12 @@ def journal() -> None:
     type=click.Choice([outcome.value for outcome in VisitOutcome]),
     help="Only with this outcome; may be repeated.",
 )
-@output_option
 def tail(
     directory: Path,
     lines: int,
     conversation: UUID | None,
     outcomes: tuple[str, ...],
-    output: str,
+    output: Output,
     *,
     follow: bool,
 ) -> None:

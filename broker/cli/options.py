@@ -9,7 +9,7 @@ from datetime import timedelta
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import dedent, indent
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import click
 
@@ -18,20 +18,30 @@ from broker.cli.access import read_settings
 from broker.config.units import parse_duration
 from broker.routing.address import NetworkAddress, parse_address
 
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+INPUT = click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True)  # a file, or - for standard input
+DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
+OUTPUT_DIRECTORY = click.Path(path_type=Path, file_okay=False)  # may be made
+UNREAD = click.Path(path_type=Path, readable=False)  # the reader reports it with its own code
 FORMATS = ("table", "json", "jsonl", "csv")  # of rows
 DURATION_MAX = timedelta(days=36500)
 _T = TypeVar("_T")
 
-Where = Mapping[NetworkAddress, Path | str]
-
 
 class Command(click.Command):
-    """A command whose docstring ends with `Examples:`, which its help shows after the options."""
+    """
+    A command whose docstring ends with `Examples:`, which its help shows after the options.
+
+    An option that several commands have is the type of an argument of its function; it comes before the others.
+    """
 
     def __init__(self, *args: Any, **given: Any) -> None:
         text, _, lines = cleandoc(given["help"] or "").partition("\nExamples:\n")
         epilog = f"\b\nExamples:\n{indent(dedent(lines), '  ')}"
-        super().__init__(*args, **given | {"help": text, "epilog": epilog})
+        types = get_type_hints(given["callback"], include_extras=True).values()
+        shared = [parameter for one in types for parameter in getattr(one, "__metadata__", ())]
+        more = {"help": text, "epilog": epilog, "params": [*shared, *given["params"]]}
+        super().__init__(*args, **given | more)
 
 
 class Group(Command, click.Group):
@@ -99,41 +109,6 @@ def _read_where(_context: click.Context, _parameter: click.Parameter, values: tu
     return found
 
 
-where_option = click.option(
-    "--admin",
-    "where",
-    multiple=True,
-    metavar="ADDRESS=WHERE",
-    callback=_read_where,
-    help="Ask the next instance at ADDRESS by this URL or socket file; by default at port 9422 of its host.",
-)
-
-config_option, configs_option = (
-    click.option(
-        "-c",
-        "--config",
-        name,
-        multiple=name == "configs",
-        type=click.Path(path_type=Path, readable=False),  # the reader reports it with its own code
-        envvar="BROKER_CONFIG",
-        show_envvar=True,
-        help=f"Configuration file; {more}.",
-    )
-    for name, more in (
-        ("config", "by default /etc/broker/broker.toml, if it exists"),
-        ("configs", "several times for several instances"),
-    )
-)
-
-set_option = click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A setting that overrides file and environment: endpoint.max_hops=4; several times for several.",
-)
-
-
 def _where(text: str) -> Path | str:
     """The file of an admin socket, or the URL of an admin port as it is."""
     if text.startswith(("http://", "https://")):
@@ -156,21 +131,6 @@ def _duration(text: str) -> timedelta:
 
 DURATION = Parsed("duration", _duration)
 
-socket_option = click.option(
-    "--socket",
-    "--url",
-    "socket",
-    type=Parsed("file or URL", _where),
-    help="Admin socket of the instance, or URL of its admin port.  [default: BROKER_ADMIN_URL, then admin.socket]",
-)
-output_option, rows_option = (
-    click.option(
-        "-o", "--output", type=click.Choice(formats), default="table", show_default=True, help="Output format."
-    )
-    for formats in (("table", "json"), FORMATS)
-)
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
-
 
 def _only_database(context: click.Context, _: click.Parameter, database: str | None) -> str | None:
     """The named database, or the only one of the configuration."""
@@ -182,12 +142,64 @@ def _only_database(context: click.Context, _: click.Parameter, database: str | N
     return known[0]
 
 
-database_option = click.option(
-    "-d",
-    "--database",
+def _config(name: str, more: str) -> click.Option:
+    return click.Option(
+        ("-c", "--config", name),
+        multiple=name == "configs",
+        type=UNREAD,
+        envvar="BROKER_CONFIG",
+        show_envvar=True,
+        help=f"Configuration file; {more}.",
+    )
+
+
+def _output(*formats: str) -> click.Option:
+    choice = click.Choice(formats)
+    return click.Option(("-o", "--output"), type=choice, default="table", show_default=True, help="Output format.")
+
+
+CONFIG = _config("config", "by default /etc/broker/broker.toml, if it exists")
+OUTPUT = _output("table", "json")
+YES = click.Option(("--yes",), is_flag=True, help="Do not ask.")
+DATABASE = click.Option(
+    ("-d", "--database"),
     callback=_only_database,
     help="A database of the configuration, or the path of its file; by default the only one of the configuration.",
 )
+
+Config: TypeAlias = Annotated[Path | None, CONFIG]
+Configs: TypeAlias = Annotated[tuple[Path, ...], _config("configs", "several times for several instances")]
+Output: TypeAlias = Annotated[str, OUTPUT]
+RowsOutput: TypeAlias = Annotated[str, _output(*FORMATS)]
+Yes: TypeAlias = Annotated[bool, YES]
+OneDatabase: TypeAlias = Annotated[str, DATABASE]
+Overrides: TypeAlias = Annotated[
+    tuple[str, ...],
+    click.Option(
+        ("--set", "overrides"),
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting that overrides file and environment: endpoint.max_hops=4; several times for several.",
+    ),
+]
+Socket: TypeAlias = Annotated[
+    Path | str | None,
+    click.Option(
+        ("--socket", "--url", "socket"),
+        type=Parsed("file or URL", _where),
+        help="Admin socket of the instance, or URL of its admin port.  [default: BROKER_ADMIN_URL, then admin.socket]",
+    ),
+]
+Where: TypeAlias = Annotated[
+    Mapping[NetworkAddress, Path | str],
+    click.Option(
+        ("--admin", "where"),
+        multiple=True,
+        metavar="ADDRESS=WHERE",
+        callback=_read_where,
+        help="Ask the next instance at ADDRESS by this URL or socket file; by default at port 9422 of its host.",
+    ),
+]
 
 
 def confirm(question: str) -> None:

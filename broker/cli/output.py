@@ -45,6 +45,15 @@ def show_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(to_json(value, indent=indent))
 
 
+def show_lines(value: Any, output: str, lines: Iterable[str]) -> None:
+    """Print a value as JSON, or else these lines for people, which are not made for JSON."""
+    if output == "json":
+        show_json(value)
+    else:
+        for line in lines:
+            click.echo(line)
+
+
 def show_rows(
     rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None, *, empty: str = ""
 ) -> None:

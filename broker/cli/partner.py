@@ -7,7 +7,6 @@ The commands run on the machine of the instance, as a user who may write the fil
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -27,7 +26,7 @@ from broker.catalog.partner import (
     read_partner,
 )
 from broker.cli.access import read_settings
-from broker.cli.options import Group, config_option, confirm, output_option, yes_option
+from broker.cli.options import Config, Group, Output, Yes, confirm
 from broker.cli.output import readable, show_json
 from broker.config.settings import Settings
 from broker.errors import PartnerFileError
@@ -57,7 +56,6 @@ def partner() -> None:
 
 
 @partner.command("export")
-@config_option
 @_database_option
 @click.option(
     "--service",
@@ -81,7 +79,7 @@ def partner() -> None:
     help="Address of this endpoint for the other side; by default endpoint.advertise.",
 )
 def export_file(
-    config: Path | None,
+    config: Config,
     database: str | None,
     services: tuple[str, ...],
     sends_to: tuple[str, ...],
@@ -122,22 +120,19 @@ def export_file(
 
 
 @partner.command("import")
-@config_option
 @_database_option
 @click.option("--via", type=click.File("rb"), help="Partner file of the gateway through which the partner is reached.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@yes_option
-@output_option
 @click.argument("file", type=click.File("rb"))
 def import_file(
-    config: Path | None,
+    config: Config,
     database: str | None,
     file: BinaryIO,
     via: BinaryIO | None,
-    output: str,
+    output: Output,
     *,
     dry_run: bool,
-    yes: bool,
+    yes: Yes,
 ) -> None:
     """
     Show what a partner file changes here, and change it.

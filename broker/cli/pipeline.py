@@ -7,22 +7,20 @@ There is a command for each job. Spark is an extra, and is imported when a job r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import DURATION, Group, Parsed, output_option
+from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, Group, Parsed
 from broker.cli.output import show_json, show_rows
 from broker.config.units import parse_size
 from broker.errors import NoJournalError, PipelineError
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 EARLIEST, LATEST = datetime(1971, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -48,54 +46,27 @@ def _instant(text: str) -> datetime:
 INSTANT, SIZE = Parsed("instant", _instant), Parsed("size", _size)
 
 
-def _note_old_name(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> None:
-    context.meta["flows"] = value
-    if value:
-        click.echo("DeprecationWarning: The option --flows is deprecated. use --journal", err=True)
-
-
-def _with_old_name(context: click.Context, _: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
-    return (*value, *context.meta["flows"])
-
-
-_COMMON_OPTIONS = (
-    click.option(
-        "--journal",
-        "flows",
+_COMMON = (  # of every job
+    click.Option(
+        ("--journal",),
         multiple=True,
         type=click.Path(path_type=Path),
-        callback=_with_old_name,
         help="Directory of a journal; several times for several.",
     ),
-    click.option(
-        "--flows",
-        "old_flows",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        callback=_note_old_name,
-        is_eager=True,
-        expose_value=False,
-        hidden=True,
-        help="The earlier name of --journal.",
+    click.Option(("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="use --journal"),
+    click.Option(("--out",), type=OUTPUT_DIRECTORY, help="Directory for the results."),
+    click.Option(
+        ("--master",), default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."
     ),
-    click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the results."),
-    click.option("--master", default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."),
-    click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
-    click.option("--driver-memory", metavar="SIZE", help="Heap, like 4g; by default half of the memory, 1 to 8 GiB."),
-    click.option("--from", "first", type=INSTANT, help="Only visits from then on."),
-    click.option("--to", "end", type=INSTANT, help="Only visits before then."),
-    output_option,
-    click.option("--explain", "is_explain", is_flag=True, help="Print the Spark plan, and run nothing."),
+    click.Option(("--conf",), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
+    click.Option(
+        ("--driver-memory",), metavar="SIZE", help="Heap, like 4g; by default half of the memory, 1 to 8 GiB."
+    ),
+    click.Option(("--from", "first"), type=INSTANT, help="Only visits from then on."),
+    click.Option(("--to", "end"), type=INSTANT, help="Only visits before then."),
+    OUTPUT,
+    click.Option(("--explain", "is_explain"), is_flag=True, help="Print the Spark plan, and run nothing."),
 )
-
-
-def _common(command: _F) -> _F:
-    """Add the options of every job."""
-    for option in reversed(_COMMON_OPTIONS):
-        command = option(command)
-    return command
-
-
 JOBS = ("paths", "dialogs", "routes", "capacity", "reconcile")
 
 _grace_option = click.option(
@@ -120,8 +91,7 @@ def pipeline() -> None:
     """
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 @_grace_option
 def paths(**options: Any) -> None:
     """
@@ -136,8 +106,7 @@ def paths(**options: Any) -> None:
     _run_jobs(("paths",), **options)
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 def dialogs(**options: Any) -> None:
     """
     Write what each dialog did: messages, resends, how long they took.
@@ -151,8 +120,7 @@ def dialogs(**options: Any) -> None:
     _run_jobs(("dialogs",), **options)
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 @_window_option
 def routes(**options: Any) -> None:
     """
@@ -167,8 +135,7 @@ def routes(**options: Any) -> None:
     _run_jobs(("routes",), **options)
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 @_window_option
 @_pool_option
 def capacity(**options: Any) -> None:
@@ -184,8 +151,7 @@ def capacity(**options: Any) -> None:
     _run_jobs(("capacity",), **options)
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 @_grace_option
 def reconcile(**options: Any) -> None:
     """
@@ -200,8 +166,7 @@ def reconcile(**options: Any) -> None:
     _run_jobs(("reconcile",), **options)
 
 
-@pipeline.command()
-@_common
+@pipeline.command(params=[*_COMMON])
 @_grace_option
 @click.option("--window", type=DURATION, help="Length of a window; chosen by the length of the history if not given.")
 @_pool_option
@@ -221,9 +186,8 @@ def report(**options: Any) -> None:
     _run_jobs(JOBS, is_report=True, **options)
 
 
-@pipeline.command()
+@pipeline.command(params=[*_COMMON])
 @click.argument("jobs", nargs=-1, type=click.Choice(JOBS), metavar="[JOB]...")
-@_common
 @_grace_option
 @_window_option
 @_pool_option
@@ -244,6 +208,7 @@ def _run_jobs(
     jobs: tuple[str, ...],
     *,
     output: str,
+    journal: tuple[Path, ...],
     flows: tuple[Path, ...],
     out: Path | None,
     first: datetime | None,
@@ -264,7 +229,8 @@ def _run_jobs(
     seconds = None if window is None else int(window.total_seconds())
     if window is not None and (seconds == 0 or seconds != window.total_seconds()):
         raise click.UsageError("--window is whole seconds, one at least")
-    if not flows and not is_report:
+    journals = (*journal, *flows)
+    if not journals and not is_report:
         raise click.UsageError("--journal is missing: name a journal")
     if out is None and not is_explain:
         raise click.UsageError("--out is missing: name a directory for the results")
@@ -279,7 +245,7 @@ def _run_jobs(
 
     request = runs.RunRequest(
         jobs,
-        flows,
+        journals,
         out or Path(),
         runs.Options(
             grace_seconds=None if grace is None else int(grace.total_seconds()),
@@ -302,15 +268,7 @@ def _run_jobs(
         if is_explain:
             runs.explain(request)
             return
-        if not is_report:
-            done: Mapping[str, Any] = runs.run(request, _report_progress)
-        elif request.flows:
-            done = report_file.run(request, _report_progress)
-        else:
-            report_file.check(request.out)
-            with runs.started(request) as spark:
-                done = {"jobs": {}, "report": str(report_file.render(spark, request.out))}
-                _report_progress(f"report: {done['report']}")
+        done = (report_file if is_report else runs).run(request, _report_progress)
     except NoJournalError as error:
         fail(str(error), ExitCode.NOT_FOUND)
     for line in inventory.sentences(done["files"]) if "files" in done else ():

@@ -18,8 +18,8 @@ from broker.admin.audit import AuditEntry
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
 from broker.cli.database import open_database
-from broker.cli.options import Group, config_option, confirm, database_option, output_option, rows_option, yes_option
-from broker.cli.output import show_json, show_rows
+from broker.cli.options import CONFIG, DATABASE, OUTPUT, YES, Config, Group, OneDatabase, Output, RowsOutput, confirm
+from broker.cli.output import show_lines, show_rows
 from broker.client.dialog import Dialog, get_dialog
 from broker.config.units import counted
 from broker.errors import ConversationError
@@ -29,11 +29,13 @@ from broker.store.sqlite.quarantine import skip as skip_one
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
 _EMPTY = "no dialog is in quarantine"
-_Command = Callable[..., Any]
 
-_ids = click.argument("ids", metavar="[CONVERSATION]...", nargs=-1)
-_all = click.option("--all", "everything", is_flag=True, help="Every dialog in quarantine.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+_CHANGING = (  # of every command that changes something
+    *(CONFIG, DATABASE),
+    click.Option(("--all", "everything"), is_flag=True, help="Every dialog in quarantine."),
+    click.Option(("--dry-run",), is_flag=True, help="Show what would be done, and change nothing."),
+    *(YES, OUTPUT, click.Argument(("ids",), metavar="[CONVERSATION]...", nargs=-1)),
+)
 _NO_TRACEBACK = """\
 no traceback is known: only readers (broker run) keep one, not programs that call receive themselves, nor processes
 that die. See the log of that program, or let a reader handle the messages"""
@@ -52,23 +54,14 @@ def quarantine() -> None:
     """
 
 
-def _changing(command: _Command) -> _Command:
-    """Add the options of every command that changes something."""
-    for option in (_ids, output_option, yes_option, _dry_run, _all, database_option, config_option):
-        command = option(command)
-    return command
-
-
 @quarantine.command("list")
-@config_option
 @click.option(
     "-d",
     "--database",
     help="A database of the configuration, or the path of its file; by default all of the configuration.",
 )
 @click.option("--dry-run", is_flag=True, expose_value=False, help="No effect: a list changes nothing.")
-@rows_option
-def list_(config: Path | None, database: str | None, output: str) -> None:
+def list_(config: Config, database: str | None, output: RowsOutput) -> None:
     """
     List the dialogs in quarantine, and those that are tried again.
 
@@ -90,16 +83,13 @@ def list_(config: Path | None, database: str | None, output: str) -> None:
 
 
 @quarantine.command()
-@config_option
-@database_option
 @click.option(
     "--body", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), help="Write the body to this file."
 )
 @click.option("--dry-run", is_flag=True, help="The same, and no file is written.")
-@output_option
 @click.argument("conversation")
 def show(
-    config: Path | None, database: str, conversation: str, body: Path | None, output: str, *, dry_run: bool
+    config: Config, database: OneDatabase, conversation: str, body: Path | None, output: Output, *, dry_run: bool
 ) -> None:
     """
     Show a failed message: error, times, size, number of later messages.
@@ -117,18 +107,13 @@ def show(
             if str(body) == "-":
                 return
     row = _row(failure)
-    if output == "json":
-        show_json(row)
-        return
-    traceback = row.pop("traceback")
-    width = max(map(len, row))
-    for name, value in row.items():
-        click.echo(f"{name:{width}}  {'' if value is None else value}")
-    click.echo(f"\n{traceback or _NO_TRACEBACK}")
+    told = {name: "" if value is None else value for name, value in row.items() if name != "traceback"}
+    width = max(map(len, told))
+    lines = [f"{name:{width}}  {value}" for name, value in told.items()]
+    show_lines(row, output, [*lines, "", failure.traceback or _NO_TRACEBACK])
 
 
-@quarantine.command()
-@_changing
+@quarantine.command(params=[*_CHANGING])
 def resume(**options: Any) -> None:
     """
     Try again, from the failed message on.
@@ -148,8 +133,7 @@ def resume(**options: Any) -> None:
     )
 
 
-@quarantine.command()
-@_changing
+@quarantine.command(params=[*_CHANGING])
 def skip(**options: Any) -> None:
     """
     Drop the failed message, and go on with the next.
@@ -164,11 +148,10 @@ def skip(**options: Any) -> None:
     _settle("skip", "drop {message}; go on with {later} after it", skip_one, **options)
 
 
-@quarantine.command()
+@quarantine.command(params=[*_CHANGING])
 @click.option("--error", type=click.IntRange(1, 2**31 - 1), metavar="CODE", help="End it WITH ERROR, above 0.")
 @click.option("--description", default="", help="Text of the error, for the far side.")
 @click.option("--cleanup", is_flag=True, help="End it WITH CLEANUP: forget it, without notice to the far side.")
-@_changing
 def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -> None:
     """
     End the dialog, with an error or with cleanup.
@@ -185,17 +168,15 @@ def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -
     _end(error, description, **options)
 
 
-@quarantine.command(hidden=True, deprecated="use end --cleanup")
-@_changing
+@quarantine.command(params=[*_CHANGING], hidden=True, deprecated="use end --cleanup")
 def discard(**options: Any) -> None:
     """End the dialog with cleanup, under an earlier name. Exit codes: as end."""
     _end(None, "", **options)
 
 
-@quarantine.command(hidden=True, deprecated="use end --error CODE --description TEXT")
+@quarantine.command(params=[*_CHANGING], hidden=True, deprecated="use end --error CODE --description TEXT")
 @click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Code of the error, above 0.")
 @click.option("--text", required=True, help="Description of the error, for the far side.")
-@_changing
 def answer(*, code: int, text: str, **options: Any) -> None:
     """End the dialog with an error, under an earlier name. Exit codes: as end."""
     _end(code, text, **options)
@@ -255,13 +236,9 @@ def _settle(
                         change(db, failure)
                     if record is not None:
                         record.seal_done(*(str(uuid.UUID(bytes=one.conversation_handle)) for one in chosen))
-    if output == "json":
-        show_json(plans)
-    else:
-        for plan in plans:
-            click.echo(f"{'would ' if dry_run else ''}{plan['what']}  ({plan['conversation_handle']})")
-        if not plans:
-            click.echo(_EMPTY)
+    would = "would " if dry_run else ""
+    lines = [f"{would}{plan['what']}  ({plan['conversation_handle']})" for plan in plans]
+    show_lines(plans, output, lines or [_EMPTY])
 
 
 def _check_same(db: sqlite3.Connection, failure: Failure) -> None:

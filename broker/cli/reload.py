@@ -12,8 +12,8 @@ import click
 from broker.admin.client import AdminClient, ProblemError
 from broker.cli.access import admin_client, option_of
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Command, config_option, confirm, output_option, socket_option
-from broker.cli.output import show_json
+from broker.cli.options import Command, Config, Output, Socket, confirm
+from broker.cli.output import show_json, show_lines
 from broker.config.units import plural
 from broker.errors import SCRIPTS_UNSEEN, BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
@@ -29,15 +29,10 @@ _EFFECTS_IF = {
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
-@output_option
 @click.option("--dry-run", is_flag=True, help="Check everything, show what would change, and change nothing.")
 @click.option("--prune", is_flag=True, help="Drop routes, bindings and permissions that no script names.")
 @click.option("--yes", is_flag=True, help="Do not ask before --prune drops something.")
-def reload(
-    config: Path | None, socket: Path | str | None, output: str, *, dry_run: bool, prune: bool, yes: bool
-) -> None:
+def reload(config: Config, socket: Socket, output: Output, *, dry_run: bool, prune: bool, yes: bool) -> None:
     """
     Reload the configuration of a running instance, as SIGHUP does.
 
@@ -71,11 +66,7 @@ def reload(
         more = error.problem.get("more_errors", 0)
         errors = [str(one["text"]) for one in error.problem["errors"]] + ([f"and {more:,} more"] if more else [])
         fail("\n".join([*errors, "nothing has changed"]), ExitCode.USAGE)
-    if output == "json":
-        show_json(answer)
-        return
-    for line in _lines(answer, config, is_pruned=prune):
-        click.echo(line)
+    show_lines(answer, output, _lines(answer, config, is_pruned=prune))
 
 
 def _drops(answer: dict[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, ask, follow_plan
 from broker.cli.access import admin_client, credentials
 from broker.cli.exit_codes import ExitCode
-from broker.cli.options import Group, Where, config_option, output_option, socket_option, where_option
+from broker.cli.options import INPUT, Config, Group, Output, Socket, Where
 from broker.cli.output import Terminal, TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
 from broker.config.units import counted
@@ -72,20 +72,16 @@ def routes() -> None:
 
 
 @routes.command()
-@config_option
-@socket_option
 @click.option(
     "-d", "--database", help="Database in which the script begins; by default the only user database, or msdb."
 )
 @click.option("--through", is_flag=True, help="Follow changed routes over the next instances, and find loops.")
-@where_option
 @click.option("--accept-harm", is_flag=True, help="Exit with 0 whatever would happen.")
-@output_option
-@click.argument("script", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True))
+@click.argument("script", type=INPUT)
 def plan(
-    config: Path | None,
-    socket: Path | str | None,
-    output: str,
+    config: Config,
+    socket: Socket,
+    output: Output,
     where: Where,
     script: Path,
     *,

@@ -13,14 +13,13 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Command, config_option
+from broker.cli.options import DIRECTORY, Command, Config
 from broker.client.reader_pool import Reader, find_readers, run_until_signal
 from broker.errors import StoreUnavailableError
 from broker.observe.logs import configure_logging
 
 
 @click.command(cls=Command)
-@config_option
 @click.option(
     "-d",
     "--database",
@@ -29,9 +28,7 @@ from broker.observe.logs import configure_logging
     metavar="[NAME=]FILE",
     help="A database and its file; several times for several. By default those of the configuration.",
 )
-@click.option(
-    "--directory", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Directory of the module."
-)
+@click.option("--directory", type=DIRECTORY, help="Directory of the module.")
 @click.option(
     "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish, at the end."
 )
@@ -43,7 +40,7 @@ from broker.observe.logs import configure_logging
     help="Format of the log.",
 )
 @click.argument("application", metavar="MODULE[:NAME]")
-def run(config: Path | None, databases: tuple[str, ...], directory: Path | None, application: str, **how: Any) -> None:
+def run(config: Config, databases: tuple[str, ...], directory: Path | None, application: str, **how: Any) -> None:
     """
     Run message readers (the daemon is `broker serve`).
 

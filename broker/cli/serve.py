@@ -14,7 +14,7 @@ from broker.catalog.check import check_files
 from broker.catalog.diagnostics import listen_error, store_error
 from broker.cli.access import is_nothing_given, nothing_to_read, overrides_from, read_settings, usual_config
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Command, config_option, set_option
+from broker.cli.options import Command, Config, Overrides
 from broker.daemon import instance as daemon
 from broker.daemon import process
 from broker.errors import (
@@ -30,9 +30,7 @@ from broker.observe.logs import close_logging, configure_logging
 
 
 @click.command(cls=Command)
-@config_option
-@set_option
-def serve(config: Path | None, overrides: tuple[str, ...]) -> None:
+def serve(config: Config, overrides: Overrides) -> None:
     """
     Run one instance in the foreground: gateway, endpoint or both.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -22,7 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client
 from broker.cli.names import live_names
-from broker.cli.options import Command, config_option, rows_option, socket_option
+from broker.cli.options import Command, Config, RowsOutput, Socket
 from broker.cli.output import show_answer
 from broker.cli.prompt import run_prompt
 from broker.ddl.lexer import decode_script
@@ -35,19 +34,14 @@ SCRIPT_SECONDS = 3600.0  # for a script and those before it
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
 @click.option(
     "-d",
     "--database",
     shell_complete=live_names("database"),
     help="The database; by default the only user database, or msdb.",
 )
-@rows_option
 @click.argument("statement", required=False)
-def sql(
-    config: Path | None, socket: Path | str | None, database: str | None, output: str, statement: str | None
-) -> None:
+def sql(config: Config, socket: Socket, database: str | None, output: RowsOutput, statement: str | None) -> None:
     """
     Run a statement or script, or a SELECT over the views.
 

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client, with_config
-from broker.cli.options import Command, config_option, output_option, socket_option
+from broker.cli.options import Command, Config, Output, Socket
 from broker.cli.output import Terminal, encodable, readable, show_json
 from broker.errors import DaemonUnreachableError
 from broker.observe.health import judge
@@ -38,12 +38,9 @@ _interval_option = click.option(
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
 @click.option("--watch", is_flag=True, help="Refresh it until Ctrl-C.")
 @_interval_option
-@output_option
-def status(config: Path | None, socket: Path | str | None, interval: float, output: str, *, watch: bool) -> None:
+def status(config: Config, socket: Socket, interval: float, output: Output, *, watch: bool) -> None:
     """
     Show the state of a running instance at a glance.
 
@@ -58,12 +55,9 @@ def status(config: Path | None, socket: Path | str | None, interval: float, outp
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
 @_interval_option
 @click.option("--once", is_flag=True, help="Show it once and end: broker status.")
-@output_option
-def top(config: Path | None, socket: Path | str | None, interval: float, output: str, *, once: bool) -> None:
+def top(config: Config, socket: Socket, interval: float, output: Output, *, once: bool) -> None:
     """
     Show the state of a running instance, refreshed.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import click
 
 from broker.cli.access import read_settings
 from broker.cli.audit import recording
-from broker.cli.options import Group, Parsed, config_option, copy_command, rows_option
+from broker.cli.options import Config, Group, Parsed, RowsOutput, copy_command
 from broker.cli.output import show_rows
 from broker.config.admin_access import TOKEN_NAME, new_token, read_tokens, revoke_token, role_of
 from broker.config.units import parse_duration
@@ -47,7 +46,6 @@ def token() -> None:
 
 
 @token.command()
-@config_option
 @click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
 @click.option(
     "--expires",
@@ -57,7 +55,7 @@ def token() -> None:
     help="Lifetime of the token, or never.",
 )
 @click.argument("name", callback=_check_name)
-def create(config: Path | None, role: str, expires: timedelta | None, name: str) -> None:
+def create(config: Config, role: str, expires: timedelta | None, name: str) -> None:
     """
     Make a token and print it, once.
 
@@ -86,9 +84,7 @@ token.add_command(copy_command(create, "new"))
 
 
 @token.command("list")
-@config_option
-@rows_option
-def show(config: Path | None, output: str) -> None:
+def show(config: Config, output: RowsOutput) -> None:
     """
     List the tokens by name.
 
@@ -113,9 +109,8 @@ def show(config: Path | None, output: str) -> None:
 
 
 @token.command()
-@config_option
 @click.argument("name")
-def revoke(config: Path | None, name: str) -> None:
+def revoke(config: Config, name: str) -> None:
     """
     Revoke a token.
 

@@ -23,7 +23,7 @@ from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
 from broker.cli.access import admin_client, ask_daemon_or_files, credentials, option_of, read_settings, with_config
 from broker.cli.exit_codes import ExitCode
-from broker.cli.options import Command, Where, config_option, output_option, socket_option, where_option
+from broker.cli.options import Command, Config, Output, Socket, Where
 from broker.cli.output import TextLine, print_lines, show_json
 from broker.config.settings import Settings
 from broker.config.units import plural
@@ -61,12 +61,8 @@ NOTHING_WAITS = (
 
 
 @click.command(cls=Command)
-@config_option
-@socket_option
-@where_option
-@output_option
 @click.argument("guid", metavar="[ID]", type=click.UUID, required=False)
-def why(config: Path | None, socket: Path | str | None, where: Where, output: str, guid: UUID | None) -> None:
+def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID | None) -> None:
     """
     Show where a conversation or message is, why, and what to do.
 

@@ -12,7 +12,7 @@ import click
 from broker.cli.access import read_settings
 from broker.cli.database import open_database
 from broker.cli.exit_codes import ExitCode, exit_codes, fail
-from broker.cli.options import config_option, database_option
+from broker.cli.options import CONFIG, DATABASE
 from broker.config.units import parse_duration
 from broker.observe.logs import configure_logging
 
@@ -22,9 +22,7 @@ from .route_file import RouteFile
 from .srv import SrvRoutes, dns_lookup
 
 
-@click.command()
-@config_option
-@database_option
+@click.command(params=[CONFIG, DATABASE])
 @click.option("--queue", required=True, help="The queue of the service SQL/ServiceBroker/BrokerConfiguration.")
 @click.option(
     "--from", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A script of CREATE ROUTE."

@@ -27,18 +27,20 @@ FILE = "report.html"
 
 def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> dict[str, Any]:
     """
-    Run all jobs, and write `report.html` to `request.out`.
+    Run all jobs, and write `report.html` to `request.out`; without journals, of the results that are there.
 
     Returns:
-        Like `broker.pipeline.jobs.run`, and `report`, its path.
+        Like `broker.pipeline.jobs.run`, and `report`, its path; without journals no `files`.
 
     Raises:
         As `broker.pipeline.jobs.run`.
     """
+    if not request.flows:
+        check(request.out)  # before Spark is started
     with entry.started(request) as spark:
-        done = entry.run(replace(request, jobs=NEEDED), progress)
+        done = entry.run(replace(request, jobs=NEEDED), progress) if request.flows else {"jobs": {}}
         begun = time.monotonic()
-        target = render(spark, request.out, done["files"])
+        target = render(spark, request.out, done.get("files"))
         progress(f"report: {target}, {time.monotonic() - begun:.1f} s")
     return done | {"report": str(target)}
 
@@ -52,7 +54,7 @@ def load(spark: SparkSession, out: Path, name: str) -> DataFrame:
 
 def check(out: Path) -> None:
     """
-    Check that the results for the report are there, before Spark is started.
+    Check that the results for the report are there.
 
     Raises:
         PipelineError: one is not.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.config.units import Quantity, count, duration, instant, plural, share, size
 from broker.pipeline.report.digest import (
@@ -27,8 +27,8 @@ from broker.pipeline.report.digest import (
     InputFacts,
     LedgerTotal,
     LinkRow,
+    Listing,
     LoopRow,
-    Loss,
     RouteUse,
     Series,
     Spread,
@@ -64,6 +64,15 @@ _SHOWN = 12  # rows and cards before a click
 _LINKS_MAX = 100  # rows of a table of links
 _RANGES_MAX = 60  # rows of a table with strips
 _LITTLE_ROOM = 0.2  # of the pool
+
+
+def first_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, total: int = 0, **of: str) -> Html:
+    """Return a table of the first rows, and one of the others once it is opened by a click; `total` is of all."""
+    others = rows[_SHOWN:]
+    rest = table(columns, others, caption=f"{caption}, the others") if others else None
+    hidden = more(len(rows), total)
+    shown = table(columns, rows[:_SHOWN], caption=caption)
+    return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, **of)
 
 
 # --- what was read, what cannot be known, and whether the ledger adds up ---
@@ -170,17 +179,9 @@ def _imbalances(digest: Digest) -> Html | None:
         number("doubled", lambda one: lost(one.doubled)),
         number("never sent", lambda one: lost(one.invented)),
     ]
-    rows = digest.imbalances.rows
-    shown = table(columns, rows[:_SHOWN], caption="Dialogs that do not add up")
-    others = table(columns, rows[_SHOWN:], caption="The other dialogs that do not add up")
-    rest = details(f"{len(rows) - _SHOWN} more", others) if len(rows) > _SHOWN else None
-    return element(
-        "div",
-        element("h3", "What does not add up"),
-        shown,
-        rest,
-        more(len(rows), digest.imbalances.total),
-    )
+    found = digest.imbalances
+    shown = first_rows(columns, found.rows, "Dialogs that do not add up", found.total)
+    return element("div", element("h3", "What does not add up"), shown)
 
 
 def _dialog(one: Imbalance) -> Html:
@@ -310,8 +311,8 @@ def map_section(digest: Digest) -> Html:
 
 def losses_section(digest: Digest) -> Html:
     """Return the section on transmissions lost between an instance and a next hop."""
-    rows = digest.losses.rows
-    if not rows:
+    found = digest.losses
+    if not found.rows:
         words = f"No transmission is known to be lost on a link.{_open(digest)}"
         return section("losses", "Losses by link", words)
     words = (
@@ -321,8 +322,15 @@ def losses_section(digest: Digest) -> Html:
         f"{_open(digest)}"
     )
     lead = join([plural(digest.extent.lost, "transmission"), words])
-    rest = details("all links with losses", _losses(rows)) if len(rows) > _SHOWN else None
-    return section("losses", "Losses by link", lead, _losses(rows[:_SHOWN]), rest, more(len(rows), digest.losses.total))
+    columns = [
+        Column("from", lambda loss: name(loss.from_instance)),
+        Column("next hop", lambda loss: name(loss.next_hop)),
+        Column("where that is", lambda loss: name(loss.to_instance), is_aside=True),
+        number("lost", lambda loss: lost(loss.lost)),
+        number("of all frames at “from”", lambda loss: share(loss.lost, loss.frames)),
+    ]
+    shown = first_rows(columns, found.rows, "Transmissions lost between instances", found.total)
+    return section("losses", "Losses by link", lead, shown)
 
 
 def loops_section(digest: Digest) -> Html:
@@ -361,8 +369,8 @@ def cycle_of(path: Sequence[str]) -> tuple[str, ...]:
 
 def talkers_section(digest: Digest) -> Html:
     """Return the section on the services and conversations that send most."""
-    services, conversations = digest.services.rows, digest.conversations.rows
-    if not services:
+    services, conversations = digest.services, digest.conversations
+    if not services.rows:
         return section("talkers", "Top talkers", "No service sent a message.")
     lead = "Messages by pair of services and by conversation, each direction by itself; those with most bytes first."
     return section(
@@ -370,11 +378,7 @@ def talkers_section(digest: Digest) -> Html:
         "Top talkers",
         lead,
         element("h3", "Services"),
-        _talkers(services[:_SHOWN], "Services that send most"),
-        details("all pairs of services", _talkers(services, "All pairs of services"))
-        if len(services) > _SHOWN
-        else None,
-        more(len(services), digest.services.total),
+        _talkers(services, "Services that send most"),
         element("h3", "Conversations"),
         _talkers(conversations, "Conversations that send most"),
     )
@@ -400,17 +404,6 @@ def _links(links: tuple[LinkRow, ...]) -> Html:
         number("of what left for it", lambda link: share(link.lost, link.frames + link.lost)),
     ]
     return table(columns, links, caption="Links between instances: frames that arrived, and frames that were lost")
-
-
-def _losses(losses: Sequence[Loss]) -> Html:
-    columns = [
-        Column("from", lambda loss: name(loss.from_instance)),
-        Column("next hop", lambda loss: name(loss.next_hop)),
-        Column("where that is", lambda loss: name(loss.to_instance), is_aside=True),
-        number("lost", lambda loss: lost(loss.lost)),
-        number("of all frames at “from”", lambda loss: share(loss.lost, loss.frames)),
-    ]
-    return table(columns, losses, caption="Transmissions lost between instances")
 
 
 def _cycle(circle: tuple[str, ...], loops: Sequence[LoopRow]) -> Html:
@@ -443,8 +436,8 @@ def incidents(loops: Sequence[LoopRow]) -> list[tuple[datetime, datetime, int]]:
     return found
 
 
-def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
-    most = max((one.bytes for one in talkers), default=1) or 1
+def _talkers(talkers: Listing[Talker], caption: str) -> Html:
+    most = max((one.bytes for one in talkers.rows), default=1) or 1
     columns = [
         Column("from", lambda one: name(one.from_service)),
         Column("to", lambda one: name(one.to_service)),
@@ -453,10 +446,10 @@ def _talkers(talkers: tuple[Talker, ...], caption: str) -> Html:
         number("messages", lambda one: count(one.messages)),
         number("resent", lambda one: count(one.resends), is_aside=True),
         Column("conversation", lambda one: element("code", one.conversation), is_aside=True)
-        if any(one.conversation for one in talkers)
+        if any(one.conversation for one in talkers.rows)
         else number("dialogs", lambda one: count(one.dialogs), is_aside=True),
     ]
-    return table(columns, talkers, caption=caption)
+    return first_rows(columns, talkers.rows, caption, talkers.total)
 
 
 def _meter(part: float) -> Html:
@@ -631,11 +624,7 @@ def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, ca
         *([worst] if rows[0].use is not None else []),
         number(counted, lambda one: count(one.frames), is_aside=True),
     ]
-    others = rows[_SHOWN:_RANGES_MAX]
-    rest = table(columns, others, caption=f"{caption}, the others") if others else None
-    shown = table(columns, rows[:_SHOWN], caption=caption)
-    hidden = more(min(len(rows), _RANGES_MAX), len(rows))
-    return element("div", shown, rest and details(f"{len(others)} more", rest), hidden, class_="ranges")
+    return first_rows(columns, rows[:_RANGES_MAX], caption, len(rows), class_="ranges")
 
 
 def _worst(use: RouteUse | None) -> Quantity:

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from broker.cli.options import Where, socket_option, where_option
+from broker.cli.options import Command, Socket, Where
 from broker.routing.address import NetworkAddress
 
 
@@ -16,8 +16,7 @@ def given(*values: str) -> tuple[Where | None, str]:
     """What a command gets, and what its user reads."""
     got: list[Where] = []
 
-    @click.command()
-    @where_option
+    @click.command(cls=Command)
     def command(where: Where) -> None:
         got.append(where)
 
@@ -59,9 +58,8 @@ def test_anything_else_is_wrong_usage_and_says_what_is_right(value: str, problem
 
 
 def test_an_instance_is_named_by_a_file_or_by_a_url() -> None:
-    @click.command()
-    @socket_option
-    def ask(socket: Path | str | None) -> None:
+    @click.command(cls=Command)
+    def ask(socket: Socket) -> None:
         click.echo(repr(socket), nl=False)
 
     given = ["a.sock", "https://gateway:9422", "http://127.0.0.1:1"]
