@@ -30,6 +30,7 @@ class BrokerError(Exception):
 
     # A dataclass by hand: generating one for each error takes longer than the other imports of a command.
     code: ClassVar[int] = 0
+    says: ClassVar[str] = ""  # the sentence, with the names of fields in braces
     _fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -49,6 +50,9 @@ class BrokerError(Exception):
 
     def __hash__(self) -> int:
         return hash(type(self))  # its fields may change
+
+    def __str__(self) -> str:
+        return self.says.format_map(vars(self)) if self.says else super().__str__()
 
     def __repr__(self) -> str:
         told = ", ".join(f"{name}={value!r}" for name, value in self._told().items())
@@ -78,9 +82,7 @@ class FrameMalformedError(PeerError):
 
     problem: str
     code: ClassVar[int] = 28041
-
-    def __str__(self) -> str:
-        return f"malformed frame: {self.problem}"
+    says: ClassVar[str] = "malformed frame: {problem}"
 
 
 class FrameTooLargeError(PeerError):
@@ -101,9 +103,7 @@ class HandshakeRefusedError(PeerError):
 
     problem: str
     code: ClassVar[int] = 28034
-
-    def __str__(self) -> str:
-        return f"handshake refused: {self.problem}"
+    says: ClassVar[str] = "handshake refused: {problem}"
 
 
 class TlsRefusedError(PeerError):
@@ -111,9 +111,7 @@ class TlsRefusedError(PeerError):
 
     problem: str
     code: ClassVar[int] = 28035
-
-    def __str__(self) -> str:
-        return f"{TLS_REFUSED}{self.problem}"
+    says: ClassVar[str] = f"{TLS_REFUSED}{{problem}}"
 
 
 class ConnectDeniedError(PeerError):
@@ -122,9 +120,7 @@ class ConnectDeniedError(PeerError):
     principal: str
     why: str
     code: ClassVar[int] = 28048
-
-    def __str__(self) -> str:
-        return f"{self.principal} {MAY_NOT_CONNECT}: {self.why}"
+    says: ClassVar[str] = f"{{principal}} {MAY_NOT_CONNECT}: {{why}}"
 
 
 class OutOfSequenceError(PeerError):
@@ -133,9 +129,7 @@ class OutOfSequenceError(PeerError):
     frame: str
     state: str
     code: ClassVar[int] = 28043
-
-    def __str__(self) -> str:
-        return f"{self.frame} is not allowed while the connection is {self.state}"
+    says: ClassVar[str] = "{frame} is not allowed while the connection is {state}"
 
 
 class PeerSilentError(PeerError):
@@ -143,9 +137,7 @@ class PeerSilentError(PeerError):
 
     silence_s: float
     code: ClassVar[int] = 9760
-
-    def __str__(self) -> str:
-        return f"nothing received from the peer for {self.silence_s:.1f} s"
+    says: ClassVar[str] = "nothing received from the peer for {silence_s:.1f} s"
 
 
 # --- the caller asked for the wrong thing -------------------------------------------------------------------
@@ -232,9 +224,7 @@ class ConversationError(RequestError):
 
     number: int
     problem: str
-
-    def __str__(self) -> str:
-        return f"Msg {self.number}: {self.problem}"
+    says: ClassVar[str] = "Msg {number}: {problem}"
 
 
 class SettingError(RequestError):
@@ -293,9 +283,7 @@ class NoJournalError(RequestError):
 
     where: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"no journal in {self.where}: {self.problem}"
+    says: ClassVar[str] = "no journal in {where}: {problem}"
 
 
 class PartnerFileError(RequestError):
@@ -313,9 +301,7 @@ class PipelineError(RequestError):
 
     problem: str
     hint: str
-
-    def __str__(self) -> str:
-        return f"{self.problem}; {self.hint}"
+    says: ClassVar[str] = "{problem}; {hint}"
 
 
 class BadRequestError(RequestError):
@@ -345,9 +331,7 @@ class StoreUnavailableError(ResourceError):
 
     path: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"store {self.path}: {self.problem}"
+    says: ClassVar[str] = "store {path}: {problem}"
 
 
 class StoreBusyError(StoreUnavailableError):
@@ -378,9 +362,7 @@ class ListenFailedError(ResourceError):
 
     address: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"cannot listen on {self.address}: {self.problem}"
+    says: ClassVar[str] = "cannot listen on {address}: {problem}"
 
 
 class CertificateUnusableError(ResourceError):
@@ -390,9 +372,7 @@ class CertificateUnusableError(ResourceError):
     path: str
     problem: str
     hint: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}; {self.hint}"
+    says: ClassVar[str] = "{path}: {problem}; {hint}"
 
 
 class CertificateTooEarlyError(CertificateUnusableError):
@@ -404,9 +384,7 @@ class DaemonUnreachableError(ResourceError):
 
     socket: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"no daemon answers on {self.socket}: {self.problem}"
+    says: ClassVar[str] = "no daemon answers on {socket}: {problem}"
 
 
 class PipelineUnavailableError(ResourceError):
@@ -414,6 +392,4 @@ class PipelineUnavailableError(ResourceError):
 
     problem: str
     hint: str
-
-    def __str__(self) -> str:
-        return f"the pipeline cannot run: {self.problem}; {self.hint}"
+    says: ClassVar[str] = "the pipeline cannot run: {problem}; {hint}"

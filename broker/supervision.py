@@ -1,5 +1,5 @@
 """
-Supervised tasks: a task that must not end is restarted when it does.
+Timers, and supervised tasks: a task that must not end is restarted when it does.
 
 A task that died is silent, so each one is kept under a name. When it ends, by an exception or because it was cancelled,
 that is logged, counted and shown, and the task is started again: at once the first time, after a growing pause when it
@@ -26,6 +26,43 @@ PAUSE_MAX = 10.0
 YOUNG_SECONDS = 60.0  # a task that lived less died young; a death is shown as a problem for as long
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Timer:
+    """
+    One call in the future; another plan replaces it. Loop-only.
+
+    Attributes:
+        due: Loop time of the call; None while there is none.
+    """
+
+    __slots__ = ("_handle", "due")
+
+    def __init__(self) -> None:
+        self.due: float | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def at(self, due: float | None, act: Callable[..., object], *args: object) -> None:
+        """Call at this loop time, with None never; a plan that is right stays, or it might never come true."""
+        if due != self.due:
+            self.cancel()
+            if due is not None:
+                self.due = due
+                self._handle = asyncio.get_running_loop().call_at(due, self._run, act, args)
+
+    def after(self, seconds: float, act: Callable[..., object], *args: object) -> None:
+        """Call in so many seconds."""
+        self.at(asyncio.get_running_loop().time() + seconds, act, *args)
+
+    def cancel(self) -> None:
+        """Call never."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self.due = self._handle = None
+
+    def _run(self, act: Callable[..., object], args: tuple[object, ...]) -> None:
+        self.due = self._handle = None
+        act(*args)
 
 
 class TaskGroup:
@@ -69,7 +106,7 @@ class SupervisedTask:
         self._young = 0  # deaths in a row that came early
         self._died_at = float("-inf")
         self._reason = ""
-        self._restart: asyncio.TimerHandle | None = None
+        self._restart = Timer()
         self._born_at = 0.0
         self._task: asyncio.Task[None]
         self._begin()
@@ -77,7 +114,7 @@ class SupervisedTask:
     @property
     def is_running(self) -> bool:
         """True while the task runs."""
-        return self._restart is None and not self._task.done()
+        return self._restart.due is None and not self._task.done()
 
     @property
     def problem(self) -> str:
@@ -91,15 +128,13 @@ class SupervisedTask:
         """Cancel it, or wait until it ends by itself; it is not started again."""
         self._is_over = True
         self._supervision.forget(self)
-        if self._restart is not None:
-            self._restart.cancel()
+        self._restart.cancel()
         if is_cancelled:
             self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _begin(self) -> None:
-        self._restart = None
         self._born_at = self._loop.time()
         self._task = self._loop.create_task(self._work(), name=self.name)
         self._task.add_done_callback(self._on_end)
@@ -120,7 +155,7 @@ class SupervisedTask:
         self._supervision.note(self.name)
         trace = {} if error is None else {"exc_info": error}
         log.error("task failed", task=self.name, reason=self._reason, restart_in_s=pause, **trace)
-        self._restart = self._loop.call_later(pause, self._begin)
+        self._restart.after(pause, self._begin)
 
 
 class Supervision:

@@ -58,7 +58,7 @@ from broker.routing.decide import RoutingFacts
 from broker.routing.mirrored import OwnRoleStatus
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, MirroredPair
 from broker.routing.table import RouteTable
-from broker.supervision import Supervision
+from broker.supervision import Supervision, Timer
 
 if TYPE_CHECKING:
     from broker.journal.writer import Journal
@@ -115,7 +115,7 @@ class Instance:
         self._are_started = False  # the endpoints
         self._generation = -1
         self._loop = asyncio.get_running_loop()
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Timer()
 
     @property
     def past(self) -> EndpointTotals:
@@ -151,7 +151,7 @@ class Instance:
         self.databases.bind(self.catalog)
         await self._run_scripts()
         await self.catalog.load()
-        stack.callback(self._cancel_expiry)
+        stack.callback(self._expiry.cancel)
         self._are_started = True
         stack.push_async_callback(self.databases.hand_over)
         await self.databases.start()
@@ -370,20 +370,16 @@ class Instance:
         self.peers.dialer.on_routes(tables.values())
         self.forwarder.reroute_waiting(self._loop.time())
         self._on_capacity()
-        self._cancel_expiry()
+        self._expiry.cancel()
         if self.catalog.next_expiry is not None:
             # A timer may fire a little early by the wall clock; the table would then be built in vain, and again.
             wait = (self.catalog.next_expiry - datetime.now(UTC)).total_seconds() + 0.001
-            self._expiry = self._loop.call_later(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
+            self._expiry.after(min(max(0.0, wait), EXPIRY_MAX_SECONDS), self.catalog.changed)
 
     def _asking(self, tables: Mapping[str, RouteTable]) -> set[str]:
         """The databases that ask for routes, or did and may get answers."""
         asking = {name for name, table in tables.items() if table.routes(BROKER_CONFIGURATION)}
         return asking | ({MSDB} if SERVICE_BROKER in self.catalog.msdb.rows.services else set())
-
-    def _cancel_expiry(self) -> None:
-        if self._expiry is not None:
-            self._expiry.cancel()
 
     def _not_ready(self) -> None:
         self.is_ready = False

@@ -30,6 +30,7 @@ import structlog
 
 from broker.daemon.early_signal import endure
 from broker.errors import BrokerError
+from broker.supervision import Timer
 
 if TYPE_CHECKING:
     from broker.daemon.instance import Instance
@@ -204,7 +205,7 @@ class Notify:
         self.watchdog_s = int(usec) / _USEC if name and is_for_us and usec.isdecimal() else 0.0
         self._address = "\0" + name[1:] if name.startswith("@") else name
         self._socket: socket.socket | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
         if name.startswith(("@", "/")):
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         elif name:
@@ -226,12 +227,11 @@ class Notify:
         """Feed the watchdog from the loop from now on, twice in the time that the manager waits."""
         if self.watchdog_s:
             self._send("WATCHDOG=1")
-            self._timer = asyncio.get_running_loop().call_later(self.watchdog_s / 2, self.start_watchdog)
+            self._timer.after(self.watchdog_s / 2, self.start_watchdog)
 
     def close(self) -> None:
         """Stop feeding the watchdog, and close the socket."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._socket is not None:
             self._socket.close()
         self._socket = None

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow._compute import CastOptions, SetLookupOptions, call_function
 
-from broker.journal.schema import JOURNAL, FileState, files, survey
+from broker.journal.schema import JOURNAL, FileState, files, instants, survey
 
 
 def rows_where(table: pa.Table, chosen: Any) -> pa.Table:
@@ -70,7 +70,6 @@ class FileReader:
 
     def __init__(self, path: Path) -> None:
         self._file = pq.ParquetFile(path)
-        self._index = {name: number for number, name in enumerate(self._file.schema_arrow.names)}
 
     def __enter__(self) -> Self:
         return self
@@ -85,14 +84,12 @@ class FileReader:
 
     def bounds(self, group: int) -> tuple[int, int] | None:
         """Return the first and the last instant in a group, microseconds since 1970; None if the footer has none."""
-        entered, left = self._statistics(group, "entered_at"), self._statistics(group, "left_at")
-        if entered is None or left is None:
-            return None
-        return entered[0], max(entered[1], left[1])
+        known = instants(self._file.metadata.row_group(group))
+        return (known["entered_at"][0], max(last for _, last in known.values())) if len(known) == 2 else None
 
     def pieces(self, group: int, columns: Iterable[str] = JOURNAL.names) -> Iterator[pa.Table]:
         """Yield the rows of a group, `PIECE_ROWS` at a time; a column that the file does not have is null."""
-        known = [name for name in columns if name in self._index]
+        known = [name for name in columns if name in self._file.schema_arrow.names]
         for batch in self._file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
             yield pa.Table.from_arrays(
                 [
@@ -101,13 +98,6 @@ class FileReader:
                 ],
                 names=list(columns),
             )
-
-    def _statistics(self, group: int, name: str) -> tuple[int, int] | None:
-        """Return the least and the greatest instant of a column."""
-        if name not in self._index:
-            return None
-        found = self._file.metadata.row_group(group).column(self._index[name]).statistics
-        return (found.min_raw, found.max_raw) if found is not None and found.has_min_max else None
 
 
 def ended(table: pa.Table) -> pa.ChunkedArray:

@@ -215,7 +215,7 @@ class RowBuffer:
         legend.adjacent_in = array(
             "i", [NOTHING if one.is_from_here else adjacent_in.number(one.adjacent_in) for one in arrivals]
         )
-        legend.flags = array("b", [_flags(arrival) for arrival in arrivals])
+        legend.flags = array("b", [IS_FROM_HERE * one.is_from_here + HAS_QUEUED * bool(one.queued) for one in arrivals])
         legend.table = array("i", [tables.number(one.adjacent_in) if one.is_from_here else NOTHING for one in arrivals])
         queued: dict[bytes, Queued] = {}
         for arrival in arrivals:
@@ -234,10 +234,6 @@ def count_records(batch: RingBatch) -> int:
         count += number != TAKEN_BACK
         at += size
     return count
-
-
-def _flags(arrival: PassOrigin) -> int:
-    return (IS_FROM_HERE if arrival.is_from_here else 0) | (HAS_QUEUED if arrival.queued else 0)
 
 
 def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:

@@ -202,25 +202,20 @@ def _understand(path: Path, size: int, rows: int, given: Mapping[bytes, bytes], 
     return FileState(path, fitness, problem, file, version, instance, sample, shed, rows, size)
 
 
+def instants(group: pq.RowGroupMetaData) -> dict[str, tuple[int, int]]:
+    """Return the least and the greatest `entered_at` and `left_at` of a row group, by name, as far as it says so."""
+    given = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
+    known = {name: given.get(name) for name in ("entered_at", "left_at")}
+    return {name: (one.min_raw, one.max_raw) for name, one in known.items() if one is not None and one.has_min_max}
+
+
 def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
     """Return the first and the last instant, by the statistics of all row groups: microseconds since 1970."""
-    entered: list[tuple[int, int]] = []
-    newest: list[int] = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        given = {
-            name: column.statistics
-            for column in map(group.column, range(group.num_columns))
-            if (name := column.path_in_schema) in {"entered_at", "left_at"} and column.statistics is not None
-        }
-        begun, left = given.get("entered_at"), given.get("left_at")
-        if begun is None or not begun.has_min_max:
-            return None, None
-        entered.append((begun.min_raw, begun.max_raw))
-        if left is not None and left.has_min_max:
-            newest.append(left.max_raw)
-    newest += [last for _, last in entered]
-    return min((first for first, _ in entered), default=None), max(newest, default=None)
+    groups = [instants(footer.row_group(number)) for number in range(footer.num_row_groups)]
+    if not all("entered_at" in group for group in groups):
+        return None, None
+    first = min((group["entered_at"][0] for group in groups), default=None)
+    return first, max((last for group in groups for _, last in group.values()), default=None)
 
 
 def _check(schema: pa.Schema, version: int) -> list[str]:

@@ -40,6 +40,7 @@ from broker.forwarding.ring import Ring
 from broker.journal.files import JournalFile, remove_leftovers, retain
 from broker.journal.rows import NO_FOLLOWER, Follower, RingBatch, RowBuffer, count_records
 from broker.routing.decide import NOBODY, Principals
+from broker.supervision import Timer
 
 SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two polls of the ring
 COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory
@@ -156,10 +157,10 @@ class Writer:
         self._guard(self._clean)
         while self._guard(self._step):
             pass
-        self._guard(self._end)
+        self._guard(lambda: self._attempt(self._close))
 
-    def _guard(self, step: Callable[[], bool]) -> bool:
-        """Run one step; an exception loses the rows that are in no file. Return False after the last step."""
+    def _guard(self, step: Callable[[], object]) -> object:
+        """Run one step, and return what it returns; an exception loses the rows that are in no file, and gives True."""
         self._step_at = time.monotonic()
         try:
             return step()
@@ -195,11 +196,6 @@ class Writer:
             self._add(batch)
         self._attempt(self._tend)
         return True
-
-    def _end(self) -> bool:
-        """Close the open file."""
-        self._attempt(self._close)
-        return False
 
     def _adopt(self, plan: JournalPlan) -> None:
         """Use another plan; a file is written by one plan, so the open one is closed."""
@@ -351,14 +347,13 @@ class Writer:
             self.errors += 1
             log.warning("journal files cannot be removed", directory=str(plan.directory), reason=error.strerror)
 
-    def _clean(self) -> bool:
+    def _clean(self) -> None:
         """Remove the unfinished files of a crash."""
         directory = self._plan.directory
         with suppress(OSError):
             removed = remove_leftovers(directory, self._plan.instance)
             if removed:
                 log.info("journal leftovers removed", directory=str(directory), files=removed)
-        return True
 
 
 class Journal:
@@ -377,8 +372,7 @@ class Journal:
         self._plan = plan
         self._follower = follower
         self._writer = Writer(plan, follower=follower)
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
         self._pause = SLOW_SECONDS
 
     @property
@@ -389,7 +383,7 @@ class Journal:
     def start(self) -> None:
         """Begin to write."""
         self._writer.start()
-        self._timer = self._loop.call_later(self._pause, self._poll)
+        self._timer.after(self._pause, self._poll)
 
     def use(self, plan: JournalPlan) -> None:
         """
@@ -405,8 +399,7 @@ class Journal:
 
     async def close(self) -> None:
         """Write all records, within `CLOSE_SECONDS`, and close the follower."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._hand_over(is_last=True)
         self._writer.stop()
         if not await asyncio.to_thread(self._writer.join, CLOSE_SECONDS):
@@ -441,7 +434,7 @@ class Journal:
             self._pause = max(FAST_SECONDS, self._pause / 2)
         elif 8 * used < capacity:
             self._pause = min(SLOW_SECONDS, self._pause * 2)
-        self._timer = self._loop.call_later(self._pause, self._poll)
+        self._timer.after(self._pause, self._poll)
 
     def _hand_over(self, *, is_last: bool = False) -> None:
         """Give the records in the ring to the writer, if it has room."""

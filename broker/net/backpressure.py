@@ -28,6 +28,7 @@ from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Bound, Pool, PoolQuota, has_room_for_one, is_tight
 from broker.net.link import Link
+from broker.supervision import Timer
 
 GRANT_SECONDS = 0.05  # how long space is kept for a link that was resumed; if it brings nothing by then, it has nothing
 RETRY_SECONDS = 0.002  # after which those that still wait are checked again, if nothing leaves before
@@ -43,8 +44,7 @@ class _Stall:
     waiting: dict[Link, float] = field(default_factory=dict)  # paused links and since when, the longest first
     granted: dict[Link, tuple[int, float]] = field(default_factory=dict)  # resumed, not read: `receives`, until when
     gave_up_at: float | None = None  # when nothing had left for too long
-    timer: asyncio.TimerHandle | None = None  # ends the longest pause
-    due: float | None = None
+    timer: Timer = field(default_factory=Timer)  # ends the longest pause
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Backpressure:
         self._seconds = seconds
         self._stalls: dict[Bound, _Stall] = {}
         self._histories: WeakKeyDictionary[Link, _History] = WeakKeyDictionary()
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry = Timer()
         self._loop = asyncio.get_running_loop()
 
     def on_waiting(self, outbox: Outbox, origin: FrameOrigin, is_shared: bool = False) -> None:  # noqa: FBT001, FBT002 - the forwarder's port has no names
@@ -104,9 +104,7 @@ class Backpressure:
 
     def release_waiting(self) -> None:
         """Frames have left, moved or expired: resume links that find space now. Cost: O(tight bounds)."""
-        if self._retry is not None:
-            self._retry.cancel()
-            self._retry = None
+        self._retry.cancel()
         now = self._loop.time()
         is_more = False
         for bound, stall in list(self._stalls.items()):
@@ -115,12 +113,11 @@ class Backpressure:
             if not stall.waiting and has_room_for_one(bound, 0, len(stall.granted)):
                 del self._stalls[bound]
         if is_more:
-            self._retry = self._loop.call_later(RETRY_SECONDS, self.release_waiting)
+            self._retry.after(RETRY_SECONDS, self.release_waiting)
 
     def close(self) -> None:
         """End all pauses."""
-        if self._retry is not None:
-            self._retry.cancel()
+        self._retry.cancel()
         self.limit_pauses(0.0)
 
     def limit_pauses(self, seconds: float) -> None:
@@ -149,7 +146,6 @@ class Backpressure:
     def _end(self, bound: Bound) -> None:
         """The longest pause is over, and so are all when nothing has left since it began."""
         stall = self._stalls[bound]
-        stall.timer = stall.due = None
         now = self._loop.time()
         longest = next(iter(stall.waiting.values()), now)  # which may have begun after that for which this was set
         if bound.left_at < longest <= now + RETRY_SECONDS - self._seconds:
@@ -173,14 +169,9 @@ class Backpressure:
         link.resume()
 
     def _arm(self, bound: Bound, stall: _Stall) -> None:
-        """The timer is that of the longest pause; one that is right is not set again, or it might never fire."""
+        """The timer is that of the longest pause."""
         due = next(iter(stall.waiting.values())) + self._seconds if stall.waiting else None
-        if due == stall.due:
-            return
-        if stall.timer is not None:
-            stall.timer.cancel()
-        stall.timer = None if due is None else self._loop.call_at(due, self._end, bound)
-        stall.due = due
+        stall.timer.at(due, self._end, bound)
 
 
 def _name(bound: Bound) -> str:

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import structlog
 
 from broker.config.consistency import setting_warnings
-from broker.config.settings import Settings, by_place
+from broker.config.settings import AdminSettings, DatabaseSettings, EndpointSettings, Settings, by_place
 from broker.errors import CertificateUnusableError, SettingError
 from broker.files import mark_of
 from broker.net.tls import (
@@ -132,24 +132,16 @@ def certificate_uses(settings: Settings) -> dict[Path, tuple[str, ...]]:
     Returns:
         Absolute paths, and keys as they are written in a configuration: `databases.billing.peers`.
     """
-    endpoint, admin = settings.endpoint, settings.admin
-    named = [
-        ("endpoint.certificate", endpoint.certificate, ()),
-        ("endpoint.trust", None, endpoint.trust),
-        ("endpoint.peers", None, endpoint.peers),
-        ("admin.certificate", admin.certificate, ()),
-        ("admin.trust", None, admin.trust),
-        ("admin.peers", None, admin.peers),
-    ]
-    for name, database in settings.databases.items():
-        named += [
-            (f"databases.{name}.certificate", database.certificate, ()),
-            (f"databases.{name}.peers", None, database.peers),
-        ]
+    sections: dict[str, AdminSettings | DatabaseSettings | EndpointSettings]
+    sections = {"endpoint": settings.endpoint, "admin": settings.admin}
+    sections |= {f"databases.{name}": database for name, database in settings.databases.items()}
     found: dict[Path, list[str]] = {}
-    for key, certificate, patterns in named:
-        for path in trusted_files(patterns) if certificate is None else [certificate]:
-            found.setdefault(path, []).append(key)
+    for section, one in sections.items():
+        own = [] if one.certificate is None else [one.certificate]
+        trust = () if isinstance(one, DatabaseSettings) else one.trust
+        for key, paths in (("certificate", own), ("trust", trusted_files(trust)), ("peers", trusted_files(one.peers))):
+            for path in paths:
+                found.setdefault(path, []).append(f"{section}.{key}")
     return {path: tuple(keys) for path, keys in found.items()}
 
 

@@ -34,6 +34,7 @@ from broker.net.link import Link, LinkState
 from broker.net.peer_table import PeerTable
 from broker.protocol.frame import GoAway, encode_link
 from broker.routing.address import NetworkAddress
+from broker.supervision import Timer
 
 LEAVING_MAX = 60.0  # seconds that a peer which drains is read, whatever deadline it names
 LEAST_SECONDS = 0.1  # for what is under way to request another link
@@ -331,7 +332,7 @@ class PeerDepartures:
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
         self._departures: dict[Link, _PeerDeparture] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
 
     def __len__(self) -> int:
         return len(self._departures)
@@ -343,7 +344,7 @@ class PeerDepartures:
         for address in addresses:
             departure.hopes.add(address)
             self._dial(address)
-        self._poll_at(departure.least_at)
+        self._timer.at(departure.least_at, self.poll)  # for all: the last one that began has its least time last
 
     def postpone(self, link: Link, seconds: float) -> None:
         """The peer says it again: another deadline."""
@@ -380,14 +381,7 @@ class PeerDepartures:
     def close(self) -> None:
         """Forget all departures."""
         self._departures.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _poll_at(self, when: float) -> None:
-        """One timer for all: the last one that began is the last to have had its least time."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self.poll)
+        self._timer.cancel()
 
 
 def left_cleanly(outlet: object) -> bool:

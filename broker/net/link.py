@@ -35,6 +35,7 @@ from broker.protocol.frame import decode_link, encode_link
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS, HEAD_MAX_BYTES, TO_SERVICE_AT
 from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine, Online, Reply
 from broker.ratelimit import TokenBucket
+from broker.supervision import Timer
 
 LENGTH_BYTES = 4  # of a frame's own length, which is judged as soon as it is there
 SMALL_READ_BYTES = 32 * 1024  # one read after a link brought more work than one iteration has; above what TLS needs
@@ -304,7 +305,7 @@ class Link:
         self._refused: dict[bytes, bytes] = {}  # head of the last frame of a conversation that was refused
         self._refused_by: tuple[object, ...] = ()  # what the refusals were decided by
         self._rejects = TokenBucket(REJECTS_PER_SECOND, REJECTS_PER_SECOND, self.opened_at)
-        self._end_timer: asyncio.TimerHandle | None = None
+        self._end_timer = Timer()
         self._lingered = 0  # bytes discarded
 
     def start(self, refused: PeerError | None = None) -> None:
@@ -479,8 +480,7 @@ class Link:
         if not self._step(LinkEvent.CLOSE):
             return
         self.reason = self.reason or reason
-        if self._end_timer is not None:
-            self._end_timer.cancel()
+        self._end_timer.cancel()
         self._stop_reading()
         if self._input not in _INPUT_OVER:
             self._input = InputState.CLOSED
@@ -512,9 +512,7 @@ class Link:
         """Shut our direction once all is out; close when the peer has done so too, or after so many seconds."""
         if self._output is OutputState.OPEN:
             self._output = OutputState.CLOSING
-        if self._end_timer is not None:
-            self._end_timer.cancel()
-        self._end_timer = self._loop.call_later(seconds, self.close, reason)
+        self._end_timer.after(seconds, self.close, reason)
         self._shut_when_flushed()
 
     def _shut_when_flushed(self) -> None:

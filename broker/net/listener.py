@@ -24,6 +24,7 @@ import structlog
 from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError
 from broker.routing.address import NetworkAddress
+from broker.supervision import Timer
 
 RESERVED = 256  # kept free: 64 connections coming about, those that have, admin and scrapers, files of databases
 RESERVED_SHARE = 4  # at most one in so many, where there are few
@@ -60,7 +61,7 @@ class Listener:
         self._sock = sock
         self._accept = accept
         self._loop = asyncio.get_running_loop()
-        self._pause: asyncio.TimerHandle | None = None
+        self._pause = Timer()
         self._is_short = False  # of descriptors, or of memory for another connection
 
     def start(self) -> None:
@@ -76,8 +77,7 @@ class Listener:
 
     def release(self) -> None:
         """Stop accepting and free the port."""
-        if self._pause is not None:
-            self._pause.cancel()
+        self._pause.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock)
             self._sock.close()
@@ -103,11 +103,11 @@ class Listener:
             self._is_short = True
             log.warning("accepting paused", port=self.port, reason=reason)
         self._loop.remove_reader(self._sock)
-        self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._resume_accepting)
+        self._pause.after(SHORTAGE_PAUSE, self._resume_accepting)
 
     def _resume_accepting(self) -> None:
         if are_short(self._sock.fileno()):
-            self._pause = self._loop.call_later(SHORTAGE_PAUSE, self._resume_accepting)
+            self._pause.after(SHORTAGE_PAUSE, self._resume_accepting)
             return
         self._is_short = False
         log.info("accepting again", port=self.port)

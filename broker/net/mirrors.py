@@ -39,6 +39,7 @@ from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import AddressState, MirroredRoute, MirrorRole
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable
+from broker.supervision import Timer
 
 STATE_CHANGED = 144  # the original's event, Broker:Mirrored Route State Changed
 AT_ONCE = 8  # log lines of one pair at once: two failovers; a partner may claim and recant thousands of times a second
@@ -68,8 +69,7 @@ class PairInUse:
     links: dict[NetworkAddress, Link] = field(default_factory=dict)
     waiting: set[NetworkAddress] = field(default_factory=set)
     checked_at: float = float("-inf")
-    timer: asyncio.Handle | None = None
-    due: float | None = None  # of `timer`; uvloop's handle of a call that is due at once does not know
+    timer: Timer = field(default_factory=Timer)
 
     def concerns(self, address: NetworkAddress) -> bool:
         """Whether what is said at this address may matter now (R6.2: not at the partner's of a principal)."""
@@ -77,9 +77,7 @@ class PairInUse:
 
     def stop(self) -> None:
         """Stop asking."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = self.due = None
+        self.timer.cancel()
         self.log.close()
 
 
@@ -288,20 +286,10 @@ class Mirrors:
         principals = self._forwarder.routing_context.principals
         self._lead({one.pair: one.route.principal for one in some if one.route.principal != principals.get(one.pair)})
         for one in some:
-            self._arm(one)
+            one.timer.at(one.route.due, self._on_time, one, one.route.due)
             one.log.update()
 
-    def _arm(self, one: PairInUse) -> None:
-        due = one.route.due
-        if one.due == due:
-            return
-        if one.timer is not None:
-            one.timer.cancel()
-        one.due = due
-        one.timer = None if due is None else self._loop.call_at(due, self._on_time, one, due)
-
     def _on_time(self, one: PairInUse, due: float) -> None:
-        one.timer = one.due = None
         self._ask_all(one, one.route.on_time(max(due, self._loop.time())))
         self._apply([one])
 
@@ -328,7 +316,7 @@ class MirrorLog:
         self._seen: tuple[object, ...] = ()  # state, principal and alarm as of the last update
         self._changes = 0  # not written yet
         self._bucket = TokenBucket(1 / PAUSE_SECONDS, AT_ONCE, loop.time())
-        self._summary: asyncio.Handle | None = None
+        self._summary = Timer()
 
     def update(self) -> None:
         """Log the news of the pair if its state has changed: now, or together with the changes that follow soon."""
@@ -337,20 +325,18 @@ class MirrorLog:
             return
         self._seen = seen
         self._changes += 1
-        if self._summary is not None:
+        if self._summary.due is not None:
             return
         if self._bucket.allow(self._loop.time()):
             self._write()
         else:
-            self._summary = self._loop.call_later(PAUSE_SECONDS, self._sum_up)
+            self._summary.after(PAUSE_SECONDS, self._sum_up)
 
     def close(self) -> None:
         """Stop writing."""
-        if self._summary is not None:
-            self._summary.cancel()
+        self._summary.cancel()
 
     def _sum_up(self) -> None:
-        self._summary = None
         self._bucket.charge(1, self._loop.time())
         self._write()
 

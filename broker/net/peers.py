@@ -29,7 +29,6 @@ from broker.config.settings import Settings
 from broker.errors import ConnectDeniedError
 from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
-from broker.net.admission import Admission
 from broker.net.backpressure import Backpressure
 from broker.net.dialer import Dialer
 from broker.net.drain import LEAVING_MAX, DrainRemainder, OwnDeparture, PeerDepartures
@@ -44,7 +43,7 @@ from broker.net.peer_table import (
     PeerTable,
     announced_addresses,
 )
-from broker.net.quotas import Permissions
+from broker.net.quotas import Admission, Permissions
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES

@@ -33,17 +33,10 @@ Buffer = bytes | bytearray | memoryview
 
 _LENGTH = Struct(">I")
 _LENGTH_AND_KIND = Struct(">IB")
-_ANY_BODY = (PRELUDE_BYTES, PRELUDE_BYTES + LINK_BODY_MAX_BYTES)
-_EIGHT_BYTES = (PRELUDE_BYTES + PING_BYTES, PRELUDE_BYTES + PING_BYTES)
+_PING_LENGTH = PRELUDE_BYTES + PING_BYTES
 _LINK_LENGTHS: dict[int, tuple[int, int]] = {
-    FrameKind.HELLO: _ANY_BODY,
-    FrameKind.PING: _EIGHT_BYTES,
-    FrameKind.PONG: _EIGHT_BYTES,
-    FrameKind.PROBE: _ANY_BODY,
-    FrameKind.PROBE_REPLY: _ANY_BODY,
-    FrameKind.REJECTED: _ANY_BODY,
-    FrameKind.GOAWAY: _ANY_BODY,
-    FrameKind.FATAL: _ANY_BODY,
+    **{kind: (PRELUDE_BYTES, PRELUDE_BYTES + LINK_BODY_MAX_BYTES) for kind in FrameKind if kind < FIRST_DIALOG_KIND},
+    **dict.fromkeys((FrameKind.PING, FrameKind.PONG), (_PING_LENGTH, _PING_LENGTH)),
 }
 # Read as a length, each of these is above the largest max_frame there is, so no frame can begin with one.
 _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (

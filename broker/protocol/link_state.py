@@ -70,26 +70,16 @@ class LinkPhase(StrEnum):
     CLOSED = "closed"
 
 
+_ANSWERING = (LinkPhase.ONLINE, LinkPhase.DRAINING)
+_STAYING = (FrameKind.PING, FrameKind.PONG, FrameKind.PROBE, FrameKind.PROBE_REPLY, FrameKind.REJECTED)
 # (state, kind received) -> next state; a missing key is out of sequence.
 TRANSITIONS: dict[tuple[LinkPhase, int], LinkPhase] = {
     (LinkPhase.AWAIT_HELLO, FrameKind.HELLO): LinkPhase.ONLINE,
     (LinkPhase.AWAIT_HELLO, FrameKind.FATAL): LinkPhase.CLOSED,
-    (LinkPhase.ONLINE, FrameKind.PING): LinkPhase.ONLINE,
-    (LinkPhase.ONLINE, FrameKind.PONG): LinkPhase.ONLINE,
-    (LinkPhase.ONLINE, FrameKind.PROBE): LinkPhase.ONLINE,
-    (LinkPhase.ONLINE, FrameKind.PROBE_REPLY): LinkPhase.ONLINE,
-    (LinkPhase.ONLINE, FrameKind.REJECTED): LinkPhase.ONLINE,
-    (LinkPhase.ONLINE, FrameKind.GOAWAY): LinkPhase.DRAINING,
-    (LinkPhase.ONLINE, FrameKind.FATAL): LinkPhase.CLOSED,
-    (LinkPhase.DRAINING, FrameKind.PING): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.PONG): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.PROBE): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.PROBE_REPLY): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.REJECTED): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.GOAWAY): LinkPhase.DRAINING,
-    (LinkPhase.DRAINING, FrameKind.FATAL): LinkPhase.CLOSED,
+    **{(state, kind): state for state in _ANSWERING for kind in _STAYING},
+    **{(state, FrameKind.GOAWAY): LinkPhase.DRAINING for state in _ANSWERING},
+    **{(state, FrameKind.FATAL): LinkPhase.CLOSED for state in _ANSWERING},
 }
-_ANSWERING = (LinkPhase.ONLINE, LinkPhase.DRAINING)
 _PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, FrameKind.PONG, 0, 0, 0)
 
 

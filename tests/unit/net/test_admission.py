@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.config.settings import LimitSettings
-from broker.net.admission import TURNED_AWAY_MAX, Admission
 from broker.net.handshake import Opening
 from broker.net.link import LinkState
+from broker.net.quotas import TURNED_AWAY_MAX, Admission
 from broker.net.tls import Identity
 from broker.net.transport import PlainTransport
 from broker.protocol.frame import Fatal
@@ -144,7 +144,7 @@ async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
 
 
 async def test_no_more_hosts_are_remembered_than_may_be(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.net.admission.KNOWN_MAX", 2)
+    monkeypatch.setattr("broker.net.quotas.KNOWN_MAX", 2)
     admission = door.limit()
 
     for host in STRANGERS[:3]:

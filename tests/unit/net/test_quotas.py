@@ -13,9 +13,8 @@ from broker.config.settings import LimitSettings
 from broker.errors import ConnectDeniedError
 from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.net.admission import Admission
 from broker.net.link import Link
-from broker.net.quotas import EVERYTHING, REASON_MAX, Permissions
+from broker.net.quotas import EVERYTHING, REASON_MAX, Admission, Permissions
 from broker.net.tls import Identity
 from broker.protocol.frame import encode_dialog
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
