@@ -1,4 +1,4 @@
-"""Peers that break the rules, stall, stammer or vanish: their link ends, and everybody else is served on."""
+"""Peers that stall or vanish: their link ends, and everybody else is served on."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from broker.flow import Disposition
-from broker.forwarding.pool import HELD_OVERHEAD
-from broker.protocol.frame import Fatal, Hello, Ping, Pong, encode_link
-from tests.support.loopback import Instance, instance, message, numbers, raw, until
+from broker.protocol.frame import Hello, Ping, Pong
+from tests.support.loopback import Instance, instance, message, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
-
-HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
-TLS = bytes.fromhex("1603010200010001fc0303") + bytes(501)
-HELLO = encode_link(Hello(name="raw"))
 
 
 @asynccontextmanager
@@ -36,51 +30,6 @@ async def served(near: Instance) -> AsyncIterator[Callable[[], Awaitable[None]]]
 
         await check()
         yield check
-
-
-@pytest.mark.parametrize(
-    "data",
-    [HTTP, TLS, b"\x00" * 8, b"\xff" * 100, message("//here"), encode_link(Ping(b"12345678")), HELLO * 2],
-    ids=["http", "tls", "zeros", "ones", "dialog frame", "ping", "two hellos"],
-)
-async def test_stranger_is_told_and_closed_while_others_are_served(data: bytes) -> None:
-    async with instance() as near, served(near) as check, raw(near.address) as stranger:
-        await stranger.say(data)
-
-        fatal = await stranger.hear(Fatal)
-        await check()
-        await stranger.end()
-
-        assert fatal.text
-        assert 1 == near.peers.protocol_errors.total()
-
-
-async def test_peer_that_never_reads_fills_the_pool_and_not_the_memory() -> None:
-    limit = 256 * 1024
-    async with (
-        instance(pool_bytes=limit) as near,
-        served(near) as check,
-        raw(near.address, is_reading_little=True, addresses=["tcp://10.0.0.1"]) as stuck,
-        raw(near.address, name="sender") as sender,
-    ):
-        await stuck.hear(Hello)
-        await until(lambda: near.peers.table.known_addresses)
-        (address,) = near.peers.table.known_addresses
-        near.route(stuck=address)
-        number = 0
-
-        while not near.forwarder.dropped[Disposition.POOL_LIMIT]:
-            number += 1
-            await sender.say(message("//stuck", number, b"x" * 20_000))
-            assert near.forwarder.pool.used_bytes <= limit
-        await check()
-        held = near.forwarder.pool.frames
-
-        assert 0 < held <= limit // (20_000 + HELD_OVERHEAD)
-        await until(lambda: near.forwarder.received.total() >= number)
-        left = near.forwarder.forwarded - near.forwarder.delivered
-        arrived = numbers(await stuck.dialog_frames(left + held))
-        assert list(range(1, len(arrived) + 1)) == arrived
 
 
 async def test_peers_that_reset_in_the_middle_of_every_part_of_a_frame_leave_nothing_behind() -> None:
@@ -116,22 +65,6 @@ async def test_strangers_that_park_unfinished_frames_do_not_shut_out_who_finishe
             await until(lambda count=count: len(near.delivered) == count)  # type: ignore[misc]
 
         assert 19 == len(near.peers.links)  # two of those that parked had to go
-
-
-async def test_peers_that_end_in_a_crowd_are_all_gone_soon() -> None:
-    async with instance() as near, served(near) as check, AsyncExitStack() as stack:
-        crowd = [await stack.enter_async_context(raw(near.address, name="crowd")) for _ in range(150)]
-        await until(lambda: near.states() == ["LOGGED_IN"] * 151)
-
-        for number, peer in enumerate(crowd):
-            if number % 3 == 0:
-                peer.reset()
-            elif number % 3 == 1:
-                peer.reset_behind(message("//here")[:50])
-            else:
-                peer.close()
-        await until(lambda: near.states() == ["LOGGED_IN"])
-        await check()
 
 
 async def test_peer_that_vanishes_while_it_is_written_to_loses_nothing_untold() -> None:

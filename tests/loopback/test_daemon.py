@@ -85,20 +85,6 @@ def test_messages_wait_while_the_target_is_down_and_the_queue_says_why(net: Topo
     assert [str(number) for number in range(5)] == receive(billing, 5)
 
 
-@pytest.mark.promise("forwarding 16")
-def test_a_held_frame_shows_in_the_view_of_forwarded_messages(net: Topology) -> None:
-    gateway, orders, _ = shop(net)
-    gateway.start()
-    orders.start()
-    send(orders, "0")
-
-    [row] = wait_for(
-        lambda: gateway.query("SELECT * FROM sys.dm_broker_forwarded_messages"), seconds=PATIENCE, what="a held frame"
-    )
-
-    assert (BILLING, ORDERS, 0) == (row["to_service_name"], row["from_service_name"], row["message_sequence_number"])
-
-
 @pytest.mark.promise("Routes or settings are changed in operation", "R1.6")
 def test_a_missing_route_delays_and_a_new_one_frees_at_once(net: Topology) -> None:
     gateway, orders, billing = shop(net)
@@ -144,18 +130,3 @@ def test_answers_come_back_over_the_connection_that_the_initiator_opened(net: To
     receive(billing, 1, answer="answer")
 
     assert ["answer"] == receive(orders, 1)
-
-
-@pytest.mark.parametrize("victim", ["gateway", "orders", "billing"])
-@pytest.mark.promise("case R13", "forwarding 14", "forwarding 17")
-def test_everything_arrives_once_and_in_order_when_a_process_is_killed(net: Topology, victim: str) -> None:
-    _, orders, billing = shop(net)
-    net.start()
-    numbers = [str(number) for number in range(400)]
-
-    send(orders, *numbers)
-    first = receive(billing, 1)
-    net.daemons[victim].kill()
-    net.daemons[victim].start()
-
-    assert numbers == first + receive(billing, 400 - len(first))

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import shutil
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,22 +21,6 @@ KNOWN = "127.0.0.2"  # a host that a route names; strangers come from another on
 DESCRIPTORS = 200  # that the daemon may have: few, so that few strangers are a crowd
 STORM = 300  # connections at a time
 LONG = {"heartbeat_ms": 3_600_000}  # nobody is silent for too long
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Iterator[Topology]:
-    with Topology(tmp_path) as topology:
-        yield topology
-
-
-def gateway(net: Topology, limits: dict[str, Any], **endpoint: Any) -> Daemon:
-    daemon = net.add("gateway", forwarding=True, settings={"limits": limits, "endpoint": endpoint})
-    net.script("gateway", "msdb", f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://{KNOWN}:9';\n")
-    return daemon
-
-
-def address(daemon: Daemon) -> NetworkAddress:
-    return NetworkAddress("127.0.0.1", daemon.port)
 
 
 @asynccontextmanager
@@ -65,7 +48,7 @@ async def storm(daemon: Daemon) -> AsyncIterator[list[int]]:
     async def come() -> None:
         while not is_over.is_set():  # a cancellation may get lost in `asyncio.wait_for`, where something has just come
             with contextlib.suppress(OSError):
-                async with raw(address(daemon)) as peer:
+                async with raw(NetworkAddress("127.0.0.1", daemon.port)) as peer:
                     await peer.end_of_bytes()
             ended[0] += 1
             await asyncio.sleep(0.01)
@@ -82,7 +65,9 @@ async def storm(daemon: Daemon) -> AsyncIterator[list[int]]:
 
 @pytest.mark.skipif(shutil.which("prlimit") is None, reason="the daemon is to have few descriptors")
 def test_storm_of_strangers_locks_out_neither_a_known_peer_nor_the_admin(net: Topology) -> None:
-    daemon = gateway(net, {"reserved_connections": 20}, handshake_timeout="5m")
+    settings: dict[str, Any] = {"limits": {"reserved_connections": 20}, "endpoint": {"handshake_timeout": "5m"}}
+    daemon = net.add("gateway", forwarding=True, settings=settings)
+    net.script("gateway", "msdb", f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://{KNOWN}:9';\n")
     daemon.prefix = ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")
     daemon.start()
 

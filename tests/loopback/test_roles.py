@@ -13,10 +13,8 @@ import pytest
 
 import broker
 from broker.admin.client import ProblemError
-from broker.protocol.frame import Probe, ProbeReply
-from broker.routing.address import NetworkAddress
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.loopback import PATIENCE, raw, route
+from tests.support.loopback import PATIENCE, route
 
 INSTANCE = "11111111-1111-4111-8111-111111111111"
 SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//orders] ON QUEUE Inbox;"
@@ -73,10 +71,6 @@ def becomes(daemon: Daemon, wanted: str, epoch: int) -> None:
     wait_for(lambda: (wanted, epoch) == role(daemon), seconds=PATIENCE, what=f"{daemon.name} {wanted} {epoch}")
 
 
-def serves(daemon: Daemon) -> bool:
-    return "orders" in daemon.status()["databases"]
-
-
 def sql(daemon: Daemon, statement: str) -> list[str]:
     told: list[str] = daemon.admin.sql(statement, None)["messages"]
     return told
@@ -85,42 +79,6 @@ def sql(daemon: Daemon, statement: str) -> list[str]:
 def stored(path: Path, question: str) -> Any:
     with closing(sqlite3.connect(path, timeout=PATIENCE)) as db:
         return db.execute(question).fetchone()[0]
-
-
-async def answer(daemon: Daemon, instance: bytes) -> tuple[str, int]:
-    """What it answers to PROBE."""
-    async with raw(NetworkAddress("127.0.0.1", daemon.port), name="asker") as peer:
-        await peer.say(Probe(id=1, service="//orders", broker_instance=instance))
-        reply = await peer.hear(ProbeReply)
-        return reply.role, reply.epoch
-
-
-@pytest.mark.promise("R6.8")
-async def test_one_is_principal_and_is_followed_when_it_hands_over_or_is_killed(net: Topology, shared: Path) -> None:
-    first, second = pair(net, shared)
-    instance = stored(shared, "SELECT broker_instance FROM broker_database")
-
-    assert (("principal", 1), ("mirror", 1)) == (role(first), role(second))
-    assert (True, False) == (serves(first), serves(second))
-    assert ("lock", "first", "") == tuple(standing(second)[key] for key in ("source", "principal", "problem"))
-    assert ("principal", 1) == await answer(first, instance)
-    assert ("mirror", 1) == await answer(second, instance)
-    assert ("unknown", 0) == await answer(second, b"?" * 16)
-    assert second.admin.get("/v1/status")["ready"]
-
-    there = sql(first, FAIL_OVER)
-    between = role(first), role(second), serves(second)
-    back = sql(second, f"USE orders; {FAIL_OVER.replace('orders', 'CURRENT')}")
-    assert ["database orders handed over: second is the principal, epoch 2"] == there
-    assert (("mirror", 2), ("principal", 2), True) == between
-    assert ["database orders handed over: first is the principal, epoch 3"] == back
-
-    first.kill()
-    becomes(second, "principal", 4)
-    assert 4 == stored(shared, "SELECT epoch FROM broker_database")
-    assert ("principal", 4) == await answer(second, instance)
-    first.start()
-    assert ("mirror", 4) == role(first)
 
 
 @pytest.mark.promise("The principal of a mirrored pair is lost")

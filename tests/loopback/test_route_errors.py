@@ -21,8 +21,7 @@ from typing import Any
 import pytest
 
 from examples.demo.topology import Daemon, Topology, free_port
-from tests.support.command import run
-from tests.support.route_errors import EXISTING, Case, cases_of
+from tests.support.route_errors import EXISTING, Case
 
 HUGE_MB = int(os.environ.get("BROKER_TEST_HUGE_MB", "10"))  # of the huge scripts; 100 tries what is promised
 GOOD = "CREATE ROUTE good WITH SERVICE_NAME = '//shop/Good', ADDRESS = 'tcp://far:4022';\n"
@@ -43,16 +42,6 @@ def stopped(tmp_path: Path, port: int) -> Daemon:
     daemon = net.add("one", forwarding=True, databases=["orders"], settings=settings)
     net.script("one", "msdb", EXISTING)
     return daemon
-
-
-@pytest.fixture
-def daemon(stopped: Daemon) -> Iterator[Daemon]:
-    """The same, running; nothing that a test says to it has changed anything."""
-    stopped.start()
-    before = contents(stopped)
-    yield stopped
-    assert before == contents(stopped)
-    stopped.stop()
 
 
 def contents(daemon: Daemon) -> list[list[dict[str, Any]]]:
@@ -76,40 +65,6 @@ def broker(*arguments: object, stdin: bytes | None = None) -> subprocess.Complet
     """The program as a process."""
     command = [sys.executable, "-m", "broker", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, check=False)
-
-
-def told(case: Case, source: object = "-") -> tuple[str, str]:
-    """How the first line begins, and how the text ends."""
-    return f"Msg {case.number}, Level 16, {source}:{case.line}:{case.column}\n", f"\n{case.caret}\n"
-
-
-def test_http_and_the_command_line_tell_number_and_place(daemon: Daemon, port: int) -> None:
-    for number, status, code in ((911, 404, 3), (2714, 409, 1), (9744, 400, 1)):
-        case = cases_of(number)[0]
-
-        answer, media_type, problem = post(port, case.script)
-        result = run("sql", "--socket", daemon.directory / "admin.sock", "-d", "msdb", case.script)
-
-        assert (status, PROBLEM, status) == (answer, media_type, problem["status"])
-        members = problem["number"], problem["line"], problem["column"], problem["caret"]
-        assert (number, case.line, case.column, case.caret) == members
-        begin, end = told(case)
-        assert (code, "") == (result.exit_code, result.stdout)
-        assert (True, True) == (result.stderr.startswith(begin), result.stderr.endswith(end))
-
-
-def test_the_program_does_the_same_with_standard_input_in_any_encoding(daemon: Daemon) -> None:
-    """In the encodings in which the tools of the original save a script."""
-    case = cases_of(8412)[0]
-    command = ["sql", "-c", daemon.config, "-d", "msdb"]
-
-    ends = [broker(*command, stdin=case.script.encode(one)) for one in ("utf-8", "utf-8-sig", "utf-16")]
-    no_text = broker(*command, stdin=b"DROP ROUTE ByName;\nDROP ROUTE \xff;\n")
-
-    for end in ends:
-        assert (1, b"") == (end.returncode, end.stdout)
-        assert end.stderr.decode().startswith(told(case)[0])
-    assert (1, True, False) == (no_text.returncode, b"UTF-8" in no_text.stderr, b"Traceback" in no_text.stderr)
 
 
 def test_a_declared_script_that_fails_in_its_middle_leaves_the_files_as_they_were(stopped: Daemon) -> None:

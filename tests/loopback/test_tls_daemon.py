@@ -7,7 +7,7 @@ import pytest
 
 from examples.demo.topology import Topology
 from tests.support.certificates import Pair, authority, endpoint_settings, make
-from tests.support.loopback import BILLING, ORDERS, receive_bytes, route, send, service, wait_status
+from tests.support.loopback import BILLING, ORDERS, receive_bytes, route, send, service
 
 
 def tls(directory: Path, name: str, pair: Pair, ca: Pair) -> dict[str, dict[str, Any]]:
@@ -61,34 +61,3 @@ def test_dialog_crosses_a_gateway_over_tls_and_the_views_show_it(net: Topology, 
         )
     )
     assert {"TLS"} == {connection["encryption"] for connection in gateway.status()["connections"]}
-
-
-@pytest.mark.promise("forwarding 19")
-def test_neighbour_needs_a_grant_to_connect_and_another_to_send_and_is_told_which(
-    net: Topology, tmp_path: Path
-) -> None:
-    ca = authority()
-    settings = {name: tls(tmp_path, name, make(name, "127.0.0.1", by=ca), ca) for name in ("gateway", "orders")}
-    gateway = net.add("gateway", forwarding=True, settings=settings["gateway"])
-    orders = net.add("orders", databases=["orders"], settings=settings["orders"])
-    net.script("orders", "orders", service(ORDERS) + route("rBILLING", BILLING, gateway.address))
-    net.script("orders", "msdb", grants("gateway", ORDERS))
-    net.start()
-    send(orders, "x")
-
-    wait_status(orders, "CN=orders may not connect: no GRANT CONNECT ON ENDPOINT::[gateway] TO [CN=orders] or public")
-    assert any("no peer may connect" in warning for warning in gateway.status()["transport"]["warnings"])
-    gateway.query("GRANT CONNECT ON ENDPOINT::gateway TO orders", "msdb")
-    wait_status(orders, "not permitted: no GRANT SEND ON SERVICE::[//shop/Billing] TO [CN=orders] or public (11215)")
-    [row] = gateway.query("SELECT * FROM sys.dm_broker_dispositions WHERE disposition = 'not permitted'")
-    missing = "no GRANT SEND ON SERVICE::[//shop/Billing] TO [CN=orders] or public"
-    assert f"CN=orders may not send: {missing}" == row["reason"]
-    gateway.query("GRANT SEND ON SERVICE::[//shop/B*] TO [CN=*]", "msdb")
-    wait_status(orders, "service not here (9796)")
-    gateway.query("DENY CONNECT ON ENDPOINT::gateway TO public", "msdb")
-    wait_status(orders, "may not connect: DENY CONNECT ON ENDPOINT::[gateway] TO [public]")
-
-    assert [("GRANT", "orders"), ("DENY", "public")] == [
-        (row["state_desc"], row["grantee_name"])
-        for row in gateway.query("SELECT * FROM sys.server_permissions ORDER BY grantee_name")
-    ]

@@ -10,7 +10,7 @@ import struct
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,10 @@ from typing import Any
 import msgspec
 
 import broker
-from broker.config.settings import EndpointSettings, LimitSettings, Settings
+from broker.config.settings import EndpointSettings, Settings
 from broker.config.values import ListenAddress
 from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.kernel import Kernel
 from broker.forwarding.pool import Limits
-from broker.forwarding.slow_path import SlowPath
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
@@ -83,15 +81,12 @@ class Tuning:
     """How an instance differs from the plain one. Shape: `service` that it hosts; `handshake` seconds."""
 
     service: str = "//here"
-    heartbeat_ms: int = 15_000
     handshake: float = 10.0
     pool_bytes: int = 1 << 20
     arbitration: bytes = b""
     is_announcing: bool = True
     port: int = 0
     security: Security = NO_SECURITY
-    limits: LimitSettings = field(default_factory=LimitSettings)
-    kernel: type[SlowPath] = Kernel
 
 
 class Instance:
@@ -110,13 +105,12 @@ class Instance:
         hello = Hello(
             arbitration=tuning.arbitration or os.urandom(16),
             max_frame=65536,
-            heartbeat_ms=tuning.heartbeat_ms,
             addresses=(str(self.address),) if tuning.is_announcing else (),
         )
         endpoint = EndpointSettings(handshake_timeout=tuning.handshake, connect_timeout=5.0)
         self.peers = Peers(
             hello,
-            Settings(endpoint=endpoint, limits=tuning.limits),
+            Settings(endpoint=endpoint),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
             answer_probe=answer_unknown,
             on_capacity=lambda: None,
@@ -130,7 +124,6 @@ class Instance:
             request_link=self.peers.request_link,
             health_of=self.peers.table.health_for_routing,
             request_principal=self.mirrors.use,
-            kernel=tuning.kernel,
             on_waiting=self.peers.backpressure.on_waiting,
             schedule_work=housekeeping.schedule,
             report=housekeeping.report,
@@ -142,10 +135,10 @@ class Instance:
         self.peers.start()
         self.listener.start()
 
-    def route(self, *mirrored: Route, **services: NetworkAddress) -> None:
-        """Routes from //name to an address, and others; what is hosted here is delivered."""
+    def route(self, **services: NetworkAddress) -> None:
+        """Routes from //name to an address; what is hosted here is delivered."""
         routes = [Route(name, address, remote_service_name=f"//{name}") for name, address in services.items()]
-        routes += [*mirrored, Route("here", LOCAL, remote_service_name=self.service)]
+        routes.append(Route("here", LOCAL, remote_service_name=self.service))
         table = build_table(routes, now=datetime.now(UTC))
         self.forwarder.set_routing(table=table, hosted=hosted({HERE: [self.service]}), is_forwarding=True)
         self.mirrors.on_routes([table])
@@ -236,11 +229,6 @@ class Raw:
                 data = b""
             self.has_ended = not data
 
-    def reset_behind(self, data: bytes) -> None:
-        """Break the connection off so soon behind these bytes that the other side hears of both at once."""
-        assert len(data) == self._sock.send(data)
-        self.reset()
-
     def reset(self) -> None:
         """Break the connection off."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -264,25 +252,6 @@ async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
         if hello:
             await peer.greet(**hello)
         yield peer
-    finally:
-        sock.close()
-
-
-@asynccontextmanager
-async def raw_listener() -> AsyncIterator[socket.socket]:
-    """A port whose connections the test takes itself, with `accepted`."""
-    with bind("127.0.0.1", 0) as port:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # those who connect inherit it
-        yield port
-
-
-@asynccontextmanager
-async def accepted(port: socket.socket) -> AsyncIterator[Raw]:
-    """The next one who connects to a port, as a raw neighbour; little fits between the two while it does not read."""
-    sock, _ = await asyncio.wait_for(asyncio.get_running_loop().sock_accept(port), SECONDS)
-    sock.setblocking(False)
-    try:
-        yield Raw(sock)
     finally:
         sock.close()
 

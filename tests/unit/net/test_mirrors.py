@@ -257,6 +257,7 @@ async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town:
     assert ["south"] == town.hosts_asked()
 
 
+@pytest.mark.promise("R6.1", "R6.7", "3a", "routing 33")
 async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
     """In a later turn, as more may come."""
     town.route(ONE)
@@ -325,7 +326,7 @@ async def test_question_that_waits_for_its_connection_is_put_though_the_principa
     assert ([] if has_failed else ["south"]) == town.hosts_asked()
 
 
-@pytest.mark.promise("R6.3")
+@pytest.mark.promise("R6.3", "R6.7", "routing 35", "routing 36")
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
     """Neither sooner than 200 ms after it was asked last."""
     await town.lead_to(NORTH, ONE)
