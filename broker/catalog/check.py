@@ -50,7 +50,7 @@ from broker.net.listener import bind
 from broker.store.sqlite.database import is_locked
 
 _STATE_DIR: KeyPath = ("instance", "state_dir")
-_ALL = "everything else"
+_ALL = "scripts and everything else"
 
 OwnerOf = Callable[[Settings], RunningInstance]
 """Returns the instance that runs already by the state directory of these settings."""

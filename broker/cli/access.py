@@ -98,6 +98,12 @@ def with_config(text: str, config: Path | None) -> str:
     return _COMMAND.sub(lambda one: f"{one[0]}{option_of(config)}", text)
 
 
+def with_sql_at(instance: str, text: str, config: Path | None) -> str:
+    """Name the configuration where a text has statements for `broker sql` at this instance."""
+    here = f"at {instance}, with broker sql"
+    return text.replace(here, f"{here}{option_of(config)}")
+
+
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:
     """
     The settings of `--set KEY=VALUE`.

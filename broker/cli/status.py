@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from broker.admin.client import AdminClient
-from broker.cli.access import admin_client, with_config
+from broker.cli.access import admin_client, with_config, with_sql_at
 from broker.cli.options import Command, Config, Output, Socket
 from broker.cli.output import Terminal, encodable, readable, show_json
 from broker.errors import DaemonUnreachableError
@@ -153,7 +153,10 @@ def _render_verdict(status: Mapping[str, Any], terminal: Terminal, config: Path 
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
         parts = [f"{finding.level}: {finding.what}"] if finding.what not in report.sentence else []
-        parts += [f"-> {with_config(finding.do, config)}"] if finding.do else []
+        do = with_config(finding.do, config)
+        for name in {"this instance", status["name"]}:
+            do = with_sql_at(name, do, config)
+        parts += [f"-> {do}"] if do else []
         if parts:
             terminal.prose(readable(" ".join(parts)), _LEVEL_STYLES[finding.level])
     if report.more:

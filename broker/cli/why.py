@@ -21,7 +21,15 @@ from broker.admin.trace import Directory, Trace, ask_why, trace
 from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
-from broker.cli.access import admin_client, ask_daemon_or_files, credentials, option_of, read_settings, with_config
+from broker.cli.access import (
+    admin_client,
+    ask_daemon_or_files,
+    credentials,
+    option_of,
+    read_settings,
+    with_config,
+    with_sql_at,
+)
 from broker.cli.exit_codes import ExitCode
 from broker.cli.options import Command, Config, Output, Socket, Where
 from broker.cli.output import TextLine, print_lines, show_json
@@ -139,8 +147,7 @@ def _besides(status: Status, config: Path | None) -> Iterator[str]:
 
 def _with_config(found: Trace, first: WhyAnswer, config: Path | None) -> Trace:
     """The trace with the configuration in the commands for its instance, so that they run as they stand."""
-    here = f"at {first.instance}, with broker sql"
-    remedy = found.remedy.replace(here, f"{here}{option_of(config)}")
+    remedy = with_sql_at(first.instance, found.remedy, config)
     if found.where.partition(",")[0] == first.instance:
         remedy = with_config(remedy, config)
     return msgspec.structs.replace(found, remedy=remedy)

@@ -18,6 +18,7 @@ allows: otherwise status would show an old failure for as long as there is no tr
 from __future__ import annotations
 
 import asyncio
+import errno
 import heapq
 import os
 import socket
@@ -190,6 +191,12 @@ class Dialer:
         self._on_unreached(address)
 
 
+def _refuse_itself(sock: socket.socket, where: SocketAddress) -> None:
+    """Where nobody listens, the system may join a socket to itself, if its own port happens to be that one."""
+    if sock.getsockname() == where:
+        raise OSError(errno.ECONNREFUSED, "")
+
+
 async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.socket, SocketAddress]:  # noqa: ASYNC109 - one bound for resolving and connecting, named in the error
     """
     A connected, non-blocking socket and where it leads; every address a name resolves to is tried in order.
@@ -213,6 +220,7 @@ async def connect(address: NetworkAddress, *, timeout: float) -> tuple[socket.so
                 try:
                     async with asyncio.timeout(timeout / len(found)):
                         await loop.sock_connect(sock, where)
+                    _refuse_itself(sock, where)
                 except OSError as error:
                     sock.close()
                     # asyncio's own sentence says where and not why.

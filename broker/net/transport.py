@@ -354,7 +354,7 @@ def explain(error: ssl.SSLError, chain: Sequence[Identity] = (), own: Identity |
     if isinstance(error, ssl.SSLEOFError):
         return "the peer ended the connection in the middle of TLS"
     reason = error.reason or "unknown"
-    sentence = _SENTENCES.get(reason) or f"TLS failed: {reason.lower().replace('_', ' ')}"
+    sentence = _SENTENCES.get(reason) or f"TLS failed ({reason.lower().replace('_', ' ')})"
     return _filled(sentence, own)
 
 

@@ -346,7 +346,9 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
                     "messages that arrive are refused, and their senders keep them" if name in refusing else ""
                 )
                 what = f"the queue {queue.name} of {name} is off: {wait or 'no application can receive from it'}"
-                yield HealthFinding(Level.BAD if wait else Level.NOTICE, "queue", what, queue_on(name, queue.name))
+                yield HealthFinding(
+                    Level.BAD if wait else Level.NOTICE, "queue", what, queue_on(name, queue.name, instance=status.name)
+                )
             elif queue.oldest_s > UNREAD_SECONDS:
                 since = f"its first message has waited for {queue.oldest_s:,.0f} s"
                 what = f"no application receives from the queue {queue.name} of {name}: {since}"

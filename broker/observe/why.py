@@ -290,7 +290,11 @@ def side_findings(
 ) -> Iterator[WhyFinding]:
     """Yield the findings about one side; at least one. `is_bound`: the far service has a remote service binding now."""
     if side.state == "ER":
-        yield _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
+        failed = _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
+        if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
+            _, why, remedy = dead_end(way, WaitingDialog("RECEIVE the Error message, END CONVERSATION here"))
+            failed = structs.replace(failed, why=f"{failed.why}; {why}", remedy=f"{remedy} Then {BEGIN_AGAIN}")
+        yield failed
         return
     if side.held:
         yield _sending(side, way, spot)
@@ -752,9 +756,9 @@ def answer_why(
             findings.append(_locked(Spot(place.name, database), wait))
     findings += [Spot(place.name, name, place.config_option).found(IMPORTS_LOST) for name in lost_imports]
     held = list(_held_shown(facts.held))
-    findings += [_held_finding(place.name, one) for one in held]
-    if not sides:
-        ways += [_way_of_frames(place, facts, one) for one in _directions(held)]
+    held_ways = [_way_of_frames(place, facts, one) for one in _directions(held)]
+    findings += [_held_finding(place.name, one, held_ways) for one in held]
+    ways += [] if sides else held_ways
     return WhyAnswer(
         instance=place.name,
         broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
@@ -904,10 +908,11 @@ def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
         )
 
 
-def _held_finding(instance: str, held: HeldShown) -> WhyFinding:
+def _held_finding(instance: str, held: HeldShown, ways: Iterable[ExplainAnswer]) -> WhyFinding:
     frames = "1 frame" if held.frames == 1 else f"{held.frames:,} frames"
     _, _, problem = held.why_held.rpartition("; ")[0].partition(f"{held.adjacent_broker_address}: ")
-    remedy = remedy_of_unreached(held.adjacent_broker_address, problem, instance=instance)
+    routes = (taken_route(way) for way in ways if way.explanation.next_hop == held.adjacent_broker_address)
+    remedy = remedy_of_unreached(held.adjacent_broker_address, problem, next(routes, None), instance)
     seconds = held.longest_ms / 1000
     return Spot(instance, None).found("held", held, held.frames, frames=frames, seconds=seconds, remedy=remedy)
 

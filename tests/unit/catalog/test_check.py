@@ -191,7 +191,7 @@ def test_while_the_settings_are_wrong_nothing_else_is_checked(tmp_path: Path, te
     report = check_files([tmp_path / "a.toml"], environ={}, owner_of=lambda _: pytest.fail("nobody is asked"))
 
     assert [key] == [error.key for error in report.errors]
-    assert [(key, True)] == [(one.key, one.problem == "everything else") for one in report.waiting]
+    assert [(key, True)] == [(one.key, one.problem == "scripts and everything else") for one in report.waiting]
 
 
 def test_file_that_cannot_be_read_leaves_the_others_to_be_checked(tmp_path: Path) -> None:

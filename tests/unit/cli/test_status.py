@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,19 @@ def test_what_is_wrong_stands_before_everything_with_what_to_do(capsys: pytest.C
     assert "Something is wrong: tcp://c:4022 is not reached: refused, and 4 frames wait for it" == lines[0]
     assert lines[1].startswith("-> start the instance at tcp://c:4022")
     assert "notice: connections are not encrypted" == lines[2]
+
+
+def test_statements_for_the_instance_itself_are_run_with_its_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = "no GRANT CONNECT ON ENDPOINT::[e] TO [CN=a]"
+    notices = [{"kind": "peer refused", "text": f"refused: {missing}"}]
+    queues = [{"name": "Q", "is_receive_enabled": False, "oldest_s": 1.0}]
+    answer = status(transport={"notices": notices}, databases={"shop": database(queues=queues)})
+
+    render_status(answer, config=Path("x.toml"))
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "at gateway-a, with broker sql -c x.toml: USE [shop]; ALTER QUEUE [Q] WITH STATUS = ON;" in text
+    assert "at this instance, with broker sql -c x.toml, and in its script: USE [msdb]; GRANT CONNECT" in text
 
 
 def test_tables_have_what_waits_what_moved_and_whose_partner_is_what(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ FIRST, SECOND = ("192.0.2.1", 4022), ("192.0.2.2", 4022)
 
 
 class Sockets:
-    """The sockets that were made, and what becomes of connecting each of them: None, an error, or silence."""
+    """The sockets that were made, and what becomes of connecting each of them: None, an error, silence, or itself."""
 
     def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[tuple[str, int], OSError | str | None] = {}
@@ -47,9 +47,10 @@ class Sockets:
         assert ("far.example", 4022, socket.SOCK_STREAM) == (host, port, type)
         return [(socket.AF_INET, type, 6, "", where) for where in self.answers]
 
-    async def _sock_connect(self, _sock: socket.socket, where: tuple[str, int]) -> None:
+    async def _sock_connect(self, sock: Any, where: tuple[str, int]) -> None:
         self.tried.append(where)
         answer = self.answers[where]
+        sock.getsockname.return_value = where if answer == "itself" else ("192.0.2.9", 50000)
         if answer == "silence":
             await asyncio.Event().wait()
         if isinstance(answer, OSError):
@@ -81,6 +82,7 @@ async def test_place_that_does_not_answer_does_not_hide_the_next(
     [
         ({}, r"far\.example resolves to nothing", 0),
         ({FIRST: REFUSED}, os.strerror(errno.ECONNREFUSED), 0),
+        ({FIRST: "itself"}, os.strerror(errno.ECONNREFUSED), 0),
         ({FIRST: "silence", SECOND: "silence"}, "no connection within 10 s", 10),
     ],
 )

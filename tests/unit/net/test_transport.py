@@ -266,8 +266,8 @@ async def test_answers_that_nobody_reads_have_a_bound(ends: Ends) -> None:
     ("error", "reason", "code", "sentence"),
     [
         (ssl.SSLError(1, "text"), "WRONG_VERSION_NUMBER", None, "the peer does not speak TLS"),
-        (ssl.SSLError(1, "text"), "SOMETHING_NEW", None, "TLS failed: something new"),
-        (ssl.SSLError(1, "text"), None, None, "TLS failed: unknown"),
+        (ssl.SSLError(1, "text"), "SOMETHING_NEW", None, "TLS failed (something new)"),
+        (ssl.SSLError(1, "text"), None, None, "TLS failed (unknown)"),
         (ssl.SSLEOFError(8, "eof"), None, None, "in the middle of TLS"),
         (ssl.SSLCertVerificationError(1, "text"), None, 10, "expired"),
         (ssl.SSLCertVerificationError(1, "text"), None, 9, "not valid yet"),

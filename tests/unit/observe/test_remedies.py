@@ -108,7 +108,7 @@ def test_other_errors(code: int | None, text: str) -> None:
         ("TLS refused: the peer does not speak TLS", "if its port is wrong, correct the route to tcp://a:1."),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
         ("TLS refused: its certificate is not trusted: name it", "if another instance is meant, correct the route to"),
-        ("TLS refused: TLS failed", "start the instance at tcp://a:1"),
+        ("TLS refused: TLS failed (unexpected message)", "start the instance at tcp://a:1"),
     ],
 )
 def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:

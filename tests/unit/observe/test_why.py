@@ -260,9 +260,13 @@ def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UU
     [found] = answer.findings
     assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
     assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
-    assert "start the instance at tcp://two:4022, open the way to it, or correct the route to it at one" == found.remedy
+    start = "start the instance at tcp://two:4022, open the way to it, or if it is somewhere else, "
+    assert f"{start}{LED_ELSEWHERE}" == found.remedy
 
 
+LED_ELSEWHERE = (
+    "at one, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
+)
 UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: name that certificate in peers here, or"
 
 
@@ -271,7 +275,7 @@ def test_a_frame_that_waits_for_a_certificate_is_told_where_to_name_it() -> None
 
     [found] = asked(DIALOG, frames=(frame(why_held=why),)).findings
 
-    astray = "if another instance is meant, correct the route to tcp://two:4022 at one. Otherwise, "
+    astray = f"if another instance is meant, {LED_ELSEWHERE} Otherwise, "
     assert f"{astray}name that certificate in peers at one, or its CA in trust" == found.remedy
 
 
@@ -375,6 +379,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
+        (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "no route", "CREATE ROUTE [S]"),
         (side(state="ER"), GOOD, "error", TROUBLE, "has been received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
 )
