@@ -192,7 +192,7 @@ class Dialer:
 
 
 def _refuse_itself(sock: socket.socket, where: SocketAddress) -> None:
-    """Where nobody listens, the system may join a socket to itself, if its own port happens to be that one."""
+    """Where nothing listens, the system may connect a socket to itself, if its own port happens to be that one."""
     if sock.getsockname() == where:
         raise OSError(errno.ECONNREFUSED, "")
 
