@@ -23,11 +23,11 @@ from broker.store import sqlite
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.transaction import (
     BUSY_SECONDS,
-    LOCK_PAUSE,
     DaemonConnection,
     ask,
     is_about_file,
     is_busy,
+    lock_pauses,
     path_of,
     sentence,
     take_write_lock,
@@ -209,7 +209,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    began = time.monotonic()
+    began, pauses = time.monotonic(), lock_pauses()
     waits: sqlite.write_lock.WriteLockWaits | None = None
     while True:
         try:
@@ -221,7 +221,7 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
                 raise
             waits = waits or _waits_of(db)
             waits.go_on()
-            time.sleep(LOCK_PAUSE)
+            time.sleep(next(pauses))
 
 
 def _waits_of(db: sqlite3.Connection) -> sqlite.write_lock.WriteLockWaits:

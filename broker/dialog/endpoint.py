@@ -21,10 +21,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import structlog
 
@@ -114,7 +115,7 @@ class Endpoint:
         self._confirmations = Confirmations()
         self._refusals: dict[Disposition, TokenBucket] = {}
         self._on_demoted: Callable[[str], None] | None = None
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"writer {name}")
+        self._writer = WriterThread(f"writer {name}")
         self._commit_watch = CommitWatch(str(store.path), self._check_commits)
         self._find = Find.ALL  # what the next batch looks for
         self._is_writing = False
@@ -259,7 +260,8 @@ class Endpoint:
     async def _run_writer(self) -> None:
         while True:
             await self._wake.wait()
-            await asyncio.sleep(max(0.0, self._pause_until - self._loop.time()))
+            if (pause := self._pause_until - self._loop.time()) > 0.0:
+                await asyncio.sleep(pause)
             self._wake.clear()
             self._is_writing = True
             batch = self._next_batch()
@@ -341,8 +343,6 @@ class Endpoint:
 
     def _apply(self, result: WriteResult) -> None:
         """Send what was found and loaded, answer what was stored."""
-        if result.commit_seconds is not None:
-            self.commits.observe(result.commit_seconds, 1)
         for found in result.found:
             self.transmitter.on_found(found)
         if result.is_all_found:
@@ -356,7 +356,9 @@ class Endpoint:
         if result.has_more_maintenance:
             self._maintenance_at = 0.0
             self._wake.set()
-        self._apply_received(result.received)
+        if result.commit_seconds is not None:
+            self.commits.observe(result.commit_seconds, 1)
+            self._apply_received(result.received)
         if result.unconfirmed:
             self._send_acks(self._confirmations.due(result.unconfirmed, self._loop.time()))
         for service in result.on_again:
@@ -464,6 +466,43 @@ class Endpoint:
             self.transmitter.faults |= part.faults
         parts.clear()
         self._wake.set()
+
+
+class WriterThread(Executor):
+    """One thread that makes calls for this loop, in order: each costs a third of what a `ThreadPoolExecutor` takes."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls = SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]] | None]()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[..., Any], /, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Make a call, after those before it; for any thread. The future is one of the loop."""
+        future = self._loop.create_future()
+        self._calls.put((future, call, args))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        """End after the calls so far, and wait for that."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while work := self._calls.get():
+            future, call, args = work
+            try:
+                give, result = future.set_result, call(*args)
+            except BaseException as error:  # noqa: BLE001 - for the caller
+                give, result = future.set_exception, error
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(_give, future, give, result)
+            del future, call, args, give, result, work  # nothing is kept while this waits
+
+
+def _give(future: asyncio.Future[Any], give: Callable[[Any], None], result: Any) -> None:
+    if not future.done():  # the caller was cancelled
+        give(result)
 
 
 class ClockJumpDetector:

@@ -35,6 +35,7 @@ LOADED_MAX_BYTES = 64 * 1024 * 1024  # bodies in memory, all dialogs together
 LOAD_BYTES = 1024 * 1024  # bodies loaded for one dialog at a time: a batch of the writer thread stays short
 LOADS_MAX = 1000  # dialogs that one batch loads for, likewise: what is found and what has arrived waits for its end
 ENVELOPE_MAX = 64 * 1024  # what fragment 0 may have besides its payload; names have 512 bytes at most
+EARLY_SECONDS = 0.002  # by which a timer of uvloop may ring before its time, and would be set again and again
 SILENCE = 1.0  # seconds without any acknowledgement from a service after which its queue counts as stuck
 SERVICES_MAX = 10_000  # in `AckHorizon`; for any other service a time-out counts as a loss
 TRIPS_MAX = 20_000  # some thousand next hops; with ADDRESS 'TRANSPORT' services may name any number of them
@@ -306,7 +307,7 @@ class TimerHeap:
         if self.next_at < self._timer_at:
             self.close()
             self._timer_at = self.next_at
-            self._timer = self._loop.call_at(self._timer_at, self._on_time)
+            self._timer = self._loop.call_at(self._timer_at + EARLY_SECONDS, self._on_time)
 
     def _on_time(self) -> None:
         self._timer, self._timer_at = None, NEVER

@@ -87,6 +87,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.append(planned)
         return planned
 
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Planned:
+        """As `call_soon`, of another thread."""
+        return self.call_soon(callback, *args, context=context)
+
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> Planned:  # type: ignore[override]
         """At an instant."""
         planned = Planned(when, callback, args, copy_context() if context is None else context)

@@ -27,7 +27,7 @@ from broker.errors import DemotedError, StoreUnavailableError
 from broker.store import sqlite
 
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
-LOCK_PAUSE = 0.001  # seconds between two attempts to take the write lock, at most
+LOCK_PAUSE = 0.004  # seconds between two attempts to take the write lock, at most: each costs the other writers CPU
 LOCK_PAUSE_FIRST = 0.0001  # most commits of others are over within a millisecond: the first waits are short
 LAPSED = (  # a principal, so that another daemon may be it
     "nothing has confirmed its role within role_timeout: this process or machine stood still, or role_command takes too"
@@ -162,7 +162,7 @@ def take_write_lock(
         return
     patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
     deadline = time.monotonic() + max(least, patience / 1000)
-    pause = LOCK_PAUSE_FIRST
+    pauses = lock_pauses()
     noted: sqlite.write_lock.WriteLockWaits | None = None
     db.execute("PRAGMA busy_timeout = 0")
     try:
@@ -175,14 +175,21 @@ def take_write_lock(
                 if waits is not None:
                     noted = noted or waits()
                     noted.go_on()
-                time.sleep(pause)
-                pause = min(LOCK_PAUSE, 2 * pause)
+                time.sleep(next(pauses))
             else:
                 return
     finally:
         if noted is not None:
             noted.end()
         db.execute(f"PRAGMA busy_timeout = {patience}")
+
+
+def lock_pauses() -> Iterator[float]:
+    """The seconds between attempts to take the write lock."""
+    pause = LOCK_PAUSE_FIRST
+    while True:
+        yield pause
+        pause = min(LOCK_PAUSE, 2 * pause)
 
 
 def _takes_free_lock(db: sqlite3.Connection) -> bool:

@@ -94,7 +94,7 @@ class SqliteStore:
         self._file_watch = FileWatch(path)
         self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
         self._given_up = 0.0  # messages, when dialogs were last looked for: see `given_up`
-        self._version = 0  # data_version when a commit was last waited for
+        self._version = 0  # data_version when dialogs were last looked for; 0 = this connection has written since
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
         self.lock_waits = connection.lock_waits = WriteLockWaits(lambda: str(path), self._report_wait)
@@ -110,7 +110,7 @@ class SqliteStore:
         result = WriteResult()
         with translated(self.path):
             self._file_watch.check()
-            seen = self._find(batch, result)
+            version, seen = self._find(batch, result)
             self._load(batch, result)
             is_maintained = batch.is_maintenance_due and self._maintenance.has_work(self.connection, batch.now)
             if batch.frames or batch.statuses or batch.faults or batch.is_probe or is_maintained:
@@ -124,7 +124,7 @@ class SqliteStore:
                 result.on_again = services_on(self.connection, batch.off)
             self._file_watch.check()  # after the commit: otherwise the file that has the batch may not be found again
             check_confirmed(self.connection)  # likewise, because the process may have been paused within the commit
-        self._seen = seen  # only now: a batch that failed finds the same rows again
+        self._version, self._seen = version, seen  # only now: a batch that failed finds the same rows again
         return result
 
     def catalog_connection(self) -> DaemonConnection:
@@ -136,6 +136,7 @@ class SqliteStore:
             DemotedError: another daemon is the principal, or may be.
         """
         self._file_watch.check()
+        self._version = 0
         with translated(self.path):
             check_epoch(self.connection)
         return self.connection
@@ -146,25 +147,27 @@ class SqliteStore:
             self._bell.close()
         self.connection.close()
 
-    def _find(self, batch: WriteBatch, result: WriteResult) -> SentRow | None:
+    def _find(self, batch: WriteBatch, result: WriteResult) -> tuple[int, SentRow | None]:
+        """Find what applications have sent since the last time; returns the version it saw and the newest row."""
         if batch.find is Find.NOTHING:
-            return self._seen
-        if batch.is_hinted:
-            self._await_commit()
+            return self._version, self._seen
+        version = self._next_version(COMMIT_STEPS if batch.is_hinted else 0)
+        if batch.find is Find.NEW and version == self._version:
+            return version, self._seen  # no other connection has committed
         messages = given_up(self.connection)
         if messages != self._given_up:
             self._given_up, self._seen = messages, None  # stays so if this batch fails
         seen = None if batch.find is Find.ALL else self._seen
         seen, result.found, result.is_all_found = find_pending(self.connection, self.broker_instance, seen)
-        return seen
+        return version, seen
 
-    def _await_commit(self) -> None:
-        """Wait until another connection has committed since the last call, but not long: the hint may be stale."""
-        for _ in range(COMMIT_STEPS):
+    def _next_version(self, steps: int) -> int:
+        """The version of the database, once others have committed, or after so many steps: a hint may be stale."""
+        while True:
             version: int = self.connection.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._version:
-                self._version = version
-                return
+            if version != self._version or not steps:
+                return version
+            steps -= 1
             time.sleep(COMMIT_STEP)
 
     def _load(self, batch: WriteBatch, result: WriteResult) -> None:

@@ -401,6 +401,11 @@ async def settle() -> None:
     await asyncio.sleep(0.001)
 
 
+async def next_timer(stage: Stage) -> None:
+    """Until the next timer of a dialog has rung."""
+    await asyncio.sleep(stage.transmitter._timers.next_at + loading.EARLY_SECONDS - asyncio.get_running_loop().time())
+
+
 def rejected(
     endpoint_id: int, retry_after_ms: int = 0, code: int = 11289, reason: str = "pool limit exceeded"
 ) -> Rejected:
@@ -494,7 +499,8 @@ async def test_unacknowledged_messages_are_loaded_and_sent_again_after_a_wait_th
     times: list[float] = []
 
     for _ in range(6):
-        await asyncio.sleep(max(0.0, stage.transmitter._timers.next_at - loop.time()) if times else 0.0)
+        if times:
+            await next_timer(stage)
         await settle()
         assert stage.link.take() == [(0, 0), (1, 0)]
         times.append(loop.time())
@@ -556,7 +562,7 @@ async def test_dialog_without_a_route_is_delayed_without_an_error_until_one_appe
     if is_reported:
         stage.transmitter.on_paths_changed()
     else:
-        await asyncio.sleep(REMATCH_SECONDS)
+        await next_timer(stage)
     await settle()
 
     assert stage.link.places() == [(0, 0)]
@@ -639,7 +645,7 @@ async def test_broken_path_sends_again_at_once_along_the_next_one() -> None:
 async def test_path_without_an_answer_is_left_for_the_next_one_and_the_dialog_stays_there() -> None:
     stage, silent, other = await two_paths()
 
-    await asyncio.sleep(FIRST_WAIT)
+    await next_timer(stage)
     stage.send(1, b"b")
     await settle()
 
