@@ -33,6 +33,7 @@ from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDia
 from broker.observe.why import (
     IMPORTS_LOST,
     LOOP,
+    NO_WAY_BACK,
     RECEIVED,
     WRITE_LOCK,
     Severity,
@@ -455,9 +456,13 @@ class _Chain:
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
     def _of_answer(self, answer: WhyAnswer, *, is_waiting: bool) -> Iterator[WhyFinding]:
-        """The findings of an instance; a locked database is one only for what is sent or waits in its queues."""
+        """
+        The findings of an instance; a locked database is one only for what is sent or waits in its queues.
+
+        Where a sender waits for acknowledgements, that they have no way back is the last one.
+        """
         unread = {side.database for side in answer.sides if side.ready}
-        for finding in answer.findings:
+        for finding in sorted(answer.findings, key=lambda one: is_waiting and one.cause == NO_WAY_BACK):
             if finding.cause == IMPORTS_LOST:
                 continue  # said where something is refused for want of it
             if finding.cause != WRITE_LOCK or is_waiting or finding.database in unread:

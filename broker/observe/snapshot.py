@@ -826,8 +826,8 @@ def _read_transport(instance: Running) -> TransportSnapshot:
     }
     warnings = [TransportWarning(kind, text) for kind, text in sentences.items() if text]
     if lost := lost_imports(instance.settings, instance.catalog):
-        lacks = f"{' and '.join(lost)} {'lacks' if len(lost) == 1 else 'lack'} what broker partner import had made"
-        text = f"{lacks}, whose certificates are here: a new database has none of it"
+        names = f"the database {lost[0]} lacks" if len(lost) == 1 else f"the databases {', '.join(lost)} lack"
+        text = f"{names} what broker partner import had made, whose certificates are here: a new one has none of it"
         warnings.append(TransportWarning(WarningKind.IMPORTS_LOST, text))
     since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
     warnings += [

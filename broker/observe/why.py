@@ -219,6 +219,7 @@ _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
 IMPORTS_LOST = "imports lost"
+NO_WAY_BACK = "no way back"
 RECEIVED = "received"
 LIFETIME_OVER, NO_BINDING = -8489, -9727  # numbers of the Error messages that say so
 
@@ -293,14 +294,16 @@ def side_findings(
         failed = _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
             _, why, remedy = dead_end(way, WaitingDialog("RECEIVE the Error message, END CONVERSATION here"))
-            failed = structs.replace(failed, why=f"{failed.why}; {why}", remedy=f"{remedy} Then {BEGIN_AGAIN}")
+            why = f"{failed.why}, and another dialog would wait as well: {why}"
+            end = "" if remedy.endswith(";") else "."
+            failed = structs.replace(failed, why=why, remedy=f"{remedy}{end} Then {BEGIN_AGAIN}")
         yield failed
         return
     if side.held:
         yield _sending(side, way, spot)
     elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
         _, why, remedy = dead_end(way, waiting_dialog(side, spot.instance))
-        yield spot.found("no way back", side, why=why, remedy=remedy)
+        yield spot.found(NO_WAY_BACK, side, why=why, remedy=remedy)
     elif side.send_sequence:
         yield spot.found("acknowledged", side, side.send_sequence)
     elif side.is_initiator:

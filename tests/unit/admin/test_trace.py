@@ -454,6 +454,15 @@ def test_the_last_drop_of_the_dialog_is_told_where_something_waits(*, is_waiting
     assert is_waiting == (found.cause == "not permitted")
 
 
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_what_the_target_has_and_cannot_acknowledge_is_the_cause_before_that_it_is_unread(*, is_waiting: bool) -> None:
+    far = told(C, finding("c", "no way back", TROUBLE), finding("c", "waiting for RECEIVE", TROUBLE))
+
+    found = traced(first(sides=[holding() if is_waiting else side()]), (B, told(B)), (C, far))
+
+    assert ("no way back" if is_waiting else "waiting for RECEIVE") == found.cause
+
+
 def test_a_loop_is_a_cause() -> None:
     back = place("b", 2, "a")
 

@@ -379,7 +379,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
-        (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "no route", "CREATE ROUTE [S]"),
+        (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "wait as well: ", "CREATE ROUTE [S]"),
         (side(state="ER"), GOOD, "error", TROUBLE, "has been received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
 )
