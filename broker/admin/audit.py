@@ -27,7 +27,7 @@ from concurrent.futures import Executor
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 
@@ -56,9 +56,7 @@ class AuditUnavailableError(ResourceError):
 
     path: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"audit {self.path}: {self.problem}; nothing is changed as long as no change can be written down"
+    says: ClassVar[str] = "audit {path}: {problem}; nothing is changed as long as no change can be written down"
 
 
 class AuditOutcome(StrEnum):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from broker.config.values import ListenAddress
@@ -44,10 +44,10 @@ class SocketNotPermittedError(BrokerError):
 
     socket: str
     problem: str
-
-    def __str__(self) -> str:
-        hint = "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
-        return f"the socket {self.socket} may not be used: {self.problem}; {hint}"
+    says: ClassVar[str] = (
+        "the socket {socket} may not be used: {problem}; "
+        "ask as the user of the instance or as root, or have admin.socket_group name a group of yours"
+    )
 
 
 class ClientCredentials(NamedTuple):

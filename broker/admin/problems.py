@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -75,36 +75,30 @@ class ForbiddenError(RequestError):
 
     problem: str
     role: str = ""
-
-    def __str__(self) -> str:
-        return self.problem
+    says: ClassVar[str] = "{problem}"
 
 
 class UnauthorizedError(RequestError):
     """The caller is unknown: nothing was shown, or something that is not valid."""
 
     problem: str
-
-    def __str__(self) -> str:
-        return f"{self.problem}; show a token in the header Authorization: Bearer, made by broker token create"
+    says: ClassVar[str] = "{problem}; show a token in the header Authorization: Bearer, made by broker token create"
 
 
 class MediaTypeError(RequestError):
     """The body of a request is not said to be JSON."""
 
     problem: str
-
-    def __str__(self) -> str:
-        return self.problem
+    says: ClassVar[str] = "{problem}"
 
 
 class TooManyStreamsError(ResourceError):
     """The caller has this many streams of events already, or the instance stops."""
 
     limit: int
-
-    def __str__(self) -> str:
-        return f"you have {self.limit} streams of events open, or the instance stops: close a page, or ask /v1/status"
+    says: ClassVar[str] = (
+        "you have {limit} streams of events open, or the instance stops: close a page, or ask /v1/status"
+    )
 
 
 KINDS: dict[type[BaseException], ProblemKind] = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -147,9 +147,7 @@ class NotAskedError(BrokerError):
 
     address: NetworkAddress
     problem: str
-
-    def __str__(self) -> str:
-        return f"{self.problem}; say where to ask with --admin {self.address}=http://HOST:PORT or =PATH of its socket"
+    says: ClassVar[str] = "{problem}; say where to ask with --admin {address}=http://HOST:PORT or =PATH of its socket"
 
 
 class Directory:

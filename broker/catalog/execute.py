@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -65,8 +65,9 @@ _T = TypeVar("_T")
 class ScriptStoppedError(ResourceError):
     """The script was stopped before its end."""
 
-    def __str__(self) -> str:
-        return "the script was stopped, because the instance is stopping or its caller has gone; it has changed nothing"
+    says: ClassVar[str] = (
+        "the script was stopped, because the instance is stopping or its caller has gone; it has changed nothing"
+    )
 
 
 class ScriptPreview(Struct, frozen=True):

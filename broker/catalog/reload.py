@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import structlog
 from msgspec import Meta, Struct
@@ -57,9 +57,7 @@ class ReloadRefusedError(RequestError):
     """A reload that cannot be: the instance stops, or its settings came from no file."""
 
     problem: str
-
-    def __str__(self) -> str:
-        return f"the configuration is not read again: {self.problem}; nothing has changed"
+    says: ClassVar[str] = "the configuration is not read again: {problem}; nothing has changed"
 
 
 class ReloadObserver(Permitting, Protocol):

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -212,9 +212,7 @@ class TokenFileError(ResourceError):
     path: str
     problem: str
     hint: str
-
-    def __str__(self) -> str:
-        return f"tokens {self.path}: {self.problem}; {self.hint}"
+    says: ClassVar[str] = "tokens {path}: {problem}; {hint}"
 
 
 class AdminToken(Struct, frozen=True):
