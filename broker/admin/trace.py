@@ -280,26 +280,31 @@ def follow(first: ExplainAnswer, ask: Asking) -> TracedRoute:
         ask: Gets the answer of the instance at an address; raises NotAskedError when it cannot.
     """
     hops = [first]
+
+    def way(end: TraceEnd, sentence: str) -> TracedRoute:
+        return TracedRoute(tuple(hops), end, sentence)
+
     while True:
         decision = hops[-1].explanation
         if decision.next_hop is None:
-            return TracedRoute(tuple(hops), TraceEnd.DECIDED, _cut_off(hops) or f"{_path(hops)}: {decision.sentence}")
+            return way(TraceEnd.DECIDED, _cut_off(hops) or f"{_path(hops)}: {decision.sentence}")
         if len(hops) > HOPS_MAX:
-            return TracedRoute(
-                tuple(hops), TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)"
-            )
-        address = parse_address(decision.next_hop)
-        assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
+            return way(TraceEnd.TOO_FAR, f"{_path(hops)}: after {HOPS_MAX} hops a message is dropped (11285)")
+        address = _next_hop(hops[-1])
         try:
             answer = ask(address, _as_it_arrives(hops[-1]))
         except NotAskedError as error:
-            return TracedRoute(
-                tuple(hops), TraceEnd.UNKNOWN, f"{_path(hops)} -> {address}: not known from there on: {error}"
-            )
+            return way(TraceEnd.UNKNOWN, f"{_path(hops)} -> {address}: not known from there on: {error}")
         if any(_is_same_arrival(hop, answer) for hop in hops):
-            loop = f"{_path([*hops, answer])}: a loop, until the hops of the message are used up (11285)"
-            return TracedRoute(tuple(hops), TraceEnd.LOOP, loop)
+            path = _path([*hops, answer])
+            return way(TraceEnd.LOOP, f"{path}: a loop, until the hops of the message are used up (11285)")
         hops.append(answer)
+
+
+def _next_hop(answer: ExplainAnswer) -> NetworkAddress:
+    address = parse_address(answer.explanation.next_hop or "")
+    assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
+    return address
 
 
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
@@ -510,15 +515,12 @@ class _Chain:
         for number, (before, hop) in enumerate(zip(way.hops, way.hops[1:], strict=False), 1):
             is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
             self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
-            address = parse_address(before.explanation.next_hop or "")
-            assert isinstance(address, NetworkAddress), "a next hop is not a keyword"
+            address = _next_hop(before)
             leads_on = self._leads_on(before, hop, address)
             self._stations.append(_Station(hop, self._why(hop, address), way.hops[:number], leads_on=leads_on))
         last = way.hops[-1].explanation
         if last.database is not None:
-            via = way.hops[-2].explanation.next_hop if len(way.hops) > 1 else None
-            there = None if via is None else parse_address(via)
-            assert there is None or isinstance(there, NetworkAddress), "a next hop is not a keyword"
+            there = _next_hop(way.hops[-2]) if len(way.hops) > 1 else None
             target = _Target(way.hops[-1].instance, last.database, there)
             self._targets[start.instance, not last.is_from_target] = target
         for number, hop in enumerate(way.hops):

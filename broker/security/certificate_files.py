@@ -302,11 +302,9 @@ def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issue
     """
     signing, key = old.certificates[0], old.keys[0]
     if describe(signing).use is not Use.SIGNING or isinstance(key, X25519PrivateKey):
-        problem, hint = (
-            "is not an identity of a database",
-            "name the file that broker certs issue has made for a database",
-        )
-        raise CertificateUnusableError("certificate", describe(signing).subject, problem, hint)
+        hint = "name the file that broker certs issue has made for a database"
+        subject = describe(signing).subject
+        raise CertificateUnusableError("certificate", subject, "is not an identity of a database", hint)
     refuse_expired(signing, describe(signing).subject, now=now, hint="renew it as well, with --signing")
     assert isinstance(key, SigningKey)
     new = issue_sealing(signing, key, validity)

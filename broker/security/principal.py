@@ -19,11 +19,12 @@ Source: RFC 4514 (how a subject is written), SPIFFE ID specification.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from itertools import pairwise
+from typing import NamedTuple
 
 PRINCIPAL_MAX = 1024  # characters of a principal in a statement
 SUBJECTS_MAX = 256  # that are remembered as they were read
@@ -65,9 +66,6 @@ _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9-]*|[0-9]+(\.[0-9]+)*")
 _ESCAPED = re.compile(r"(?:\\[0-9A-Fa-f]{2})+|\\(.)", re.DOTALL)
 _TO_ESCAPE = re.compile(r'[\\,+"<>;*]')
 
-_A = TypeVar("_A")
-_B = TypeVar("_B")
-
 
 class PrincipalKind(Enum):
     """The part of a certificate with which a principal is compared."""
@@ -103,13 +101,9 @@ class Who(NamedTuple):
         It covers every peer with just this name: a URI that would be read as anything else, such as `public` or one
         with `*`, is not used.
         """
-        for text, kind in (
-            (spelled(self.subject), PrincipalKind.SUBJECT),
-            *((uri, PrincipalKind.URI) for uri in self.uris),
-        ):
-            if _is_plain(text, kind):
-                return text
-        return f"sha256:{self.fingerprint}" if self.fingerprint else PUBLIC
+        names = (spelled(self.subject), PrincipalKind.SUBJECT), *((uri, PrincipalKind.URI) for uri in self.uris)
+        own = f"sha256:{self.fingerprint}" if self.fingerprint else PUBLIC
+        return next((text for text, kind in names if _is_plain(text, kind)), own)
 
 
 NOBODY = Who()
@@ -252,7 +246,15 @@ _Part = tuple[tuple[str, _Value], ...] | None
 
 def _covers_subject(pattern: Sequence[_Part], subject: str) -> bool:
     parts = _parsed(subject)
-    return parts is not None and _covers_list(pattern, parts, _covers_part)
+    if parts is None:
+        return False
+    covered = {0}  # how many parts are covered by the pattern so far, in each way to read it
+    for wanted in pattern:
+        if wanted is None:
+            covered = {*range(min(covered, default=len(parts) + 1), len(parts) + 1)}
+        else:
+            covered = {at + 1 for at in covered if at < len(parts) and _covers_part(wanted, parts[at])}
+    return len(parts) in covered
 
 
 @lru_cache(maxsize=SUBJECTS_MAX)
@@ -262,24 +264,6 @@ def _parsed(subject: str) -> list[_Part] | None:
         return _subject_parts(subject, is_pattern=False)
     except PrincipalError:
         return None
-
-
-def _covers_list(pattern: Sequence[_A | None], items: Sequence[_B], covers: Callable[[_A, _B], bool]) -> bool:
-    """The same as `covers_text`, of lists in which None matches any number of items."""
-    at = resume = here = 0
-    star = -1
-    while at < len(items):
-        wanted = pattern[here] if here < len(pattern) else None
-        if wanted is not None and covers(wanted, items[at]):
-            at, here = at + 1, here + 1
-        elif here < len(pattern) and wanted is None:
-            star, resume, here = here, at, here + 1
-        elif star >= 0:
-            resume += 1
-            at, here = resume, star + 1
-        else:
-            return False
-    return all(one is None for one in pattern[here:])
 
 
 def _covers_part(wanted: tuple[tuple[str, _Value], ...], part: _Part) -> bool:
@@ -318,17 +302,8 @@ def _subject_part(part: str, whole: str, *, is_pattern: bool) -> _Part:
 
 def _split(text: str, mark: str) -> list[str]:
     """The pieces between marks that are not escaped."""
-    pieces, start, at = [], 0, 0
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-            continue
-        if text[at] == mark:
-            pieces.append(text[start:at])
-            start = at + 1
-        at += 1
-    pieces.append(text[start:])
-    return pieces
+    marks = (found.start() for found in re.finditer(rf"\\.|\{mark}", text, re.DOTALL) if found[0] == mark)
+    return [text[begin + 1 : end] for begin, end in pairwise((-1, *marks, len(text)))]
 
 
 def _stripped(value: str) -> str:
