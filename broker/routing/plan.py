@@ -407,9 +407,8 @@ def _end(decision: Decision, facts: RoutingFacts, legs: tuple[Leg, ...]) -> Jour
     site, disposition, database = legs[-1].site, decision.disposition, decision.database
     if database is not None:
         if site.has_all_services and facts.to_service not in site.hosted.services_of.get(database, ()):
-            return JourneyEnd(
-                JourneyOutcome.LOST, legs, Disposition.SERVICE_NOT_FOUND
-            )  # that database answers with an error (R4.1)
+            # that database answers with an error (R4.1)
+            return JourneyEnd(JourneyOutcome.LOST, legs, Disposition.SERVICE_NOT_FOUND)
         return JourneyEnd(JourneyOutcome.DELIVERED, legs, disposition, database)
     match disposition:
         case Disposition.SERVICE_NOT_HERE:

@@ -331,8 +331,7 @@ def _expiry(lifetime: int, now: datetime | None) -> datetime | None:
 
 def _check_names(route: Route) -> None:
     if route.broker_instance is not None and route.remote_service_name is None:
-        problem = "BROKER_INSTANCE needs a SERVICE_NAME"
-        raise PropertyError(9662, problem, properties=("BROKER_INSTANCE",))
+        raise PropertyError(9662, "BROKER_INSTANCE needs a SERVICE_NAME", properties=("BROKER_INSTANCE",))
     if route.broker_instance is not None and route.remote_service_name == BROKER_CONFIGURATION:
         problem = f"a route to {BROKER_CONFIGURATION} must not name a BROKER_INSTANCE"
         raise PropertyError(8413, problem, properties=("BROKER_INSTANCE", "SERVICE_NAME"))
@@ -348,8 +347,9 @@ def _check_mirror(route: Route) -> None:
         problem = f"a mirrored route needs a network address as ADDRESS, not {route.address}"
         raise PropertyError(9743, problem, properties=("ADDRESS", "MIRROR_ADDRESS"))
     if route.remote_service_name is None or route.broker_instance is None:
-        problem = "MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE"
-        raise PropertyError(9661, problem, properties=("MIRROR_ADDRESS",))
+        raise PropertyError(
+            9661, "MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE", properties=("MIRROR_ADDRESS",)
+        )
     if route.address == route.mirror_address:
         problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"
         raise PropertyError(9747, problem, properties=("MIRROR_ADDRESS", "ADDRESS"))
