@@ -28,7 +28,7 @@ from rich.text import Text
 import broker
 from examples.demo.cast import BILLING, ORDERS, QUEUE, SHIPPING, demo_topology
 from tests.support.chromium import Browser, Tab, chromium
-from tests.support.steady import steady
+from tests.support.traffic import Traffic
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILES = re.compile(r"```(?:toml|sql)\n(?:#|--) (\S+\.(?:toml|sql))\n(.*?)```", re.DOTALL)
@@ -51,7 +51,6 @@ SESSION = (
     """broker sql -c orders.toml 'SELECT entry, messages FROM sys.dm_broker_ledger'""",
     "broker explain --to //shop/Billing --incoming --socket gateway/admin.sock",
 )
-PER_SECOND = 60
 WARM_SECONDS, TROUBLE_SECONDS = 150.0, 25.0  # of traffic, so that the plots have a past
 WIDE, PHONE = (1280, 860), (390, 844)
 LANES = """
@@ -120,8 +119,12 @@ async def status_page(directory: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="broker-page-") as temporary, demo_topology(Path(temporary)) as net:
         for daemon in net.daemons.values():
             daemon.start()  # one by one: a machine may be busy
-        targets = {BILLING[0].service: [home.path(net) for home in BILLING], SHIPPING.service: [SHIPPING.path(net)]}
-        with steady(ORDERS.path(net), ORDERS.service, targets, queue=QUEUE, per_second=PER_SECOND) as failures:
+        with ExitStack() as stack:
+            for homes in (BILLING, (SHIPPING,)):
+                services: dict[str, Any] = {"from_service": ORDERS.service, "to_service": homes[0].service}
+                paths = [home.path(net) for home in homes]
+                traffic = Traffic(ORDERS.path(net), paths, queue=QUEUE, pause=0.2, **services)
+                stack.enter_context(traffic).start()
             await asyncio.sleep(WARM_SECONDS)
             async with chromium(Path(temporary)) as browser:
                 gateway = net.daemons["gateway-a"].page
@@ -139,8 +142,6 @@ async def status_page(directory: Path) -> None:
                 await asyncio.sleep(1)
                 await dark.evaluate("document.getElementById('explain').scrollIntoView()")
                 await _save(directory, "explain", dark)
-        if failures:
-            raise failures[0]
 
 
 async def _open(browser: Browser, page: str, size: tuple[int, int], *, dark: bool = False) -> Tab:

@@ -163,8 +163,8 @@ class Daemon:
         if wait:
             self.wait_ready()
 
-    def wait_ready(self) -> None:
-        """Wait until it serves; raises TimedOutError with the end of its log when it does not."""
+    def wait_ready(self, seconds: float | None = None) -> None:
+        """Wait until it serves, READY_SECONDS at most; raises TimedOutError with the end of its log if it does not."""
 
         def answers() -> bool:
             if not self.is_running:
@@ -175,7 +175,7 @@ class Daemon:
                 return False
 
         try:
-            wait_for(answers, seconds=READY_SECONDS, what=f"{self.name} ready")
+            wait_for(answers, seconds=seconds or READY_SECONDS, what=f"{self.name} ready")
         except TimedOutError as error:
             raise TimedOutError(f"{error}: {self.last_words()}") from error
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from examples.demo.topology import Daemon, TimedOutError, Topology, free_port
+from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.chromium import Browser, Tab, chromium
 
 SECONDS = 15.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1")) * 2
+START_SECONDS = 360.0
 TO_BILLING, TO_NOWHERE, TO_DEAF = "//page/Billing", "//page/Nowhere", "//page/Deaf"
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
 QUEUE = "Inbox"
@@ -69,15 +70,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 def start(daemon: Daemon) -> None:
     """Start an instance, however slowly, as long as it lives."""
     daemon.start(wait=False)
-    for _ in range(5):
-        try:
-            daemon.wait_ready()
-        except TimedOutError:
-            if not daemon.is_running:
-                raise
-        else:
-            return
-    daemon.wait_ready()
+    daemon.wait_ready(START_SECONDS)
 
 
 def page(role: str = "viewer") -> dict[str, dict[str, str]]:

@@ -19,9 +19,9 @@ import pytest
 
 import broker
 from broker.protocol.frame import Hello, encode_link
-from tests.browser.conftest import HOSTILE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
+from tests.browser.conftest import HOSTILE, QUEUE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
 from tests.support.chromium import Browser, Tab
-from tests.support.steady import steady
+from tests.support.traffic import Traffic
 
 PACKAGE = "axe-core@4.14.1"
 INTEGRITY = "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="  # SHA-512
@@ -164,18 +164,18 @@ async def test_the_page_goes_on_and_every_section_is_a_region_with_a_name(browse
 
 
 async def test_traffic_is_seen_on_the_map_and_in_the_lines(browser: Browser, shown: Shown) -> None:
-    paths = {name: shown[name].directory / f"{name}.db" for name in ("orders", "billing")}
+    orders, billing = (shown[name].directory / f"{name}.db" for name in ("orders", "billing"))
     tab = await look(browser, shown["gateway"].page)
 
-    with steady(
-        paths["orders"], "//page/Orders", {TO_BILLING: [paths["billing"]]}, queue="Inbox", per_second=40
-    ) as failures:
+    services: Any = {"from_service": "//page/Orders", "to_service": TO_BILLING, "queue": QUEUE}
+    with Traffic(orders, [billing], pause=0.1, **services) as traffic:
+        traffic.start()
         await seen(tab, "document.querySelectorAll('#map svg .lane:not(.idle):not(.bad)').length >= 4")
         await seen(tab, "/in [1-9]/.test(document.getElementById('plot-rates').getAttribute('aria-label'))")
         label = await tab.evaluate("document.querySelector('#map svg').getAttribute('aria-label')")
         await seen(tab, "/^Billing.*[1-9]\\S*\\/s$/m.test(document.getElementById('routes-table').innerText)")
 
-    assert [] == failures
+    assert [] == traffic.failures
     for word in ("orders (", "billing (", "Billing (", "sends in:", "next hop:"):
         assert word in label
     assert 3 == await tab.evaluate("document.querySelectorAll('.plot canvas').length")

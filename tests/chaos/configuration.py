@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.conversation.message_types import DEFAULT
 from tests.chaos.talk import LEVELS
+from tests.support.loopback import instance_route, service
 
 if TYPE_CHECKING:
     from tests.chaos.fleet import Fleet
@@ -195,7 +196,7 @@ def write_scripts(fleet: Fleet, name: str) -> None:
     for home in fleet.homes_of(name):
         far = fleet.targets if home in fleet.initiators else fleet.initiators
         lines = [
-            f"CREATE QUEUE {QUEUE};\nCREATE SERVICE [{home.service}] ON QUEUE {QUEUE};",
+            service(home.service),
             f"GRANT SEND ON SERVICE::[{home.service}] TO public;",
             *PRIORITIES,
             *(route(fleet, name, one, by=gateway) for one in far for gateway in fleet.gateways),
@@ -208,9 +209,5 @@ def write_scripts(fleet: Fleet, name: str) -> None:
 def route(fleet: Fleet, name: str, far: Home, *, by: str = "") -> str:
     """The statement that makes a route of one host to a database: by a gateway, or of a gateway straight to it."""
     next_hops = [by] if by else far.hosts
-    words = zip(("ADDRESS", "MIRROR_ADDRESS"), next_hops, strict=False)
-    addresses = ", ".join(f"{word} = '{fleet.address(name, next_hop)}'" for word, next_hop in words)
-    title = f"{far.name} by {by}" if by else far.name
-    return (
-        f"CREATE ROUTE [{title}] WITH SERVICE_NAME = '{far.service}', BROKER_INSTANCE = '{far.instance}', {addresses};"
-    )
+    addresses = [fleet.address(name, next_hop) for next_hop in next_hops]
+    return instance_route(f"{far.name} by {by}" if by else far.name, far.service, far.instance, *addresses)

@@ -55,7 +55,7 @@ from tests.chaos.traffic import Traffic, Watch
 from tests.support.certificates import Pair, authority, make
 
 DISK_BYTES = 96 << 20  # of the host whose disk gets full
-START_SECONDS = 300.0
+START_SECONDS = 300.0  # many daemons at once, on a busy machine
 BUSY_SECONDS = 20.0
 
 
@@ -188,7 +188,7 @@ class Fleet:
         for daemon in self.daemons.values():
             daemon.start(wait=False)
         for daemon in self.daemons.values():
-            wait_ready(daemon)
+            daemon.wait_ready(START_SECONDS)
         for name, application in self.applications.items():
             if name != STOCK[1]:
                 application.start()
@@ -223,7 +223,7 @@ class Fleet:
         for name in dead:
             self.daemons[name].start(wait=False)
         for name in dead:
-            wait_ready(self.daemons[name])
+            self.daemons[name].wait_ready(START_SECONDS)
         for name, application in self.applications.items():
             if application.is_wanted and not application.is_running:
                 dead.append(name)
@@ -349,19 +349,6 @@ class Fleet:
                 seed=self.seed,
             )
             self.applications[name] = Application(host, job, self.directory / "applications" / f"{name}.json")
-
-
-def wait_ready(daemon: Daemon) -> None:
-    """As `Daemon.wait_ready`, with the patience that many daemons at once on a busy machine need."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            daemon.wait_ready()
-        except TimedOutError:
-            if not daemon.is_running or time.monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 def wait_until(

@@ -81,6 +81,15 @@ class Target:
         return sorted((CORPUS / self.name).glob("*"))
 
 
+def refused(read: Callable[[], object], *kinds: type[Exception]) -> None:
+    """Every refusal of what is read is a ValueError or one of these errors, and says something."""
+    allowed: tuple[type[Exception], ...] = (ValueError, *kinds)
+    try:
+        read()
+    except allowed as error:
+        assert str(error)  # noqa: PT017 - most inputs are refused, and the other readers are asked as well
+
+
 def groups() -> tuple[ModuleType, ...]:
     """The modules that have targets, imported when they are asked for: a fuzzer instruments one of them."""
     from tests.fuzz import live, operator, peer, word

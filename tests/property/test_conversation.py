@@ -12,7 +12,14 @@ from itertools import groupby
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from broker.conversation.frames import FragmentArrival, Run, after, classify
 from broker.conversation.outbound import FAITH, HELD_MAX, Outbound, Outgoing
@@ -286,8 +293,9 @@ class OutboundMachine(RuleBasedStateMachine):
         assert (self.outbound.loaded, self.outbound.in_flight, self.outbound.resend_at) == (0, 0, NEVER)
 
 
-TestOutbound = OutboundMachine.TestCase
-TestOutbound.settings = settings(max_examples=examples(150), stateful_step_count=30)
+@pytest.mark.promise(8)
+def test_all_is_sent_and_acknowledged_as_the_model_says() -> None:
+    run_state_machine_as_test(OutboundMachine, settings=settings(max_examples=examples(150), stateful_step_count=30))
 
 
 @given(bodies, st.data())

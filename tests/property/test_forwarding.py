@@ -244,7 +244,21 @@ def read_by_the_pass(data: bytes, cuts: list[int], kernel: str) -> Outcome:
     tail=TAILS,
     cuts=st.one_of(*[st.lists(st.integers(0, 1 << 16), max_size=8)] * 6, st.just(list(range(300)))),
 )
-@pytest.mark.promise("The ledger does not add up")
+@pytest.mark.promise(
+    "The ledger does not add up",
+    "R2.7",
+    "R4.3",
+    "R7.1",
+    "case R11",
+    "case R16",
+    "routing 29",
+    "multiple 30",
+    "forwarding 3",
+    "forwarding 6",
+    "forwarding 7",
+    "forwarding 8",
+    "forwarding 18",
+)
 def test_any_cut_of_a_stream_comes_to_what_reading_it_frame_by_frame_does(
     frames: list[bytes], repeats: int, tail: bytes, cuts: list[int], kernel: str
 ) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
@@ -29,7 +29,7 @@ from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from tests.support.forwarding import PLAIN, Sender, Wire, split
-from tests.support.kernel import hopped
+from tests.support.kernel import EVERY_KERNEL, hopped
 from tests.support.tiers import examples
 from tests.support.visits import decode
 
@@ -105,7 +105,7 @@ def times(frame: bytes) -> tuple[int, int]:
 class Relay(RuleBasedStateMachine):
     """Frames come in while links come, go, stall and cut frames anywhere; time moves in exact eighths of a second."""
 
-    kernel_name = "python"
+    kernel_name: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,12 +277,8 @@ def deliver_nothing(database: bytes, frames: list[bytes], origin: FrameOrigin) -
     raise AssertionError
 
 
-class CompiledRelay(Relay):
-    kernel_name = "compiled"
-
-
-LONG_ENOUGH = settings(max_examples=examples(60), stateful_step_count=30)
-Relay.TestCase.settings = CompiledRelay.TestCase.settings = LONG_ENOUGH
-TestRelay = Relay.TestCase
-
-TestCompiledRelay = pytest.mark.skipif("compiled" not in KERNELS, reason="no compiler built it")(CompiledRelay.TestCase)
+@pytest.mark.parametrize("kernel", EVERY_KERNEL)
+@pytest.mark.promise("R7.1", "case R14", "forwarding 8", "forwarding 13")
+def test_frames_are_relayed_held_and_dropped_as_the_model_says(kernel: str) -> None:
+    machine = type("Machine", (Relay,), {"kernel_name": kernel})
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples(60), stateful_step_count=30))

@@ -12,9 +12,17 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
@@ -338,8 +346,9 @@ def _acknowledging(frame: bytes, sequence: int) -> bytes:
     return encode_dialog(replace(header, ack_sequence=sequence), body)
 
 
-TestReception = ReceptionMachine.TestCase
-TestReception.settings = settings(max_examples=40, stateful_step_count=20)
+@pytest.mark.promise(7, 8, 11, "R5.2", "R5.3", "R6.6", "forwarding 15")
+def test_the_store_takes_what_comes_as_the_model_does() -> None:
+    run_state_machine_as_test(ReceptionMachine, settings=settings(max_examples=40, stateful_step_count=20))
 
 
 # --- frames that no broker would send ---

@@ -1,28 +1,24 @@
-"""Fleets that no machine holds, by the product's own parts under one virtual clock: who is chosen, who dials when, who
-learns of a failover when, and what a link costs.
+"""Fleets that no machine holds, by the product's own parts under one virtual clock: who is chosen, who dials when, and
+who learns of a failover when.
 
 `python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json` and `fleets.svg`; see
-docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures, but for memory.
+docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import json
 import math
 import random
 import statistics
 import sys
 import time
-import tracemalloc
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,7 +32,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import FrameOrigin
 from broker.net.dialer import Dialer
 from broker.net.peer_table import PeerTable
-from broker.protocol.frame import Hello, decode_dialog, encode_link
+from broker.protocol.frame import Hello, decode_dialog
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import NetworkAddress
@@ -46,53 +42,11 @@ from broker.routing.route import RouteProperties, create_route
 from broker.routing.table import RouteTable, build_table
 from tests.simulation.instance import Instance, Part
 from tests.simulation.joined import around
-from tests.simulation.machine import MachineLoop, Net, PlayedEnd, Process
-from tests.support.virtual_time import run_virtually
+from tests.simulation.machine import MachineLoop, Net, PlayedEnd
+from tests.support.virtual_time import VirtualLoop, run_virtually
 
 BATCH = 20  # messages that a talker sends at one time
 PAUSE_SECONDS = 0.2  # ... and between two such times
-
-
-def memory(links: int) -> dict[str, Any]:
-    """Bytes of a gateway for each link that is online and idle, objects of the loop and the socket left out."""
-    loop = MachineLoop()
-    found: dict[str, Any] = {}
-
-    async def main(_: object) -> None:
-        net = Net(loop, random.Random(1))
-        gateway = Instance(Part("gateway", ()), around(net, random.Random(1)), b"g" * 16)
-        gateway.start()
-        strangers = Process("town")
-
-        def connect(number: int) -> Any:
-            near, far = PlayedEnd(net, gateway.process), PlayedEnd(net, strangers)
-            near.far, far.far = far, near
-            hello = Hello(instance=uuid.uuid4().bytes, arbitration=uuid.uuid4().bytes, name=f"endpoint-{number}",
-                          addresses=(f"tcp://endpoint-{number}:4022",))  # fmt: skip
-            far.send(encode_link(hello))
-            return near
-
-        accept = gateway.peers.accept
-        for number in range(10):
-            gateway.process.context.run(accept, connect(number), f"tcp://town:{number}")
-        await asyncio.sleep(1.0)
-        ends = [connect(number) for number in range(10, 10 + links)]
-        await asyncio.sleep(0.1)
-        tracemalloc.start()
-        for number, end in enumerate(ends):
-            gateway.process.context.run(accept, end, f"tcp://town:{1000 + number}")
-        await asyncio.sleep(0.5)
-        found["bytes"] = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        found["links"] = len(gateway.peers.links) - 10
-        gateway.kill()
-        for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
-            asyncio.tasks._unregister_task(task)
-
-    with structlog.testing.capture_logs():
-        run_virtually(main, loop)
-    assert found["links"] == links
-    return {"links": links, "bytes of a link": round(found["bytes"] / links)}
 
 
 class Talker(Instance):
@@ -234,7 +188,7 @@ class _Nobody:
     def reject(self, _frame: object, _disposition: Disposition) -> None: ...
 
 
-TICK_SECONDS = 1.0  # between two looks of an instance at its links
+TICK_SECONDS = 1.0  # between two looks of an instance at its links, and at what it might dial
 ROUND_TRIP = 0.02  # seconds at most, to any gateway
 TAKE_OVER_SECONDS = 0.1  # until the partner has the lock of a principal that is gone
 GONE_AT = 100.0
@@ -243,69 +197,51 @@ AFTER_SECONDS = 120.0
 HEARTBEAT_MS = 15_000  # as configured where nobody says otherwise
 
 
-class Clock:
-    """Virtual seconds; what is due at one instant is done in the order in which it was planned."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._plan: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = itertools.count()
-
-    def later(self, seconds: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._plan, (self.now + seconds, next(self._number), do))
-
-    def run(self, until: float) -> None:
-        while self._plan and self._plan[0][0] <= until:
-            self.now, _, do = heapq.heappop(self._plan)
-            do()
-        self.now = until
-
-
 class Prober:
     """One gateway. Shape: `known_at` when it knew that the partner is the principal; `asked_at` when it asked."""
 
-    def __init__(self, clock: Clock, chance: random.Random, *, is_silent: bool) -> None:
-        self.clock = clock
+    def __init__(self, loop: VirtualLoop, chance: random.Random, *, is_silent: bool) -> None:
+        self.loop = loop
         self.known_at: float | None = None
         self.asked_at: list[float] = []
         self._trip = chance.uniform(0.001, ROUND_TRIP)
         self._has_asked = False
         self._route = MirroredRoute("first", "second", chance.random)
-        self._route.use(clock.now)
-        self._route.on_reply("second", "mirror", 1, clock.now)
-        self._route.on_reply("first", "principal", 1, clock.now)
+        self._route.use(loop.time())
+        self._route.on_reply("second", "mirror", 1, loop.time())
+        self._route.on_reply("first", "principal", 1, loop.time())
         lost_at = GONE_AT + self._trip / 2
         if is_silent:
             lost_at = silent_at(chance.uniform(0.0, HEARTBEAT_MS / 1000))
-        clock.later(lost_at, self._lose)
+        loop.call_later(lost_at, self._lose)
 
     def tell(self) -> None:
         """The partner says what it is to a prober that has asked it."""
         if self._has_asked:
-            role, epoch = ("principal", 2) if self.clock.now >= TAKEN_AT else ("mirror", 1)
-            self.clock.later(self._trip / 2, partial(self._hear, role, epoch))
+            role, epoch = ("principal", 2) if self.loop.time() >= TAKEN_AT else ("mirror", 1)
+            self.loop.call_later(self._trip / 2, self._hear, role, epoch)
 
     def _lose(self) -> None:
-        self._follow(self._route.on_unreachable("first", "connection reset", self.clock.now))
+        self._follow(self._route.on_unreachable("first", "connection reset", self.loop.time()))
 
     def _hear(self, role: str, epoch: int) -> None:
         if self._route.principal is None:
-            self._follow(self._route.on_reply("second", role, epoch, self.clock.now))
+            self._follow(self._route.on_reply("second", role, epoch, self.loop.time()))
 
     def _follow(self, addresses: tuple[str, ...]) -> None:
-        route, now = self._route, self.clock.now
+        route, now = self._route, self.loop.time()
         if "second" in addresses:
             self.asked_at.append(now)
             self._has_asked = True
-            self.clock.later(self._trip / 2, self.tell)
+            self.loop.call_later(self._trip / 2, self.tell)
         if route.principal == "second":
             self.known_at = now
         elif route.due is not None:
-            self.clock.later(max(0.0, route.due - now), partial(self._on_time, route.due))
+            self.loop.call_later(max(0.0, route.due - now), self._on_time, route.due)
 
     def _on_time(self, due: float) -> None:
         if self._route.due == due:
-            self._follow(self._route.on_time(self.clock.now))
+            self._follow(self._route.on_time(self.loop.time()))
 
 
 def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]:
@@ -315,15 +251,16 @@ def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]
     A silent one is found out by the heartbeat, for whose silence each link waits. The partner takes over, and tells at
     once whoever has asked it.
     """
-    chance, clock = random.Random(seed), Clock()
-    probers = [Prober(clock, chance, is_silent=is_silent) for _ in range(gateways)]
+    chance, probers = random.Random(seed), list[Prober]()
 
-    def announce() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        probers.extend(Prober(loop, chance, is_silent=is_silent) for _ in range(gateways))
+        await asyncio.sleep(TAKEN_AT)
         for prober in probers:
             prober.tell()
+        await asyncio.sleep(AFTER_SECONDS)
 
-    clock.later(TAKEN_AT, announce)
-    clock.run(GONE_AT + AFTER_SECONDS)
+    run_virtually(main)
     delays = sorted(prober.known_at - GONE_AT for prober in probers if prober.known_at is not None)
     asked = [at for prober in probers for at in prober.asked_at]
     return {
@@ -349,26 +286,23 @@ def silent_at(phase: float) -> float:
 
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "performance"
-TICK_SECONDS = 1.0  # between two looks of an instance at what it might dial
-ROUND_TRIP = 0.02  # seconds at most, to any gateway
 WINDOW = 0.1  # seconds in which a peak is counted
 BACK_AFTER = 60.0  # seconds for which the big gateway is away
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large. `connections` of the big gateway; `links` measured; `talkers` and `hops` of the run."""
+    """How large. `connections` of the big gateway; `talkers` and `hops` of the run."""
 
     gateways: int = 1000
     endpoints: int = 100_000
     connections: int = 10_000
-    links: int = 1000
     talkers: int = 1800
     hops: int = 200
     messages: int = 1000  # of each talker
 
 
-SMALL = Size(gateways=50, endpoints=2000, connections=300, links=30, talkers=20, hops=4, messages=50)
+SMALL = Size(gateways=50, endpoints=2000, connections=300, talkers=20, hops=4, messages=50)
 
 
 def address_of(number: int) -> NetworkAddress:
@@ -569,7 +503,6 @@ def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[st
         "storm without spread, as it was": lambda: storm_figures(in_step),
         "failover, connections reset": lambda: failover(size.gateways, is_silent=False),
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
-        "memory": lambda: memory(size.links),
         "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
     }
     found: dict[str, Any] = {}

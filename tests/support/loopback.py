@@ -277,6 +277,12 @@ def route(name: str, to: str, address: str, more: str = "") -> str:
     return f"CREATE ROUTE [{name}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}'{more};\n"
 
 
+def instance_route(name: str, to: str, instance: str, *addresses: str) -> str:
+    """The statement for a route to a broker instance; with two addresses it is a mirrored pair."""
+    mirror = "".join(f", MIRROR_ADDRESS = '{address}'" for address in addresses[1:])
+    return route(name, to, addresses[0], f", BROKER_INSTANCE = '{instance}'{mirror}")
+
+
 def shop(net: Topology, **gateway: Any) -> tuple[Daemon, Daemon, Daemon]:
     """A gateway, an initiator and a target, with routes there and back; not started."""
     middle = net.add("gateway", forwarding=True, settings=gateway)

@@ -19,6 +19,7 @@ from typing import Any
 from broker.protocol.layout import FrameKind
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.cable import Cable, Cut, Passage
+from tests.support.loopback import instance_route, service
 from tests.support.traffic import Traffic
 
 ORDERS, BILLING = "//mirrored/Orders", "//mirrored/Billing"
@@ -263,19 +264,11 @@ def _write_routes(made: Mirrored) -> None:
                 way = _route(made, far, made.partners[far])
             else:
                 next_hop = hub or made.net.daemons["orders-1"]
-                way = _named(far, f"ADDRESS = '{cables[1].address if cables else next_hop.address}'")
-            service = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{SERVICES[database]}] ON QUEUE {QUEUE};"
-            made.net.script(daemon.name, database, f"{service}\n{way}")
+                address = cables[1].address if cables else next_hop.address
+                way = instance_route(f"to {far}", SERVICES[far], INSTANCES[far], address)
+            made.net.script(daemon.name, database, service(SERVICES[database]) + way)
 
 
 def _route(made: Mirrored, database: str, partners: Sequence[Daemon]) -> str:
     cables = [made.cables[one.name][0].address if one.name in made.cables else one.address for one in partners]
-    words = [f"{word} = '{address}'" for word, address in zip(("ADDRESS", "MIRROR_ADDRESS"), cables, strict=False)]
-    return _named(database, ", ".join(words))
-
-
-def _named(database: str, addresses: str) -> str:
-    return (
-        f"CREATE ROUTE [to {database}] WITH SERVICE_NAME = '{SERVICES[database]}',"
-        f" BROKER_INSTANCE = '{INSTANCES[database]}', {addresses};"
-    )
+    return instance_route(f"to {database}", SERVICES[database], INSTANCES[database], *cables)

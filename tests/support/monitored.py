@@ -22,6 +22,7 @@ from typing import Any
 import broker
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.certificates import Pair, authority, endpoint_settings, make
+from tests.support.loopback import instance_route, route, service
 from tests.support.prometheus import Prometheus, prometheus
 from tests.support.traffic import Traffic
 
@@ -125,21 +126,15 @@ def _write_scripts(net: Topology) -> None:
         ways = {far: WAYS[far] for far in WAYS} if database == "orders" else {"orders": WAYS[database]}
         routes = [_route(far, net.daemons[gateway]) for far, gateway in ways.items()]
         if database == "orders":
-            address = net.daemons["gateway-a"].address
-            routes.append(f"CREATE ROUTE nowhere WITH SERVICE_NAME = '{NOWHERE}', ADDRESS = '{address}';")
-        service = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{SERVICES[database]}] ON QUEUE {QUEUE};"
+            routes.append(route("nowhere", NOWHERE, net.daemons["gateway-a"].address))
         for name in hosts:
-            net.script(name, database, "\n".join([service, *routes]))
+            net.script(name, database, "".join([service(SERVICES[database]), *routes]))
             net.script(name, "msdb", grants)
 
 
 def _route(database: str, *next_hops: Daemon) -> str:
-    words = zip(("ADDRESS", "MIRROR_ADDRESS"), next_hops, strict=False)
-    addresses = ", ".join(f"{word} = '{daemon.address}'" for word, daemon in words)
-    return (
-        f"CREATE ROUTE [to {database}] WITH SERVICE_NAME = '{SERVICES[database]}',"
-        f" BROKER_INSTANCE = '{INSTANCES[database]}', {addresses};"
-    )
+    addresses = [daemon.address for daemon in next_hops]
+    return instance_route(f"to {database}", SERVICES[database], INSTANCES[database], *addresses)
 
 
 def delivered(database: str) -> str:

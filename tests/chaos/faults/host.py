@@ -8,7 +8,7 @@ from datetime import datetime
 
 from tests.chaos.configuration import BILLING, INITIATORS
 from tests.chaos.faults.fault import Fault, OnOne
-from tests.chaos.fleet import wait_ready
+from tests.chaos.fleet import START_SECONDS
 from tests.chaos.network.host import Descriptors
 from tests.chaos.network.impairment import Fault as Ability
 
@@ -87,7 +87,7 @@ class RollingRestart(Fault):
         for name in self.fleet.gateways:
             self.fleet.stop(name)
             self.fleet.daemons[name].start(wait=False)
-            wait_ready(self.fleet.daemons[name])
+            self.fleet.daemons[name].wait_ready(START_SECONDS)
 
     def end(self) -> None:
         """All have been restarted."""

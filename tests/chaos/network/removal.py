@@ -122,7 +122,7 @@ def groups(tag: str) -> list[Path]:
     if not CONTROL_GROUPS.is_dir():
         return []
     found = (path for path in CONTROL_GROUPS.rglob("broker-hosts-*") if path.is_dir())
-    return sorted(path for path in found if (find_tag(path.name) == tag if tag else find_tag(path.name)))
+    return sorted(path for path in found if _belongs(path.name, tag))
 
 
 def processes(tag: str) -> set[int]:
@@ -134,11 +134,7 @@ def processes(tag: str) -> set[int]:
 
 def is_running(pid: int) -> bool:
     """Whether it is more than what its parent has to reap."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
+    return _started(pid) is not None
 
 
 def emptied(group: Path) -> Iterator[str]:

@@ -11,18 +11,9 @@ import pytest
 
 from broker.client import claims as claim_module
 from broker.client import queue as module
-from broker.client.claims import (
-    Claim,
-    ClaimLostError,
-    RetryRule,
-    claim_group,
-    finish_claim,
-    next_rest_end,
-    record_crashes,
-)
+from broker.client.claims import Claim, ClaimLostError, RetryRule, claim_group, finish_claim, record_crashes
 from broker.client.dialog import Dialog
 from broker.client.queue import QueueSelection, Scope, first_group, next_messages, queue_of
-from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
 from tests.support.shop import Shop
@@ -81,23 +72,6 @@ def test_a_batch_holds_no_more_than_top_and_than_its_bytes(
     sizes = [len(one.queuing_orders) for one in (take(db, slot), take(db, slot, top=2), take(db, slot)) if one]
 
     assert [2, 2, 1] == sizes
-
-
-def test_a_group_whose_message_failed_gives_its_first_message_alone(
-    shop: Shop, db: sqlite3.Connection, slot: int
-) -> None:
-    arrived(shop, db, b"1", b"2")
-    verdict = note_failure(db, Blame(1, 0, "E"), now=NOW)
-
-    resting = take(db, slot)
-    end = next_rest_end(db, NOW)
-    claim = take(db, slot, now=NOW + verdict.rest_s)
-
-    assert resting is None
-    assert NOW + verdict.rest_s == end
-    assert claim is not None
-    assert (1,) == claim.queuing_orders
-    assert next_rest_end(db, NOW) is None
 
 
 def test_the_lock_of_a_reader_that_died_is_not_taken_over_before_its_death_is_counted(

@@ -182,23 +182,6 @@ def next_work(worker: ReaderWorker) -> Work:
     return work
 
 
-def test_a_work_is_finished_with_its_writes_and_its_messages(shop: Shop, worker: ReaderWorker) -> None:
-    shop.arrived(b"one", b"two")
-    work = next_work(worker)
-    messages = work.argument()
-
-    work.db.execute("INSERT INTO orders (state) VALUES ('done')")
-    before = count(shop, "broker_message"), count(shop, "broker_group_lock")
-    work.finish()
-
-    assert [b"one", b"two"] == [message.body for message in messages]
-    assert (2, 1) == before
-    assert (0, 0, 1) == (count(shop, "broker_message"), count(shop, "broker_group_lock"), count(shop, "orders"))
-    worker.database.stop()
-    shop.arrived(b"three")
-    assert worker.next() is None, "nothing is claimed once all shall stop"
-
-
 @pytest.mark.parametrize(
     ("end", "failures"),
     [

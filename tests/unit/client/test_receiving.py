@@ -108,17 +108,6 @@ def test_large_body_in_autocommit_mode_outlives_its_fragments(shop: Shop, begin:
 # --- receive ------------------------------------------------------------------------------------------------
 
 
-def test_messages_come_in_the_order_of_arrival_as_many_as_asked_for(shop: Shop, db: sqlite3.Connection) -> None:
-    one, two = shop.begin(db), shop.begin(db)
-    for n in range(3):
-        shop.arrive(one, b"one %d" % n)
-        shop.arrive(two, b"two %d" % n)
-
-    batches = [[message.body for message in receive(db, queue="OrdersQueue", top=4)] for _ in range(3)]
-
-    assert batches == [[b"one 0", b"two 0", b"one 1", b"two 1"], [b"one 2", b"two 2"], []]
-
-
 @pytest.mark.parametrize(
     ("queue", "top", "number"),
     [("ordersqueue", 1, 208), ("OrdersQueue", 0, 127)],

@@ -350,22 +350,6 @@ def test_number_is_not_used_twice_when_the_second_write_of_a_send_fails(shop: Sh
     assert 0 == dialog.send(b"kept")
 
 
-@pytest.mark.parametrize("size", [0, 1, BATCH_BYTES // 2, BATCH_BYTES + 1])
-def test_messages_come_back_in_order(size: int) -> None:
-    put: list[tuple[str, bytes | list[bytes]]] = [
-        ("T", b"a" * size),
-        ("ż", [b"b" * size, b"c", b"d" * size]),
-        ("U", [b"e"]),
-        ("T", b""),
-        ("V", b"f" * size),
-    ]
-    with closing(Spool()) as spool:
-        for name, data in put:
-            spool.put(name, data if isinstance(data, bytes) else iter(data))
-
-        assert put == [(name, data if isinstance(data, bytes) else list(data)) for name, data in spool.messages()]
-
-
 def test_no_room_for_the_file_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.conversation.outbound import FAITH, HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing
+from broker.conversation.outbound import HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing
 from broker.conversation.window import FIRST_FRAMES, FLOOR, LEAST_FRAMES, NEVER, Backoff, RoundTrip, Window
 from broker.protocol.layout import Flag
 
@@ -47,13 +47,6 @@ def test_fragments_are_taken_in_order() -> None:
     assert _take_all(outbound, NOW + 1) == [(0, 1), (1, 0), (2, 0), (2, 1), (2, 2)]
     assert (outbound.in_flight, outbound.in_flight_bytes, outbound.loaded, outbound.loaded_bytes) == (6, 60, 6, 60)
     assert outbound.resend_at == NOW + FIRST
-
-
-def test_no_more_frames_are_sent_than_the_window_holds() -> None:
-    outbound = _outbound(FIRST_FRAMES + 5)
-
-    assert len(_take_all(outbound)) == FIRST_FRAMES
-    assert outbound.is_window_full
 
 
 @pytest.mark.parametrize(
@@ -166,29 +159,6 @@ def test_sent_at_is_when_the_first_in_flight_was_sent() -> None:
 # --- selective acknowledgement --------------------------------------------------------------------------------------
 
 
-def _with_hole(fragments: int = 10, *, trip: float = 0.1) -> Outbound:
-    """One message, all sent, after a measured round trip; a hole comes first."""
-    outbound = _outbound(1, fragments)
-    outbound.pop(NOW - 1)
-    outbound.acknowledge((1, 0), NOW - 1 + trip)
-    _take_all(outbound)
-    return outbound
-
-
-@pytest.mark.promise(8)
-def test_what_is_held_there_is_not_in_flight_and_only_the_hole_is_sent_again() -> None:
-    outbound = _with_hole()
-    _take_all(outbound)
-    outbound._passed[5].sent_at = outbound._passed[9].sent_at = NOW + 0.01  # sent a little later than the rest
-
-    outbound.acknowledge((1, 0), NOW + 0.1, ((1, 1, 4), (1, 6, 9)))
-    left = outbound.in_flight
-    outbound.detect_losses(NOW + 10)
-
-    assert left == 2
-    assert _take_all(outbound, NOW + 10) == [(1, 0)]
-
-
 def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None:
     outbound = _outbound(1, 3)
     outbound.pop(NOW - 1)
@@ -206,18 +176,6 @@ def test_hole_is_not_lost_before_its_time_other_gateways_may_be_slower() -> None
     assert _take_all(outbound, due) == [(1, 0)]
 
 
-def test_lost_fragment_whose_acknowledgement_comes_after_all_is_not_sent_again() -> None:
-    outbound = _outbound(3)
-    _take_all(outbound)
-    for number in (0, 1):
-        outbound.refuse((0, number), NOW, 0.5)
-    outbound.detect_losses(NOW + 1)
-
-    outbound.acknowledge((0, 1), NOW + 1)
-
-    assert _take_all(outbound, NOW + 1) == [(0, 1)]
-
-
 def test_losses_of_one_window_shrink_it_once() -> None:
     outbound = _outbound(40)
     for now in range(40):
@@ -231,30 +189,6 @@ def test_losses_of_one_window_shrink_it_once() -> None:
         windows.append(outbound.window.frames)
 
     assert windows == [windows[0]] + [windows[0] // 2] * 10
-
-
-@pytest.mark.promise(8)
-def test_what_is_said_is_not_believed_after_several_time_outs_in_a_row() -> None:
-    outbound = _outbound(4)
-    _take_all(outbound)
-    outbound.acknowledge((0, 0), NOW, ((0, 2, 2),))
-
-    for _ in range(FAITH):
-        outbound.time_out()
-    for fragment in _fragments(0, 4):
-        outbound.offer(fragment)
-
-    assert _take_all(outbound) == [(0, 0), (0, 1), (0, 2), (0, 3)]
-
-
-def test_first_unacknowledged_fragment_is_sent_whatever_is_said() -> None:
-    """A far side that holds what it asks for contradicts itself, and nothing else would ever go on."""
-    outbound = _outbound(2)
-    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
-    sent = _take_all(outbound)
-    outbound.acknowledge((0, 0), NOW, ((0, 0, 1),))
-
-    assert (sent, _take_all(outbound)) == ([(0, 0)], [(0, 0)])
 
 
 def test_what_is_remembered_of_what_is_said_is_bounded() -> None:

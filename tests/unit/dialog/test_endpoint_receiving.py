@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from broker.client.dialog import Dialog
 from broker.conversation.frames import AckNote, Travel, ack_frame
-from broker.conversation.message_types import DIALOG_TIMER
 from broker.dialog.arrivals import ACK_DELAY
 from broker.dialog.endpoint import BATCH_PAUSE, MAINTENANCE_SECONDS, PAUSE_EACH, RIDE_SECONDS, SETTLE_SECONDS
-from broker.flow import Disposition
-from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
+from broker.protocol.frame import decode_dialog, decode_stored
 from broker.protocol.layout import NO_GUID, FrameKind
-from broker.store.port import Find, WriteBatch, WriteResult
+from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.metadata import put_queue
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import QUEUE, far_initiator, queued, rows, states
+from tests.support.dialog import QUEUE, far_initiator, rows, states
 from tests.support.virtual_time import virtual_time
-from tests.unit.dialog.running import SOON, Shop, open_shop
+from tests.unit.dialog.running import SOON, open_shop
 
 WRITE = SqliteStore.write_in_writer
 
-TIMER_SECONDS = 0.05  # within which a timer that is due has become a message
 MANY = int(BATCH_PAUSE / PAUSE_EACH)
-
-
-def answer(shop: Shop, body: bytes) -> None:
-    """The application sends in the first dialog that there is."""
-    (handle,) = rows(shop.application, "SELECT conversation_handle FROM broker_conversation")
-    Dialog(shop.application, 1, handle, handle).send(body)
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[WriteBatch]:
@@ -96,25 +85,6 @@ async def test_what_comes_shortly_after_a_turn_for_several_shares_the_next_one(
 
 
 @virtual_time
-async def test_answer_carries_the_acknowledgement_and_saves_a_frame(path: Path) -> None:
-    async with open_shop(path) as shop:
-        far = far_initiator("Orders")
-        shop.arrive(far.message(0))
-        await asyncio.sleep(SOON)
-        told = len(shop.link.acks())
-        shop.arrive(far.message(1))
-        await asyncio.sleep(ACK_DELAY / 4)
-
-        shop.endpoint._find = Find.NEW
-        answer(shop, b"answer")
-        shop.endpoint._wake.set()
-        await asyncio.sleep(SOON)
-
-        assert [2] == [header.ack_sequence for header in shop.link.headers()]
-        assert told == len(shop.link.acks())
-
-
-@virtual_time
 @pytest.mark.parametrize("more", [0, 1])
 async def test_acknowledgement_that_fixes_the_target_is_answered_by_its_name(path: Path, more: int) -> None:
     """By itself only when no message leaves that names it."""
@@ -131,21 +101,6 @@ async def test_acknowledgement_that_fixes_the_target_is_answered_by_its_name(pat
         kinds = [(header.kind, header.to_broker_instance) for header, _ in map(decode_dialog, shop.link.frames)]
         named = (FrameKind.MESSAGE if more else FrameKind.ACK, target.contact.broker_instance)
         assert [(FrameKind.MESSAGE, NO_GUID), named] == kinds
-
-
-@virtual_time
-async def test_what_the_far_side_holds_out_of_order_is_told_to_the_sender(path: Path) -> None:
-    async with open_shop(path) as shop:
-        dialog = shop.begin(*[b"%d" % number for number in range(6)])
-        await asyncio.sleep(SOON)
-        target = shop.target_of(dialog)
-        runs = ((2, 0, 0), (5, 0, 0))
-
-        with mock.patch.object(shop.endpoint.transmitter, "on_acknowledged") as acknowledge:
-            shop.arrive(ack_frame(target.contact, Travel(), bytes(16), (1, 0), runs))
-            await asyncio.sleep(SOON)
-
-        acknowledge.assert_called_once_with(1, (1, 0), runs)
 
 
 @virtual_time
@@ -204,33 +159,6 @@ async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
         await asyncio.sleep(SOON)
 
         assert [(2, 0)] == shop.link.acks()
-
-
-@virtual_time
-async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(path: Path) -> None:
-    async with open_shop(path) as shop:
-        far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)
-        for _ in range(3):
-            shop.arrive(far.message(7, stored=(2, 0)))
-            await asyncio.sleep(SOON)
-
-        ((header, body),) = map(decode_dialog, shop.link.frames)
-        assert (FrameKind.FAULT, -8462) == (header.kind, decode_fault(body).code)
-        assert Counter({Disposition.UNKNOWN_CONVERSATION: 3}) == shop.endpoint.dropped
-
-
-@virtual_time
-async def test_conversation_timer_fires_when_it_is_due(path: Path) -> None:
-    async with open_shop(path) as shop:
-        shop.begin()
-        await asyncio.sleep(SOON)
-        due = asyncio.get_running_loop().wall_clock() + 3.33  # type: ignore[attr-defined]
-        shop.application.execute("UPDATE broker_conversation SET dialog_timer = ?", (due,))
-
-        await asyncio.sleep(3.32)
-        assert [] == queued(shop.application)
-        await asyncio.sleep(0.01 + TIMER_SECONDS)
-        assert [(DIALOG_TIMER, b"")] == queued(shop.application)
 
 
 @virtual_time

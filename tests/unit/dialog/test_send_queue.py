@@ -13,8 +13,6 @@ from broker.conversation.window import NEVER, Backoff, RoundTrip, Window
 from broker.dialog import send_queue as module
 from broker.dialog.send_queue import (
     GUARD_TURNS,
-    LOAD_BYTES,
-    LOADED_MAX_BYTES,
     MICROSECONDS,
     QUANTUM_BYTES,
     SILENCE,
@@ -131,15 +129,6 @@ class Desk:
         return sender
 
 
-def test_window_decides_what_is_wanted() -> None:
-    desk = Desk()
-    desk.budget.check(desk.senders[1])
-
-    assert desk.budget
-    assert desk.budget.requests() == [LoadRequest(1, (0, 0), 128, LOAD_BYTES)]
-    assert not desk.budget
-
-
 @pytest.mark.parametrize("hindrance", ["is_loading", "no more", "resting", "full"])
 def test_who_could_do_nothing_with_it_wants_nothing(hindrance: str) -> None:
     desk = Desk()
@@ -157,24 +146,6 @@ def test_who_could_do_nothing_with_it_wants_nothing(hindrance: str) -> None:
     assert not desk.budget
 
 
-def test_loaded_bytes_are_counted_and_given_back() -> None:
-    desk = Desk(2)
-    one, two = desk.load(1, 3), desk.load(2, 1)
-    counts = [desk.budget.loaded_bytes]
-
-    one.outbound.acknowledge((1, 0), 0.0)
-    desk.budget.charge(one)
-    counts.append(desk.budget.loaded_bytes)
-    desk.budget.time_out(one)
-    counts.append(desk.budget.loaded_bytes)
-    for _ in range(2):
-        desk.budget.forget(two)
-    counts.append(desk.budget.loaded_bytes)
-
-    assert counts == [4 * SIZE, 3 * SIZE, SIZE, 0]
-    assert one.has_more
-
-
 def test_what_comes_behind_something_unloaded_meanwhile_is_not_taken() -> None:
     desk = Desk()
     sender = desk.load(1, 2)
@@ -184,19 +155,6 @@ def test_what_comes_behind_something_unloaded_meanwhile_is_not_taken() -> None:
 
     assert not desk.budget.on_loaded(sender, LoadedFragments(want, [Outgoing((2, 0), LAST, b"")], is_all=True))
     assert (sender.is_loading, sender.has_more, sender.outbound.loaded) == (False, True, 0)
-
-
-def test_nothing_is_wanted_while_the_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(2)
-    desk.load(1, 3)
-    desk.budget.check(desk.senders[2])
-
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", 3 * SIZE)
-    full = (desk.budget.max_bytes, desk.budget.requests(), bool(desk.budget))
-    monkeypatch.setattr(module, "LOADED_MAX_BYTES", LOADED_MAX_BYTES)
-
-    assert full == (0, [], True)
-    assert [want.endpoint_id for want in desk.budget.requests()] == [2]
 
 
 def test_what_was_not_loaded_is_wanted_again() -> None:

@@ -51,7 +51,7 @@ from broker.protocol.frame import (
 )
 from broker.protocol.layout import FLAGS_AT, KIND_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Candidate, Decision, Hosted
+from broker.routing.decide import AddressHealth, Candidate, Decision
 from broker.routing.route import Route, RouteProperties, create_route
 from broker.routing.table import RouteChange, RouteTable, build_table
 from broker.security.seal import read_box
@@ -709,21 +709,6 @@ async def test_a_dialog_is_decided_again_when_the_routes_to_its_service_change_a
         stage.send(1, b"d")
         await settle()
         assert decide.call_count == 2
-
-
-@virtual_time
-@pytest.mark.promise("routes 15")
-async def test_far_service_in_this_very_instance_is_delivered() -> None:
-    stage = Stage()
-    stage.forwarder.set_routing(
-        table=RouteTable(), hosted=Hosted({THERE: frozenset({"Far"})}, {"Far": (THERE,)}), is_forwarding=False
-    )
-    stage.reroute("LOCAL")
-
-    stage.send(1, b"a")
-    await settle()
-
-    assert len(stage.delivered) == 1
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

@@ -11,12 +11,11 @@ from broker.flow import Disposition
 from broker.forwarding import fib
 from broker.forwarding import forwarder as module
 from broker.forwarding.entry import Buffer, EntryOf, FrameOrigin, Outlet, PassResult, frame_bounds
-from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import READ_BYTES, Limits
 from broker.forwarding.reroute import Rerouter, RerouteReason
-from broker.protocol.frame import Ping, Rejected, decode_dialog, encode_link
+from broker.protocol.frame import Rejected, decode_dialog
 from broker.protocol.layout import CONVERSATION_AT, NO_GUID, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts
@@ -49,83 +48,7 @@ class Station(ForwarderStation):
 pytestmark = pytest.mark.usefixtures("kernel_name")
 
 
-# --- each of the three ends ---
-
-
-@pytest.mark.promise("forwarding 3")
-def test_frames_leave_for_their_next_hops(make_frame: MakeFrame) -> None:
-    station = Station()
-    services = ["//north", "//south", "//north/too", "//north"]
-    frames = [make_frame(to_service=service, sequence_number=n) for n, service in enumerate(services)]
-
-    station.take(*frames)
-
-    assert hopped(frames[0], frames[2], frames[3]) == station.wires[NORTH].written
-    assert hopped(frames[1]) == station.wires[SOUTH].written
-    by_route = {way.route: way.frames for way in station.forwarder.entries.values()}
-    assert {"ToNorth": 2, "ToSouth": 1, "AlsoToNorth": 1} == by_route
-    assert (station.forwarder.forwarded, station.forwarder.delivered) == (4, 0)
-
-
-def test_frames_for_a_database_here_are_delivered_in_order(make_frame: MakeFrame) -> None:
-    station = Station(is_forwarding=False)
-    frames = [
-        make_frame(to_service="//here"),
-        make_frame(to_service="//here", kind=FrameKind.ACK),
-        make_frame(to_service="//gone", to_broker_instance=HERE, flags=Flag.FROM_TARGET),
-        make_frame(to_service="//here", sequence_number=1),
-    ]
-
-    station.take(*frames)
-
-    ((database, delivered, origin),) = station.delivered
-    assert (HERE, [hopped(frame) for frame in frames], station.sender) == (database, delivered, origin)
-    assert (station.forwarder.forwarded, station.forwarder.delivered) == (0, 4)
-
-
-@pytest.mark.parametrize(
-    ("fields", "disposition"),
-    [
-        ({"to_service": "//nobody"}, Disposition.NO_ROUTE),
-        ({"to_service": "//north", "hop_count": 16}, Disposition.HOPS_EXHAUSTED),
-        ({"to_service": "//north", "time_to_live": 0}, Disposition.LIFETIME_EXCEEDED),
-    ],
-)
-@pytest.mark.promise("R2.7", "R4.3")
-def test_frame_that_leads_nowhere_is_counted_and_its_origin_advised(
-    fields: dict[str, object], disposition: Disposition, make_frame: MakeFrame
-) -> None:
-    station = Station()
-    frame = make_frame(**fields)
-
-    station.take(frame)
-
-    assert {disposition: 1} == station.forwarder.dropped
-    assert [disposition] == [why for _, why in station.sender.rejected]
-
-
-def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame: MakeFrame) -> None:
-    station = Station()
-    good = make_frame(to_service="//north")
-    bad = good.replace(b"//north", b"//\xffnorth"[:7])
-
-    station.take(bad, good, bad)
-
-    assert station.forwarder.dropped == {Disposition.MALFORMED: 2}
-    assert hopped(good) == station.wires[NORTH].written
-
-
 # --- counting ---
-
-
-def test_frames_are_counted_by_kind_at_their_origin_too(make_frame: MakeFrame) -> None:
-    station = Station()
-    kinds = [FrameKind.MESSAGE, FrameKind.ACK, FrameKind.MESSAGE, 0x42, 0xFF, FrameKind.FAULT]
-
-    station.take(*(make_frame(to_service="//north", kind=kind) for kind in kinds), encode_link(Ping(b"12345678")))
-
-    assert station.forwarder.received == {FrameKind.MESSAGE: 2, FrameKind.ACK: 1, FrameKind.FAULT: 1, OTHER_KIND: 2}
-    assert station.forwarder.received == station.sender.received
 
 
 @pytest.mark.promise("forwarding 12")
@@ -175,29 +98,6 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
 
 
 # --- change ---
-
-
-@pytest.mark.promise("R1.6")
-def test_new_table_holds_from_the_next_frame_on(make_frame: MakeFrame) -> None:
-    station = Station()
-    frame = make_frame(to_service="//north")
-    station.take(frame)
-    before = station.forwarder.generation
-
-    station.lead(Route("Moved", SOUTH, remote_service_name="//north"))
-    station.take(frame)
-
-    assert (hopped(frame), hopped(frame)) == (station.wires[NORTH].written, station.wires[SOUTH].written)
-    assert before < station.forwarder.generation
-
-
-@pytest.mark.promise("case R16")
-def test_instance_that_does_not_forward_drops_what_is_not_for_it(make_frame: MakeFrame) -> None:
-    station = Station(is_forwarding=False)
-
-    station.take(make_frame(to_service="//north"))
-
-    assert station.forwarder.dropped == {Disposition.FORWARDING_DISABLED: 1}
 
 
 @pytest.mark.promise("R1.6")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from broker.errors import FrameMalformedError, FrameTooLargeError
+from broker.errors import FrameMalformedError
 from broker.flow import Disposition
 from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
-from broker.protocol.frame import Fatal, Hello, Ping, Pong, encode_link
+from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
-from tests.support.kernel import MAX_FRAME, Walker, hopped
+from tests.support.kernel import Walker, hopped
 
 MakeFrame = Callable[..., bytes]
 
@@ -46,55 +45,7 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
 
 
-@pytest.mark.promise("routing 29", "forwarding 6", "forwarding 7", "forwarding 18", "multiple 30")
-def test_only_the_hop_count_is_changed(make_frame: MakeFrame) -> None:
-    walker = Walker()
-    data = make_frame(hop_count=3, time_consumed=7) * 3
-
-    walker.walk(data)
-
-    assert hopped(data[: len(data) // 3]) * 3 == bytes(walker.slab[: len(data)])
-
-
 # --- what is not the plain case ---
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize(
-    ("fields", "disposition"),
-    [
-        ({"hop_count": 16, "hop_limit": 16}, Disposition.HOPS_EXHAUSTED),
-        ({"hop_count": 8, "hop_limit": 255}, Disposition.HOPS_EXHAUSTED),
-        ({"hop_count": 255, "hop_limit": 255}, Disposition.HOPS_EXHAUSTED),
-        ({"hop_count": 0, "hop_limit": 0}, Disposition.HOPS_EXHAUSTED),
-        ({"time_to_live": 5, "time_consumed": 5}, Disposition.LIFETIME_EXCEEDED),
-        ({"time_to_live": 0}, Disposition.LIFETIME_EXCEEDED),
-        ({"hop_limit": 0, "time_to_live": 0}, Disposition.HOPS_EXHAUSTED),
-    ],
-)
-@pytest.mark.promise("R7.1", "case R11", "forwarding 6", "forwarding 8")
-def test_frame_without_hops_or_lifetime_is_dropped_unchanged(
-    fields: dict[str, Any], disposition: Disposition, *, is_known: bool, make_frame: MakeFrame
-) -> None:
-    walker = Walker(max_hops=8)
-    good, bad = make_frame(to_service="A"), make_frame(to_service="A", **fields)
-    if is_known:
-        walker.walk(good)
-
-    batch, shelves = walker.walk(good + bad + good)
-
-    assert (shelves[disposition], b"".join(shelves["A"])) == ([bad], hopped(good, good))
-    assert batch.received == {FrameKind.MESSAGE: 3}
-
-
-@pytest.mark.promise("R7.1")
-def test_last_hop_and_last_millisecond_are_still_forwarded(make_frame: MakeFrame) -> None:
-    walker = Walker(max_hops=8)
-    data = make_frame(hop_count=7, hop_limit=8, time_to_live=5, time_consumed=4)
-
-    _, shelves = walker.walk(data)
-
-    assert shelves == {"//test/Target": [hopped(data)]}
 
 
 def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
@@ -121,53 +72,6 @@ def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFra
 
     assert batch.link_frames == [PING, PONG, PING]
     assert ({FrameKind.MESSAGE: 2}, hopped(frame, frame)) == (batch.received, b"".join(shelves["A"]))
-
-
-@pytest.mark.parametrize(
-    "last", [encode_link(Fatal(code=1, text="over")), encode_link(Hello())], ids=["FATAL", "HELLO"]
-)
-def test_nothing_counts_behind_what_ends_the_connection(last: bytes, make_frame: MakeFrame) -> None:
-    walker = Walker()
-    frame = make_frame(to_service="A")
-    data = frame + PING + last + frame + PING + frame[:50]
-
-    batch, shelves = walker.walk(data)
-
-    assert ([PING, last], None, {FrameKind.MESSAGE: 1}) == (batch.link_frames, batch.error, batch.received)
-    assert ({"A": [hopped(frame)]}, len(data)) == (shelves, batch.consumed)
-
-
-@pytest.mark.parametrize("is_known", [False, True])
-@pytest.mark.parametrize(
-    ("offset", "value", "error"),
-    [
-        (0, (MAX_FRAME + 1).to_bytes(4, "big"), FrameTooLargeError),
-        (0, (115).to_bytes(4, "big"), FrameMalformedError),
-        (0, (7).to_bytes(4, "big"), FrameMalformedError),
-        (0, (120).to_bytes(4, "big"), FrameMalformedError),
-        (4, b"\x09", FrameMalformedError),
-        (4, b"\x00", FrameMalformedError),
-        (76, b"\x00\x00", FrameMalformedError),
-        (76, (513).to_bytes(2, "big"), FrameMalformedError),
-        (112, b"\x00\x00", FrameMalformedError),
-        (112, (513).to_bytes(2, "big"), FrameMalformedError),
-        (112, (200).to_bytes(2, "big"), FrameMalformedError),
-    ],
-)
-def test_walk_stops_before_bytes_that_are_no_frame(
-    offset: int, value: bytes, error: type[Exception], *, is_known: bool, make_frame: MakeFrame
-) -> None:
-    walker = Walker()
-    good = make_frame(to_service="A")
-    bad = good[:offset] + value + good[offset + len(value) :]
-    if is_known:
-        walker.walk(good)
-
-    batch, shelves = walker.walk(good + bad + good)
-
-    assert (len(good), error) == (batch.consumed, type(batch.error))
-    assert shelves == {"A": [hopped(good)]}
-    assert batch.received == {FrameKind.MESSAGE: 1}
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -88,34 +88,6 @@ def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
     assert station.outbox.runs == []
 
 
-# --- what does not leave ---
-
-
-@pytest.mark.promise("case R14")
-def test_second_copy_of_a_held_frame_is_dropped(make_frame: MakeFrame) -> None:
-    station = Station()
-    copy = make_frame(message_id=b"n" * 16)
-
-    station.send(make_frame() + copy, frames=2)
-
-    assert [(copy, Disposition.ALREADY_HELD, station.sender)] == station.dropped
-    assert (station.pool.frames, station.way.frames) == (1, 0)
-
-
-@pytest.mark.promise("forwarding 13")
-def test_frame_that_does_not_fit_the_pool_is_dropped(make_frame: MakeFrame) -> None:
-    first, second = make_frame(sequence_number=1), make_frame(sequence_number=2)
-    station = Station(pool=Pool(HELD_OVERHEAD + 200))
-
-    station.send(first + second, frames=2)
-
-    assert [(second, Disposition.POOL_LIMIT, station.sender)] == station.dropped
-    assert ([first], 0, [ADDRESS]) == (station.held, station.way.frames, station.wanted)
-    nowhere = Station(pool=Pool(0))
-    nowhere.send(first)
-    assert (0, [ADDRESS]) == (nowhere.pool.frames, nowhere.wanted)
-
-
 # --- those who feed it ---
 
 
@@ -165,23 +137,6 @@ def test_frame_leaves_with_the_time_it_waited(
     station.outbox.drain(NOW + waited)
 
     assert expected == decode_dialog(wire.written)[0].time_consumed
-
-
-@pytest.mark.promise("R7.1", "forwarding 8")
-def test_only_what_is_past_its_lifetime_expires(make_frame: MakeFrame) -> None:
-    station = Station()
-    short = make_frame(time_to_live=1000, sequence_number=1)
-    long = make_frame(time_to_live=5000, sequence_number=2)
-    station.send(long + short, frames=2)
-
-    assert 0 == station.outbox.expire(NOW + 0.999, 9)
-    assert station.dropped == []
-    assert 0 < station.outbox.expire(NOW + 1, 9)
-
-    assert [(short, Disposition.EXPIRED_HERE, None)] == station.dropped
-    assert ([long], 1) == (station.held, station.pool.frames)
-    assert 1 == station.outbox.expire(NOW + 5, 9)
-    assert (station.held, station.pool.used_bytes) == ([], 0)
 
 
 @pytest.mark.promise(4, "case R11", "forwarding 8")

@@ -84,18 +84,6 @@ def test_frames_are_admitted_all_or_none_and_room_tells_before(frames: int, *, i
     assert (0, 0, 0, 0) == (pool.used_bytes, share.used_bytes, payer.used_bytes, pool.frames)
 
 
-@pytest.mark.promise("forwarding 13")
-def test_one_next_hop_has_its_share_and_leaves_the_rest_to_others() -> None:
-    pool = Pool(4 * (HELD_OVERHEAD + 100), share_percent=50)
-    dead, other = Share(pool), Share(pool)
-
-    admitted = [dead.admit(100) for _ in range(3)] + [other.admit(100) for _ in range(2)]
-
-    assert [True, True, False, True, True] == admitted
-    assert (1, 0, 1) == (dead.refused, other.refused, pool.over_share)
-    assert dead.limit_bytes == pool.share_bytes == 2 * (HELD_OVERHEAD + 100)
-
-
 def test_a_read_costs_at_worst_frames_of_the_smallest_size_behind_the_largest() -> None:
     read = 10 * MIN_DIALOG_FRAME
 

@@ -336,15 +336,6 @@ def test_line_that_cannot_be_written_is_lost_without_harm(stream: io.StringIO) -
     assert log.error("event") is None
 
 
-def test_standard_error_is_where_lines_go(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging(log_format="json", level="info", instance="gw")
-
-    structlog.get_logger().info("event")
-
-    written = capsys.readouterr()
-    assert (written.out, msgspec.json.decode(written.err)["event"]) == ("", "event")
-
-
 @pytest.fixture
 def clock() -> SimpleNamespace:
     return SimpleNamespace(now=1000.0)

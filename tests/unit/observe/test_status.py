@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,19 +13,10 @@ from broker.catalog.execute import execute
 from broker.ddl.parser import parse_script
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe.database_stats import QuickStats
-from broker.observe.snapshot import (
-    UNTRIED_MAX,
-    ForwardingSnapshot,
-    MirrorSnapshot,
-    own_certificate_problem,
-    read_snapshot,
-)
+from broker.observe.snapshot import UNTRIED_MAX, ForwardingSnapshot, own_certificate_problem, read_snapshot
 from broker.observe.status import QueueStatus, Status
 from broker.observe.status_rendering import STATUS, kind_name, render_status
 from broker.protocol.layout import FrameKind
-from broker.routing.address import NetworkAddress
-from broker.routing.mirrored import MirroredRoute
-from broker.routing.route import MirroredPair
 from broker.store.sqlite.inspect import Backlog, LedgerBalance
 from tests.support.loopback import until
 from tests.unit.observe.conftest import DEAD
@@ -58,24 +48,6 @@ async def test_the_first_next_hops_that_were_not_dialled_are_untried_and_the_own
         (name, one.health, one.problem, one.held) for name, one in status.addresses.items()
     ]
     assert set() == gateway.peers.table.known_addresses
-
-
-async def test_an_address_that_does_not_answer_says_why_and_drops_have_their_reason(start: Any, take: Any) -> None:
-    gateway = await start("gateway", msdb=DEAD_ROUTE)
-    take(gateway)
-    take(gateway, to_service="//absent")
-    await until(lambda: any(attempts.problem for attempts in gateway.peers.table.histories.values()))
-
-    status = status_of(gateway)
-
-    address = status.addresses[DEAD]
-    assert (1, "suppressed", "Connection refused") == (address.held, address.health, address.problem)
-    assert (1, {"no route": 1}, 0) == (status.forwarding.held, status.forwarding.dropped, status.forwarding.unaccounted)
-    (drop,) = list(status.drops or ())
-    assert ("no route", None, 1) == (drop.reason, drop.database, drop.frames)
-    assert drop.last_s is not None
-    assert 0 <= drop.last_s < 60
-    assert "USE [msdb]; CREATE ROUTE [//absent]" in drop.do
 
 
 async def test_an_address_that_no_route_names_any_longer_is_not_there(start: Any, take: Any) -> None:
@@ -124,40 +96,6 @@ async def test_kinds_of_later_versions_are_counted_together(start: Any) -> None:
 
     assert {"message": 1, "ack": 0, "fault": 0, "other": 5} == render_status(forwarding, {}).forwarding.received
     assert ("ack", "other") == (kind_name(FrameKind.ACK), kind_name(0xFF))
-
-
-def mirror() -> MirrorSnapshot:
-    """One pair: north says that it is the principal, south cannot be reached; two frames wait."""
-    north, south = NetworkAddress("north"), NetworkAddress("south")
-    route = MirroredRoute(north, south, lambda: 0.0)
-    route.use(100.0)
-    route.on_reply(north, "principal", 3, 101.0)
-    route.on_unreachable(south, "Connection refused", 101.0)
-    pair = MirroredPair("//billing", uuid.UUID(int=1), north, south)
-    state, seen = route.state, (route.seen[north], route.seen[south])
-    return MirrorSnapshot("R", pair, state.value, state.name, north, 3, *seen, route.due, route.alarm, 2, 700)
-
-
-async def test_a_mirrored_route_has_what_both_partners_said(start: Any) -> None:
-    snapshot = msgspec.structs.replace(read_snapshot(await start("near"), ()), mirrors=(mirror(),))
-
-    (found,) = render_status(snapshot, {}).mirrored_routes
-
-    assert {
-        "route": "R",
-        "service": "//billing",
-        "broker_instance": str(uuid.UUID(int=1)),
-        "state": "PRINCIPAL_ONLY",
-        "principal": "tcp://north:4022",
-        "epoch": 3,
-        "partners": {
-            "tcp://north:4022": {"role": "principal", "epoch": 3, "problem": ""},
-            "tcp://south:4022": {"role": None, "epoch": None, "problem": "Connection refused"},
-        },
-        "held": 2,
-        "held_bytes": 700,
-        "alarm": "",
-    } == msgspec.to_builtins(found)
 
 
 def certificate(name: str, days: float) -> Identity:

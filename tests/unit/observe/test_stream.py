@@ -17,7 +17,6 @@ from broker.observe.database_stats import DatabaseStats
 from broker.observe.snapshot import (
     DatabaseSnapshot,
     DropSnapshot,
-    ForwardingSnapshot,
     LinkSnapshot,
     MirrorSnapshot,
     RouteFrames,
@@ -182,13 +181,6 @@ def test_a_reason_is_longer_than_a_name(event: Event) -> None:
 
     [row] = made["waiting"]["rows"]
     assert (200, "r" * 599) == (len(row["name"]), row["why"])
-
-
-def test_the_ledger_says_whether_it_adds_up(event: Event) -> None:
-    for unaccounted in (0, 7):
-        made = event(StatsStream(), forwarding=ForwardingSnapshot(unaccounted=unaccounted))
-
-        assert (unaccounted > 0) == ("UNACCOUNTED" in made["ledger"]["sentence"])
 
 
 def test_certificates_of_its_own_and_those_that_end_are_there(event: Event) -> None:

@@ -6,7 +6,6 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,8 +17,8 @@ from msgspec.structs import astuple
 from broker.errors import StoreUnavailableError
 from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite import database
-from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store, origin
-from broker.store.sqlite.metadata import drop, put_queue, queues, routes
+from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store
+from broker.store.sqlite.metadata import put_queue, routes
 from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
 from broker.store.sqlite.transaction import DaemonConnection, open_watch
 
@@ -83,19 +82,6 @@ def test_a_file_that_is_made_is_for_its_owner_alone_from_the_start(path: Path, m
     assert (0o600, 0) == seen[0]
     assert {"orders.db": 0o600, "orders.db-wal": 0o600, "orders.db-shm": 0o600} == modes
     assert {0o640} == kept, "a file that is there keeps its mode"
-
-
-@pytest.mark.parametrize("configured", [None, INSTANCE])
-def test_file_is_opened_again_as_it_was(path: Path, configured: UUID | None) -> None:
-    first = open_store(path, broker_instance=INSTANCE)
-    put_queue(first, "Orders", is_receive_enabled=True)
-    drop(first, "route", "AutoCreatedLocal")
-    first.close()
-
-    again = open_store(path, broker_instance=configured)
-
-    assert (INSTANCE.bytes, ["Orders"], []) == (broker_instance(again), list(queues(again)), list(routes(again)))
-    again.close()
 
 
 @pytest.mark.promise(1)
@@ -245,16 +231,6 @@ def test_watch_sees_that_others_committed_and_cannot_write(tmp_path: Path) -> No
         put_queue(watch, "Billing", is_receive_enabled=True)
     watch.close()
     db.close()
-
-
-@pytest.mark.promise("routes 4")
-def test_a_database_knows_who_it_is_and_since_when(path: Path) -> None:
-    before = time.time()
-    with closing(open_store(path, broker_instance=INSTANCE)) as db:
-        instance, created = origin(db)
-
-    assert INSTANCE.bytes == instance
-    assert before <= created <= time.time()
 
 
 def test_a_lock_is_seen_without_taking_it(path: Path) -> None:

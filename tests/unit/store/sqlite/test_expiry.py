@@ -18,10 +18,8 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
-from broker.store.sqlite.metadata import drop
 from tests.support.dialog import QUEUE, open_database, queued, rows, states
 
-TOO_LATE = error_body(-8489, "the dialog has exceeded its LIFETIME")
 FAULT = Fault(-9727, "there is no remote service binding")
 NOW = 1_750_000_000.0
 
@@ -97,25 +95,6 @@ def test_each_kind_of_work_is_seen_and_done_and_done_again_after_a_roll_back(db:
     tables = ("tombstone", "received", "fragment", "failure", "transmission_part")
     assert [[]] * len(tables) == [rows(db, f"SELECT 1 FROM broker_{name}") for name in tables]
     assert ([], False) == maintenance.run(db, NOW)
-
-
-@pytest.mark.parametrize(("state", "service"), [("CO", "Orders"), ("DI", "Orders"), ("CO", None)])
-@pytest.mark.promise("R6.6")
-def test_dialog_past_its_lifetime_fails_and_its_application_reads_it(
-    db: sqlite3.Connection, state: str, service: str | None
-) -> None:
-    """Also where the far side has ended and something is unsent; where the service is gone there is no queue."""
-    begin(db, b"a", lifetime=60)
-    db.execute("UPDATE broker_conversation SET state = ?", (state,))
-    if service is None:
-        drop(db, "service", "Orders")
-
-    assert [] == run(db, lifetime_of(db) - 0.001)
-    assert [1] == run(db, lifetime_of(db))
-    assert (["ER"], [(ERROR, TOO_LATE)] * (service is not None)) == (states(db), queued(db))
-    assert [11] * (service is not None) == rows(db, "SELECT priority FROM broker_message")
-    assert [] == rows(db, "SELECT 1 FROM broker_transmission")
-    assert {"lifetime exceeded": 1} == ledger(db)
 
 
 def test_failed_side_stays_as_long_as_its_error_is_unread(db: sqlite3.Connection) -> None:

@@ -20,7 +20,6 @@ from broker.store.sqlite import file_identity as module
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.file_identity import (
     RECORD,
-    Sighting,
     accept_file,
     accept_replacement,
     compare_file,
@@ -58,19 +57,6 @@ def starts(path: Path) -> int:
 
 
 # --- what passes --------------------------------------------------------------------------------------------
-
-
-def test_the_same_file_passes_again_and_again_and_is_counted(path: Path, tmp_path: Path) -> None:
-    """Also under another name, and for an instance that has lost its state directory."""
-    assert "" == Sighting(number=5, known_number=None, starts=0).problem
-    assert ["", "", ""] == [run(path, tmp_path) for _ in range(3)]
-    moved = tmp_path / "elsewhere" / "orders.db"
-    moved.parent.mkdir()
-    path.rename(moved)
-    assert "" == run(moved, tmp_path)
-    (tmp_path / RECORD).unlink()
-    assert "" == run(moved, tmp_path)
-    assert 10 == starts(moved)
 
 
 def test_a_kill_behind_the_commit_passes(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

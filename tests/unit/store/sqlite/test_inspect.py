@@ -215,12 +215,3 @@ def test_the_oldest_message_is_found_whatever_its_priority(shop: Shop, db: sqlit
 
     assert 160.0 == oldest_ready_s(db, number, NOW_of_stock)
     assert 0.0 == oldest_ready_s(db, queues(db)["BillingQueue"].queue_id, NOW_of_stock)
-
-
-def test_sides_are_counted_by_service_and_state_since_the_first_of_them(shop: Shop, db: sqlite3.Connection) -> None:
-    for state, created in [("CO", 20.0), ("CO", 10.0), ("CD", 30.0)]:
-        dialog = shop.begin(db)
-        shop.change(dialog, "state", state)
-        shop.change(dialog, "create_date", created)
-
-    assert {("Orders", "CO", 2, 10.0), ("Orders", "CD", 1, 30.0)} == set(sides_by_service(db))

@@ -83,27 +83,6 @@ def one(shop: Shop, guid: uuid.UUID) -> ConversationSide:
     return side
 
 
-@pytest.mark.parametrize("name", ["conversation_handle", "conversation_id"])
-def test_a_side_is_found_by_its_handle_and_by_its_id(shop: Shop, name: str) -> None:
-    db = shop.connect()
-    with db:
-        dialog = shop.begin(db, lifetime=60)
-        dialog.send("a")
-        dialog.send("b")
-
-    side = one(shop, getattr(dialog, name))
-
-    assert (dialog.endpoint_id, dialog.conversation_handle.bytes) == (side.endpoint_id, side.conversation_handle)
-    assert ("Orders", "//far/Billing", True, "CO") == (
-        side.service_name,
-        side.far_service,
-        side.is_initiator,
-        side.state,
-    )
-    assert (2, 0, 2) == (side.send_sequence, side.held_from, side.held)
-    assert side.held_since is not None
-
-
 def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
     """Whole messages and fragments that are early, the failure of a reader, and the readers that live."""
     dialog = shop.begin(shop.connect(isolation_level=None))

@@ -12,19 +12,15 @@ from typing import Any
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.conversation.body_check import error_body
-from broker.conversation.frames import Contact
-from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import Envelope, decode_envelope
-from broker.protocol.layout import NO_GUID, Flag
+from broker.protocol.layout import Flag
 from broker.store.port import LoadRequest, PendingDialog
 from broker.store.sqlite.database import broker_instance, fix_fragment_size
-from broker.store.sqlite.outbound import SentRow, find_pending, load_fragments, newest, save_statuses
+from broker.store.sqlite.outbound import SentRow, find_pending, load_fragments, newest
 from broker.store.sqlite.schema import PART_BYTES
 from tests.support.dialog import open_database, rows
 
-FAR = bytes(range(16))
 SIZE = 10
 LAST = int(Flag.LAST_FRAGMENT)
 
@@ -99,30 +95,6 @@ def test_every_fragment_tells_when_its_message_was_queued(db: sqlite3.Connection
     assert {0, 1, 2} == {fragment.place[0] for fragment in loaded}
     assert all(fragment.enqueued_at == 1000.25 + fragment.place[0] for fragment in loaded)
     assert {1001.25} == {fragment.enqueued_at for fragment in load(db, 1, 0, fragments=2, size=10)}
-
-
-def test_dialog_is_found_with_its_contact_and_first_message(db: sqlite3.Connection) -> None:
-    """A bound one is found bound, and with what it has stored."""
-    dialog = begin(db, b"a", b"b")
-
-    contact = Contact(dialog.conversation_id.bytes, True, "Orders", broker_instance(db), "//far/Billing", NO_GUID)
-    assert (SentRow(2, 1, 1), [PendingDialog(1, contact, 0, (0, 0))]) == find(db)
-    change = "UPDATE broker_conversation SET far_broker_instance = ?, receive_sequence = 3, receive_sequence_frag = 1"
-    db.execute(change, (FAR,))
-    assert [PendingDialog(1, contact.bound_to(FAR), 0, (3, 1))] == find(db)[1]
-
-
-def test_only_what_is_new_is_found_and_the_one_that_waited_longest_first(db: sqlite3.Connection) -> None:
-    one, two = begin(db, b"a"), begin(db, b"a")
-    seen, _ = find(db)
-    two.send(b"b")
-    one.send(b"b")
-    two.send(b"c")
-
-    up_to, found = find(db, seen)
-
-    assert up_to == (5, 2, 2)
-    assert [(2, 1), (1, 1)] == [(entry.endpoint_id, entry.first_sequence) for entry in found]
 
 
 @pytest.mark.parametrize(
@@ -243,34 +215,6 @@ def test_cuts_stay_when_the_lifetime_told_takes_fewer_bytes(db: sqlite3.Connecti
     assert len(early[0].body) > len(late[0].body)
     assert early[1:] == late[1:]
     assert payload(early[0]) == payload(late[0]) == bytes(range(10))
-
-
-@pytest.mark.parametrize(
-    ("error", "flag", "type_name", "body"),
-    [(None, Flag.END_DIALOG, END_DIALOG, b""), (7, Flag.ERROR, ERROR, error_body(7, "why"))],
-)
-def test_end_is_loaded_behind_everything_sent(
-    db: sqlite3.Connection, error: int | None, flag: Flag, type_name: str, body: bytes
-) -> None:
-    begin(db, b"a").end(error=error, description="" if error is None else "why")
-
-    ends = [fragment for fragment in load(db) if fragment.flags & flag]
-
-    assert {1} == {fragment.place[0] for fragment in ends}
-    assert (type_name, body) == (decode_envelope(ends[0].body)[0].type, b"".join(payload(one) for one in ends))
-
-
-def test_statuses_are_noted_with_their_time_and_removed(db: sqlite3.Connection) -> None:
-    for _ in range(2):
-        begin(db, b"a")
-    query = "SELECT transmission_status, transmission_status_time FROM broker_conversation ORDER BY endpoint_id"
-
-    save_statuses(db, {1: "waits", 2: "waits, too", 99: "is gone"}, 7.0)
-    noted = rows(db, query)
-    save_statuses(db, {1: None}, 8.0)
-
-    assert noted == [("waits", 7.0), ("waits, too", 7.0)]
-    assert rows(db, query) == [(None, None), ("waits, too", 7.0)]
 
 
 def test_fragment_size_holds_while_a_large_message_waits_that_was_cut_by_it(db: sqlite3.Connection) -> None:

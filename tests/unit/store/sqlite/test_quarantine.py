@@ -64,51 +64,6 @@ def the(db: sqlite3.Connection) -> Failure:
     return failure
 
 
-def test_failures_of_one_message_are_counted_and_its_group_rests_longer_each_time(
-    shop: Shop, db: sqlite3.Connection
-) -> None:
-    endpoint_id, dialog = arrived(shop, db, b"one", b"two")
-    group = dialog.conversation_group_id.bytes
-
-    verdicts = [fail(db, endpoint_id, now=NOW + number) for number in range(3)]
-
-    assert [1, 2, 3] == [verdict.failures for verdict in verdicts]
-    assert [rest_seconds(number, group) for number in (1, 2, 3)] == [verdict.rest_s for verdict in verdicts]
-    row = db.execute("SELECT * FROM broker_group_lock").fetchall()
-    assert [(group, None, NOW + 2, NOW + 2 + verdicts[2].rest_s)] == row
-    assert (NOW, NOW + 2, None) == (
-        the(db).first_failure_time,
-        the(db).last_failure_time,
-        the(db).quarantine_time,
-    )
-    assert [1, 1] == statuses(db, endpoint_id)
-
-
-def test_the_last_attempt_puts_the_dialog_in_quarantine_alone(shop: Shop, db: sqlite3.Connection) -> None:
-    endpoint_id, _ = arrived(shop, db, b"one", b"two")
-    other, _ = arrived(shop, db, b"three")
-    fail(db, endpoint_id, attempts=2)
-
-    verdict = fail(db, endpoint_id, now=NOW + 9, attempts=2)
-
-    assert Verdict(2, 0.0, is_quarantined=True, is_queue_disabled=False) == verdict
-    assert NOW + 9 == the(db).quarantine_time
-    assert ([4, 4], [1]) == (statuses(db, endpoint_id), statuses(db, other))
-    assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
-
-
-def test_another_message_of_the_dialog_begins_at_one(shop: Shop, db: sqlite3.Connection) -> None:
-    """Or at as many as are noted at once."""
-    endpoint_id, _ = arrived(shop, db, b"one", b"two")
-    fail(db, endpoint_id, now=NOW)
-
-    verdict = fail(db, endpoint_id, 1, now=NOW + 5)
-
-    assert (1, NOW + 5, 1) == (verdict.failures, the(db).first_failure_time, the(db).message_sequence_number)
-    verdict = fail(db, endpoint_id, times=5, since=NOW - 60, attempts=5)
-    assert (5, True, NOW - 60) == (verdict.failures, verdict.is_quarantined, the(db).first_failure_time)
-
-
 def test_success_forgets_what_is_tried_again_but_not_what_is_in_quarantine(shop: Shop, db: sqlite3.Connection) -> None:
     retried, quarantined, other = (arrived(shop, db, b"one")[0] for _ in range(3))
     fail(db, retried)

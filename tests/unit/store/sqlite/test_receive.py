@@ -9,14 +9,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
-from broker.conversation.body_check import error_body
 from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Travel, ack_frame
 from broker.conversation.message_types import (
     DEFAULT_LIFETIME,
@@ -335,31 +333,6 @@ def test_unknown_dialog_that_names_this_database_is_reported(desk: Desk, far: Fa
 # --- order and duplicates ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", list(permutations(range(4))), ids=str)
-@pytest.mark.promise(7)
-def test_messages_are_delivered_in_order_however_they_arrive(desk: Desk, far: FarSide, order: tuple[int, ...]) -> None:
-    desk.take(far.message(0, b"0"))
-
-    for number in order:
-        result = desk.take(far.message(number + 1, b"%d" % (number + 1)))
-
-    assert [b"0", b"1", b"2", b"3", b"4"] == desk.bodies
-    assert ([(5, 0)], []) == (stored(result), desk.kept)
-    assert [0] == desk.rows("SELECT early_fragments FROM broker_conversation")
-
-
-@pytest.mark.parametrize("again", [0, 2], ids=["delivered", "early"])
-@pytest.mark.promise(7, "R5.3")
-def test_duplicate_is_acknowledged_again_and_not_delivered_again(desk: Desk, far: FarSide, again: int) -> None:
-    desk.take(far.message(0, b"0"), far.message(2, b"2"))
-
-    result = desk.take(far.message(again, b"again"))
-
-    assert (dropped(Disposition.DUPLICATE), [(1, 0)]) == (result.dropped, stored(result))
-    desk.take(far.message(1, b"1"))
-    assert [b"0", b"1", b"2"] == desk.bodies
-
-
 @pytest.mark.parametrize("sequence", [1 + EARLY_WINDOW, 2**63, 2**64 - 1])
 @pytest.mark.promise(7)
 def test_too_early_message_is_neither_kept_nor_acknowledged(desk: Desk, far: FarSide, sequence: int) -> None:
@@ -384,20 +357,6 @@ def test_too_much_out_of_order_is_not_kept_and_arrives_again(
     assert ((2, 0, 0), (3, 0, 0)) == ack_state(result).held
     desk.take(*[far.message(number, b"%d" % number) for number in (1, 4, 5)])
     assert [b"%d" % number for number in range(6)] == desk.bodies
-
-
-def test_both_sides_of_a_dialog_may_live_in_one_database(desk: Desk) -> None:
-    dialog = begin_dialog(desk.db, from_service="Orders", to_service="Billing")
-    dialog.send(b"there")
-    here = broker_instance(desk.db)
-    initiator = far_initiator(conversation_id=dialog.conversation_id.bytes, broker_instance=here)
-    target = far_target(desk.db, dialog.conversation_id, service_name="Billing", broker_instance=here)
-
-    desk.take(initiator.message(0, b"there"))
-    desk.take(target.message(0, b"and back", stored=(1, 0)))
-
-    assert ([b"there", b"and back"], ["CO", "CO"]) == (desk.bodies, desk.states)
-    assert [here, here] == desk.rows(FAR_INSTANCE)
 
 
 # --- what is to be acknowledged ---------------------------------------------------------------------------------
@@ -610,15 +569,6 @@ def acknowledging(far: FarSide, place: tuple[int, int], *runs: tuple[int, int, i
     return encode_dialog(header, encode_stored(Stored(runs)))
 
 
-@pytest.mark.promise(8, "forwarding 15")
-def test_acknowledged_messages_are_kept_no_longer(desk: Desk, target: FarSide) -> None:
-    result = desk.take(target.ack(3, 0))
-
-    assert [b"3"] == desk.rows("SELECT message_body FROM broker_transmission")
-    assert [3] == desk.rows("SELECT acknowledged_sequence FROM broker_conversation")
-    assert ({1: (3, 0)}, [(0, 0)]) == (result.acknowledged, stored(result))
-
-
 @pytest.mark.parametrize("place", [(4, 1), (5, 0), (2**63, 0), (2**64 - 1, 2**32 - 1)])
 @pytest.mark.promise(8)
 def test_acknowledgement_of_what_was_never_sent_is_ignored_and_counted(
@@ -683,16 +633,6 @@ def test_end_is_read_in_its_turn(desk: Desk, far: FarSide, *, has_body: bool, is
 
     assert ["DI"] == desk.states
     assert [("T", b"0"), ("T", b"1"), (END_DIALOG, b"")] == queued(desk.db)
-
-
-@pytest.mark.promise("R5.2")
-def test_fault_becomes_an_error_message_and_what_waits_is_dropped(desk: Desk, target: FarSide) -> None:
-    result = desk.take(target.fault(-8408, "no such <contract>"))
-
-    assert (["ER"], [None]) == (desk.states, desk.rows(FAR_INSTANCE))
-    assert [(ERROR, error_body(-8408, "no such <contract>"))] == queued(desk.db)
-    assert [] == desk.rows("SELECT 1 FROM broker_transmission")
-    assert ({1}, []) == (result.finished, result.faults)
 
 
 @pytest.mark.parametrize("code", [0, 5, 2**63, -(2**31) - 1])
@@ -814,18 +754,6 @@ def test_frame_that_closes_a_gap_is_delivered_though_what_arrived_early_is_corru
 
 
 # --- a queue that is off ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("statements 5")
-def test_no_dialog_begins_on_a_queue_that_is_off(desk: Desk, far: FarSide) -> None:
-    """Nothing is stored or acknowledged; the sender learns why, and its dialog begins when the queue is on."""
-    put_queue(desk.db, QUEUE, is_receive_enabled=False)
-    result = desk.take(far.message(0))
-
-    assert ([], {}, dropped(Disposition.QUEUE_DISABLED)) == (desk.states, result.stored, result.dropped)
-    assert [(far.contact.conversation_id, (0, 0))] == [(one.conversation_id, place) for one, place in result.refused]
-    put_queue(desk.db, QUEUE, is_receive_enabled=True)
-    assert [(1, 0)] == stored(desk.take(far.message(0)))
 
 
 @pytest.mark.promise("statements 5")

@@ -12,14 +12,12 @@ import pytest
 from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
-from broker.security.secured import Mode, Secured
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close, fail, purge_tombstones
+from broker.store.sqlite.ledger import REPLAY_GUARD, FailureReason, close
 from broker.store.sqlite.metadata import Priority, put_priority
-from broker.store.sqlite.session_keys import load_secured, note_own_certificate, put_secured
+from broker.store.sqlite.session_keys import note_own_certificate
 from broker.store.sqlite.side import (
     NAMING_PROVES_NOTHING,
-    OPENING_ACKNOWLEDGED,
     OPENING_UNKNOWN,
     SideRow,
     SideTable,
@@ -47,44 +45,6 @@ def begin(db: sqlite3.Connection, *bodies: bytes, acknowledged: int = 0) -> Dial
     db.execute(f"UPDATE broker_conversation SET acknowledged_sequence = ? WHERE {key}", (acknowledged,))
     db.execute(f"DELETE FROM broker_transmission WHERE {key} AND message_sequence_number < ?", (acknowledged,))
     return dialog
-
-
-def entries(db: sqlite3.Connection) -> dict[str, int]:
-    return dict(rows(db, "SELECT entry, messages FROM broker_ledger"))
-
-
-def test_what_is_taken_away_is_counted_under_its_reason(db: sqlite3.Connection) -> None:
-    begin(db, b"a", b"b", b"c", acknowledged=1)
-    begin(db, b"other")
-    for _ in range(3):
-        begin(db, b"a", b"b")
-
-    fail(db, 1, FailureReason.LIFETIME_EXCEEDED)
-    fail(db, 3, FailureReason.CLEANUP)
-    fail(db, 4, "whatever a caller says")
-    fail(db, 5, FailureReason.CLEANUP)
-
-    assert {"lifetime exceeded": 2, "ended with cleanup": 4, "whatever a caller says": 2} == entries(db)
-    assert [b"other"] == rows(db, "SELECT message_body FROM broker_transmission")
-
-
-ID = b"c" * 16
-
-
-@pytest.mark.parametrize(
-    "secured",
-    [Secured(Mode.FULL, "CN=billing"), Secured(Mode.ANONYMOUS, "billing", b"s" * 32), Secured(None)],
-    ids=["full", "anonymous", "none"],
-)
-@pytest.mark.parametrize("is_initiator", [True, False])
-def test_what_was_put_is_loaded_for_that_side_only(
-    db: sqlite3.Connection, secured: Secured, *, is_initiator: bool
-) -> None:
-    put_secured(db, ID, secured, 1.5, is_initiator=is_initiator)
-
-    assert secured == load_secured(db, ID, is_initiator=is_initiator)
-    assert load_secured(db, ID, is_initiator=not is_initiator) is None
-    assert [(1.5, None)] == rows(db, "SELECT security_timestamp, far_certificate FROM broker_session_key")
 
 
 def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:
@@ -142,31 +102,7 @@ def test_side_is_read_as_it_was_made_with_the_priority_of_that_moment(
     )
 
 
-@pytest.mark.parametrize("is_bound", [False, True])
-@pytest.mark.parametrize("state", [ConversationState.CONVERSING, ConversationState.DISCONNECTED_INBOUND])
-def test_what_has_changed_is_written_and_acknowledged_messages_are_removed(
-    db: sqlite3.Connection, state: ConversationState, *, is_bound: bool
-) -> None:
-    side = begun(db)
-    if is_bound:
-        side.contact = side.contact.bound_to(FAR)
-    side.state, side.acknowledged_sequence, side.expected = state, 1, (3, 4)
-    side.early_fragments, side.opening = 2, OPENING_ACKNOWLEDGED
-
-    table(db).save(side)
-
-    assert side == side_of(db, 1)
-    assert [b"b"] == rows(db, "SELECT message_body FROM broker_transmission")
-    changes = db.total_changes
-    table(db).save(side)
-    assert changes == db.total_changes, "nothing changed is nothing written"
-    side.expected = (3, 5)
-    table(db).save(side)
-    assert side == side_of(db, 1), "and the far side that is known stays"
-
-
 LIFETIME = 5000.0
-EMPTY = ("broker_conversation", "broker_transmission", "broker_message", "broker_failure")
 
 
 def begin_as(db: sqlite3.Connection, **columns: object) -> bytes:
@@ -179,24 +115,6 @@ def begin_as(db: sqlite3.Connection, **columns: object) -> bytes:
             (value, dialog.conversation_id.bytes),
         )
     return dialog.conversation_id.bytes
-
-
-def test_closed_side_is_gone_but_for_its_tombstone_and_the_ledger(db: sqlite3.Connection) -> None:
-    conversation = begin_as(db, receive_sequence=3, receive_sequence_frag=2)
-    [handle] = rows(db, "SELECT conversation_handle FROM broker_conversation")
-    db.execute("INSERT INTO broker_message SELECT NULL, 1, 1, 5, 1, 2, 'T', 0, x'', NULL, NULL")
-    db.execute("INSERT INTO broker_failure VALUES (1, 2, 5, 0, 0, 0, 'error', 'traceback')")
-    begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-    begin_as(db)
-
-    close(db, 1, NOW, FailureReason.FAR_SIDE_ENDED)
-    close(db, 2, NOW, FailureReason.CLEANUP)
-
-    kept = (conversation, 1, 3, 2, NOW, NOW + REPLAY_GUARD, handle, "Orders", "//far/Billing", None)
-    assert [kept] == rows(db, "SELECT * FROM broker_tombstone"), "and none of a side that has sent and received nothing"
-    assert {"sent": 1, "the far side had ended": 1} == entries(db)
-    left = {table: rows(db, f"SELECT endpoint_id FROM {table}") for table in EMPTY}
-    assert {"broker_conversation": [3], "broker_transmission": [3], "broker_message": [], "broker_failure": []} == left
 
 
 @pytest.mark.parametrize(
@@ -225,18 +143,6 @@ def test_tombstone_stays_until_nobody_can_open_the_dialog_anew(
     close(db, 1, NOW, FailureReason.CLEANUP)
 
     assert [NOW + seconds] == rows(db, "SELECT expire_time FROM broker_tombstone")
-
-
-def test_tombstones_are_purged_in_slices_and_not_before_their_time(db: sqlite3.Connection) -> None:
-    for number in range(5):
-        begin_as(db)
-        close(db, number + 1, NOW + number, FailureReason.CLEANUP)
-
-    assert not purge_tombstones(db, NOW + REPLAY_GUARD - 0.001, 2)
-    assert 5 == len(rows(db, "SELECT 1 FROM broker_tombstone"))
-    assert purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
-    assert not purge_tombstones(db, NOW + 2 + REPLAY_GUARD, 2)
-    assert [NOW + 3, NOW + 4] == rows(db, "SELECT close_time FROM broker_tombstone ORDER BY 1")
 
 
 def test_open_dialogs_are_found_by_both_services(shop: Shop) -> None:
