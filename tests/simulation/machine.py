@@ -170,6 +170,10 @@ class PlayedEnd:
 
     # --- as a socket ---
 
+    def getsockname(self) -> tuple[str, int]:
+        """Nobody listens there."""
+        return ("", 0)
+
     def setblocking(self, _flag: bool) -> None:  # noqa: FBT001 - the socket's own
         """It never waits."""
 
