@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from ipaddress import ip_address
 from urllib.parse import quote
 
 from aiohttp import hdrs, web
@@ -32,6 +31,7 @@ from broker.admin.client import INSTANCE_HEADER
 from broker.admin.guard import FORWARDED, host_name, is_loopback
 from broker.admin.problems import answer_problems, http_problem
 from broker.catalog.reload import reload_part
+from broker.net.tls import is_ip
 from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
 from broker.observe.snapshot import read_snapshot_in_steps, replaced_in, vital_problems
@@ -198,15 +198,7 @@ def _is_here(request: web.Request) -> bool:
     """Whether the client is on this machine, and not a proxy for another."""
     name = host_name(request.headers.get("Host"))
     is_behind = any(field in request.headers for field in FORWARDED)
-    return not is_behind and is_loopback(request.remote or "") and (name in {"", "localhost"} or _is_address(name))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return not is_behind and is_loopback(request.remote or "") and (name in {"", "localhost"} or is_ip(name))
 
 
 class Scrapes:

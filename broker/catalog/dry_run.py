@@ -61,8 +61,8 @@ class DryDatabase(Struct):
         permission_statements: The statement that made a rule.
         missed_drops: DROP ROUTE of a name that was not there.
         is_scripted: Whether any statement is about it.
-        mentioned: Kind and name of bindings, queues, services, and of routes whose guard did not hold, that a statement
-            makes or alters.
+        mentioned: Kind, as in `words_of`, and name of what a statement makes or alters, whether its guard held or not;
+            of routes only where it did not hold.
     """
 
     name: str
@@ -276,15 +276,10 @@ class _ScriptRunner(Struct):
             database.missed_drops.append(statement)
         is_done = self.script.carry_out(statement)
         database.is_scripted = database.is_scripted or not isinstance(statement, ddl.UseDatabase)
-        if isinstance(statement, ddl.CreateService | ddl.AlterService):
-            database.mentioned.add(("service", statement.name))
+        verb, _, kind = ddl.words_of(statement).partition(" ")
+        if verb in {"CREATE", "ALTER"} and not (is_done and kind == "ROUTE"):  # of those `statements` has the names
+            database.mentioned.add((kind, getattr(statement, "name", "")))
         match statement:
-            case ddl.CreateRoute() | ddl.AlterRoute() if not is_done:
-                database.mentioned.add(("route", statement.name))
-            case ddl.CreateRemoteServiceBinding() | ddl.AlterRemoteServiceBinding():
-                database.mentioned.add(("binding", statement.name))
-            case ddl.CreateQueue() | ddl.AlterQueue():
-                database.mentioned.add(("queue", statement.name))
             case ddl.ChangePermission():
                 database.permission_statements |= dict.fromkeys(rules_of(statement), statement)
             case _ if not is_done:

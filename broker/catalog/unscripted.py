@@ -71,18 +71,18 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
     partners = _partners(run.settings) if databases else []
     for database in databases:
         for route in database.routes.values():
-            is_named = route.name in database.statements or ("route", route.name) in database.mentioned
+            is_named = route.name in database.statements or ("ROUTE", route.name) in database.mentioned
             is_own = route.lifetime is not None or route.name == AUTO_CREATED_LOCAL.name
             if not (is_named or is_own or route.name.startswith(PARTNER_NAME)):
                 yield Unscripted(database, f"the route {render_name(route.name)}", DropRoute(route.name))
         for name in database.rows.bindings:
-            if ("binding", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
+            if ("REMOTE SERVICE BINDING", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
                 yield Unscripted(database, f"the binding {render_name(name)}", DropRemoteServiceBinding(name))
         for name in database.services:
-            if ("service", name) not in database.mentioned and name != SERVICE_BROKER:
+            if ("SERVICE", name) not in database.mentioned and name != SERVICE_BROKER:
                 yield Unscripted(database, f"the service {render_name(name)}", DropService(name), is_prunable=False)
         for name in database.rows.queues:
-            if ("queue", name) not in database.mentioned and name != ROUTE_ANSWERS:
+            if ("QUEUE", name) not in database.mentioned and name != ROUTE_ANSWERS:
                 drop = DropQueue(QueueName(name))
                 yield Unscripted(database, f"the queue {render_name(name)}", drop, is_prunable=False)
         for rule in database.rows.permissions:

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
-from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -51,22 +50,19 @@ from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import SupervisedTask, Supervision
 
 
-class DatabaseState(Enum):
-    """The state of an open database."""
-
-    OPEN = auto()  # its file is locked; no frames are delivered to it
-    SERVED = auto()  # frames are delivered to it
-    LEAVING = auto()  # frames for it are rejected as for a mirror; what is under way ends
-
-
 class OpenDatabase:
-    """One database of this instance, from its file to its end."""
+    """
+    One database of this instance, from its file to its end.
+
+    Attributes:
+        was_served: Whether frames are, or were, delivered to it; when they are no longer, what is under way ends.
+    """
 
     def __init__(self, name: str, store: SqliteStore, credentials: DialogCredentials, held: ExitStack) -> None:
         self.name = name
         self.store = store
         self.credentials = credentials  # shared with the endpoint, and changed when its files change
-        self.state = DatabaseState.OPEN
+        self.was_served = False
         self._held = held  # the lock and the connection
         self._endpoint: Endpoint | None = None
 
@@ -264,10 +260,13 @@ class Databases:
     def past(self) -> EndpointTotals:
         """The counts of databases that are no longer served."""
         past = EndpointTotals(*(Counter(getattr(self._closed, one.name)) for one in fields(EndpointTotals)))
-        for one in self._open.values():
-            if one.state is DatabaseState.LEAVING:
-                past.add(one.endpoint)
+        for one in filter(self._is_leaving, self._open.values()):
+            past.add(one.endpoint)
         return past
+
+    def _is_leaving(self, one: OpenDatabase) -> bool:
+        """Whether frames for it are rejected as for a mirror, and what is under way ends."""
+        return one.was_served and one.name not in self.endpoints
 
     def standings(self) -> dict[str, OwnRoleStatus]:
         """Return the role of this instance for each of its databases, msdb left out, by name."""
@@ -346,11 +345,9 @@ class Databases:
         database = self._catalog.databases.get(name)
         if database is not None:
             database.is_served = False
-        one = self._open.get(name)
-        if one is not None and one.state is DatabaseState.SERVED:  # a takeover that failed was not served
-            one.state = DatabaseState.LEAVING
-            del self.endpoints[name]
-            del self._endpoint_of[one.store.broker_instance]
+        endpoint = self.endpoints.pop(name, None)  # a takeover that failed was not served
+        if endpoint is not None:
+            del self._endpoint_of[endpoint.broker_instance]
         self._catalog.mirrors[name] = broker_instance
         if self._catalog.is_loaded:
             self._catalog.changed()
@@ -380,12 +377,12 @@ class Databases:
         self._add(one)
 
     def _add(self, one: OpenDatabase) -> None:
-        one.state = DatabaseState.SERVED
+        one.was_served = True
         self.endpoints[one.name] = self._endpoint_of[one.store.broker_instance] = one.endpoint
 
     async def _close(self, name: str) -> None:
         one = self._open[name]
-        is_leaving = one.state is DatabaseState.LEAVING
+        is_leaving = self._is_leaving(one)
         await one.close()
         if is_leaving:
             self._closed.add(one.endpoint)
@@ -400,9 +397,9 @@ class Databases:
 
     async def identify(self, name: str, credentials: DialogCredentials) -> None:
         """A database has other certificates from now on, or knows others; a mirror loads them when it is taken over."""
-        one = self._open.get(name)
-        if one is None or one.state is not DatabaseState.SERVED:
+        if name not in self.endpoints:
             return
+        one = self._open[name]
         one.credentials.own, one.credentials.peers = credentials.own, credentials.peers
 
         def note_in_writer(db: sqlite3.Connection) -> None:

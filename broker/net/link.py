@@ -33,7 +33,7 @@ from broker.net.transport import Transport
 from broker.protocol.decoder import check_frame, maybe_length
 from broker.protocol.frame import decode_link, encode_link
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS, HEAD_MAX_BYTES, TO_SERVICE_AT
-from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine, Online, Reply
+from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine, Online
 from broker.ratelimit import TokenBucket
 from broker.supervision import Timer
 
@@ -59,7 +59,12 @@ ANSWER_SHARE = 0.5  # of our heartbeat: how long a PING may stay unanswered
 
 
 class LinkState(StrEnum):
-    """CONNECTED until HELLO is complete; DRAINING sends nothing new; LINGERING only lets the last frame leave."""
+    """
+    CONNECTED until HELLO is complete; DRAINING sends nothing new; LINGERING only lets the last frame leave.
+
+    Only LOGGED_IN becomes DRAINING: at shutdown, as a duplicate that lost, after the peer's GOAWAY, or when reading
+    fails. A peer that breaks a rule, or ends its direction while output waits, leads to LINGERING.
+    """
 
     CONNECTED = "CONNECTED"
     LOGGED_IN = "LOGGED_IN"
@@ -68,36 +73,11 @@ class LinkState(StrEnum):
     CLOSED = "CLOSED"
 
 
-class LinkEvent(Enum):
-    """An event that moves a link from one state to the next."""
-
-    HELLO = auto()  # complete
-    DRAIN = auto()  # shutdown, a duplicate that lost, or the peer's GOAWAY was followed
-    READ_FAILED = auto()
-    FAIL = auto()  # the peer broke a rule, or is refused
-    EOF_BLOCKED = auto()  # a clean end of the input while output waits
-    CLOSE = auto()
-
-
-# The states in which an event counts, and the one that follows; in any other it changes nothing.
-_LIVE = (LinkState.CONNECTED, LinkState.LOGGED_IN, LinkState.DRAINING)
-TRANSITIONS = {
-    LinkEvent.HELLO: ((LinkState.CONNECTED,), LinkState.LOGGED_IN),
-    LinkEvent.DRAIN: ((LinkState.LOGGED_IN, LinkState.DRAINING), LinkState.DRAINING),
-    LinkEvent.READ_FAILED: ((LinkState.LOGGED_IN,), LinkState.DRAINING),
-    LinkEvent.FAIL: (_LIVE, LinkState.LINGERING),
-    LinkEvent.EOF_BLOCKED: ((LinkState.LOGGED_IN, LinkState.DRAINING), LinkState.LINGERING),
-    LinkEvent.CLOSE: ((*_LIVE, LinkState.LINGERING), LinkState.CLOSED),
-}
-
-
 class InputState(Enum):
-    """What happens with bytes that arrive."""
+    """What happens with bytes that arrive, unless reading is paused."""
 
     READING = auto()
     DEFERRED = auto()  # whole frames are kept for the next iteration, and nothing is read until then
-    PAUSED = auto()
-    PAUSED_DEFERRED = auto()
     ENDED = auto()  # the peer has closed its direction
     FAILED = auto()  # the connection broke
     CLOSED = auto()
@@ -112,9 +92,6 @@ class OutputState(Enum):
     BROKEN = auto()  # the socket no longer accepts bytes; `close` is scheduled
 
 
-_ON_PAUSE = {InputState.READING: InputState.PAUSED, InputState.DEFERRED: InputState.PAUSED_DEFERRED}
-_ON_RESUME = {after: before for before, after in _ON_PAUSE.items()}
-_NOT_READ = frozenset({InputState.DEFERRED, InputState.PAUSED, InputState.PAUSED_DEFERRED})
 _INPUT_OVER = frozenset({InputState.ENDED, InputState.FAILED, InputState.CLOSED})
 
 # Names for what is compared at every read or write: Python takes 0.15 us to find the member of an enum.
@@ -417,29 +394,28 @@ class Link:
     def pause(self) -> None:
         """Read nothing until `resume`; each call needs its own. May come in the middle of a pass."""
         self._pauses += 1
-        if self._pauses == 1 and self._input in _ON_PAUSE:
+        if self._pauses == 1 and self._input not in _INPUT_OVER:
             self._stop_reading()
-            self._input = _ON_PAUSE[self._input]
 
     def resume(self) -> None:
         """End one pause; reading goes on with the end of the last."""
         self._pauses -= 1
         self._read_bytes = SMALL_READ_BYTES  # the next read may find little space, and others wait for theirs
-        if self._pauses == 0 and self._input in _ON_RESUME:
-            self._input = _ON_RESUME[self._input]
+        if self._input not in _INPUT_OVER:
             self._go_on_reading()
 
     def rearm_reader(self) -> None:
         """Make sure that the loop still watches this socket: see `Transport.renew_reader`."""
         self._is_rearm_requested = False
-        if self._input is InputState.READING:
+        if self._input is InputState.READING and not self._pauses:
             self.transport.renew_reader(self._on_readable)
 
     def tick(self, now: float) -> None:
         """Once a second or more often: heartbeat, silence, and the deadlines of HELLO and of partial frames."""
         self.activity.update(self, now)
         try:
-            if self._input in _NOT_READ:  # then the peer is neither silent nor late
+            is_unread = self._pauses > 0 or self._input is InputState.DEFERRED
+            if is_unread and self._input not in _INPUT_OVER:  # then the peer is neither silent nor late
                 self.connection.last_heard = self._begun_at = now
             elif self._carry and self.agreement is not None:
                 length = len(self._carry) + self._missing
@@ -457,7 +433,8 @@ class Link:
 
     def drain(self, seconds: float | None = None) -> None:
         """Send nothing new; when all is out, close our direction, and read on for so many seconds at most."""
-        if self._output is OutputState.OPEN and self._step(LinkEvent.DRAIN):
+        if self._output is OutputState.OPEN and self.state in _CAN_FORWARD:
+            self.state = LinkState.DRAINING
             self._close_output(seconds or self.connection.handshake_timeout, "drained")
 
     def fail(self, error: PeerError) -> None:
@@ -466,19 +443,20 @@ class Link:
             return
         self.send_control(self.connection.fatal(error), is_last=True)
         self.error = error
-        self._linger(LinkEvent.FAIL, str(error))
+        self._linger(str(error))
 
     def close_after_eof(self) -> None:
         """The input is over. A peer that only closed its direction may still read, so it is sent the waiting frames."""
-        is_blocked = self._input is InputState.ENDED and self.is_blocked
-        if not (is_blocked and self._linger(LinkEvent.EOF_BLOCKED, "closed by the peer")):
+        if self._input is InputState.ENDED and self.is_blocked and self.state in _CAN_FORWARD:
+            self._linger("closed by the peer")
+        else:
             self.close(self._input_error or "closed by the peer")
 
     def close(self, reason: str) -> None:
         """Close now, whatever is unsent."""
-        is_lost_already = self.state is LinkState.LINGERING
-        if not self._step(LinkEvent.CLOSE):
+        if self.state is LinkState.CLOSED:
             return
+        is_lost_already, self.state = self.state is LinkState.LINGERING, LinkState.CLOSED
         self.reason = self.reason or reason
         self._end_timer.cancel()
         self._stop_reading()
@@ -492,21 +470,12 @@ class Link:
             self._handler.on_lost(self)
         self._handler.on_closed(self)
 
-    def _step(self, event: LinkEvent) -> bool:
-        before, after = TRANSITIONS[event]
-        is_followed = self.state in before
-        if is_followed:
-            self.state = after
-        return is_followed
-
-    def _linger(self, event: LinkEvent, reason: str) -> bool:
+    def _linger(self, reason: str) -> None:
         """Only what was queued before may still leave."""
-        if not self._step(event):
-            return False
+        self.state = LinkState.LINGERING
         self.reason = reason
         self._close_output(LINGER_SECONDS, reason)
         self._handler.on_lost(self)
-        return True
 
     def _close_output(self, seconds: float, reason: str) -> None:
         """Shut our direction once all is out; close when the peer has done so too, or after so many seconds."""
@@ -660,10 +629,11 @@ class Link:
             self._stop_reading()
             self._input = InputState.DEFERRED
             self._go_on_reading()
-        elif self._input is InputState.PAUSED:
-            self._input = InputState.PAUSED_DEFERRED
 
     def _go_on_reading(self) -> None:
+        """Unless reading is paused."""
+        if self._pauses:
+            return
         if self._input is InputState.DEFERRED:
             self._deferred = self._loop.call_soon(self._resume_deferred)
         else:
@@ -681,8 +651,8 @@ class Link:
         self._stop_reading()
         self._input = InputState.FAILED if error else InputState.ENDED
         self._input_error = error
-        if error:
-            self._step(LinkEvent.READ_FAILED)
+        if error and self.state is _LOGGED_IN:
+            self.state = LinkState.DRAINING
         self._handler.on_eof(self)
 
     # --- control frames ---
@@ -696,13 +666,11 @@ class Link:
                 if pong is not None:
                     self.send_control(pong)
                     continue
-                for event in self.connection.receive(decode_link(frame), now):
-                    if isinstance(event, Reply):
-                        self.send_control(event)
-                    elif isinstance(event, Online):
-                        self._go_online(event.agreement, now)
-                    else:
-                        self._handler.on_event(self, event)
+                event = self.connection.receive(decode_link(frame), now)
+                if isinstance(event, Online):
+                    self._go_online(event.agreement, now)
+                elif event is not None:
+                    self._handler.on_event(self, event)
         finally:
             self._is_corked = False
             if self.state is not LinkState.CLOSED:
@@ -713,7 +681,7 @@ class Link:
         self.agreement = agreement
         self.max_frame = agreement.send_max_frame
         self.is_narrow = self.max_frame < self._forwarder.limits.max_frame
-        self._step(LinkEvent.HELLO)
+        self.state = LinkState.LOGGED_IN
         self.online_at = now
         self._handler.on_online(self)
         # The announced addresses have been used by now.

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import assert_never
 from zlib import crc32
 
 from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
@@ -93,13 +92,7 @@ class Online:
     agreement: Agreement
 
 
-class Reply(bytes):
-    """A whole link frame to send back at once; bytes, so that it is written like any other frame."""
-
-    __slots__ = ()
-
-
-Event = Online | Reply | Probe | ProbeReply | Rejected | GoAway | Fatal
+Event = Online | Probe | ProbeReply | Rejected | GoAway | Fatal
 """The result of a frame. If the shell has to act on the frame, the event is the frame itself."""
 
 
@@ -174,7 +167,7 @@ class LinkStateMachine:
         if (self.state, kind) not in TRANSITIONS:
             raise OutOfSequenceError(_name(kind), self.state.value)
 
-    def receive(self, message: LinkMessage, now: float) -> list[Event]:
+    def receive(self, message: LinkMessage, now: float) -> Event | None:
         """
         Take one link frame.
 
@@ -183,7 +176,7 @@ class LinkStateMachine:
             now: Monotonic seconds at which it was read.
 
         Returns:
-            What follows from it, in order; a PONG needs nothing.
+            What the shell has to act on; None for a PING, to which `maybe_pong` has the answer, and for a PONG.
 
         Raises:
             OutOfSequenceError: a frame that this state does not allow: a second HELLO, anything but HELLO or FATAL
@@ -192,13 +185,13 @@ class LinkStateMachine:
         """
         kind = KIND_OF[type(message)]
         self.expect_link_frame(kind)
-        events = self._follow(message, now)
+        event = self._follow(message, now)
         self.state = TRANSITIONS[self.state, kind]
         self.last_heard = now
-        return events
+        return event
 
     def maybe_pong(self, frame: bytes) -> bytes | None:
-        """The answer to a whole PING, as `receive` gives it but cheaper; None for another frame, or one too early."""
+        """The answer to a whole PING; None for another frame, or one too early."""
         if frame[4] == FrameKind.PING and self.state in _ANSWERING and len(frame) == PRELUDE_BYTES + PING_BYTES:
             return _PONG + frame[PRELUDE_BYTES:]
         return None
@@ -245,22 +238,14 @@ class LinkStateMachine:
     def _silent_at(self, agreement: Agreement) -> float:
         return self.last_heard + SILENCE_FACTOR * agreement.peer_heartbeat
 
-    def _follow(self, message: LinkMessage, now: float) -> list[Event]:
-        events: list[Event] = []
-        match message:
-            case Hello():
-                self.agreement = agree(self._own, message)
-                self._pinged_at = self._answered_at = now - self.heartbeat * _share(self._own, message)
-                events.append(Online(self.agreement))
-            case Ping():
-                events.append(Reply(encode_link(Pong(message.payload))))
-            case Pong():
-                self._hear_answer(message, now)
-            case Probe() | ProbeReply() | Rejected() | GoAway() | Fatal():
-                events.append(message)
-            case _:
-                assert_never(message)
-        return events
+    def _follow(self, message: LinkMessage, now: float) -> Event | None:
+        if isinstance(message, Hello):
+            self.agreement = agree(self._own, message)
+            self._pinged_at = self._answered_at = now - self.heartbeat * _share(self._own, message)
+            return Online(self.agreement)
+        if isinstance(message, Pong):
+            self._hear_answer(message, now)
+        return None if isinstance(message, Ping | Pong) else message
 
     def _hear_answer(self, pong: Pong, now: float) -> None:
         """Accept the answer to the last PING; an answer to an older one proves nothing of what was sent after that."""

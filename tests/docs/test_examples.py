@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -91,6 +92,18 @@ def test_files_of_the_repository_that_pages_name_are_there() -> None:
 
     assert len(named) > 50
     assert [] == sorted(one for one in named if not (DOCS.parent / one[1]).exists())
+
+
+def test_targets_of_make_and_modules_that_pages_call_are_there() -> None:
+    makefile = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
+    lines = [(example.place, line) for example in examples("sh") for line in example.text.splitlines()]
+    made = [(place, found[1]) for place, line in lines if (found := re.match(r"make (\w+)", line))]
+    called = [(place, found[1]) for place, line in lines if (found := re.search(r"python -m ([\w.]+)", line))]
+
+    assert made
+    assert called
+    assert [] == [one for one in made if not re.search(f"^{one[1]}:", makefile, re.MULTILINE)]
+    assert [] == [one for one in called if find_spec(one[1]) is None]
 
 
 def test_every_statement_is_on_its_page() -> None:

@@ -23,7 +23,7 @@ from broker.errors import (
 from broker.protocol import frame as wire
 from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import Header, Hello, LinkMessage, decode_dialog, decode_link, encode_dialog, encode_link
-from broker.protocol.link_state import LinkPhase, LinkStateMachine, Reply, agree
+from broker.protocol.link_state import LinkPhase, LinkStateMachine, agree
 
 MAX_FRAME = 4096
 
@@ -213,13 +213,13 @@ class ConnectionMachine(RuleBasedStateMachine):
     def hear(self, side: int) -> None:
         connection, wire = self.sides[side], self.wires[side]
         while wire and connection.state is not LinkPhase.CLOSED:
-            message = decode_link(wire.pop(0))
+            frame = wire.pop(0)
+            pong = connection.maybe_pong(frame)
             try:
-                events = connection.receive(message, self.now)
+                connection.receive(decode_link(frame), self.now)
             except (OutOfSequenceError, HandshakeRefusedError) as error:
-                self.wires[1 - side].append(connection.fatal(error))
-            else:
-                self.wires[1 - side] += [event for event in events if isinstance(event, Reply)]
+                pong = connection.fatal(error)
+            self.wires[1 - side] += [] if pong is None else [pong]
 
     @rule(side=st.integers(0, 1), message=links)
     def hear_anything(self, side: int, message: LinkMessage) -> None:

@@ -182,14 +182,14 @@ def test_every_other_command_of_a_page_works(
     for name in ("journal", "journals", "journal-a", "journal-b", "a"):
         generate(tmp_path / name, messages=100)
     shell = (block.text for block in blocks((DOCS / page).read_text(encoding="utf-8")) if block.language == "sh")
-    text = "\n".join(shell).replace("\\\n", " ").replace("spark://head:7077", running.url)
-    lines = dict.fromkeys(re.findall(r"^(?:broker pipeline|spark-submit) (?!.*:7077).*$", text, re.MULTILINE))
-    session = re.sub("/(?:var/lib/broker|mnt)/", "", "\n".join(lines))
+    text = "\n".join(shell).replace("\\\n", " ")
+    lines = dict.fromkeys(re.findall(r"^(?:broker pipeline|spark-submit) (?!.*127\.0\.0\.1).*$", text, re.MULTILINE))
+    session = re.sub("/(?:var/lib/broker|mnt)/", "", "\n".join(lines)).replace("//head:", "//127.0.0.1:")
     environ = running.environment | {"PYSPARK_DRIVER_PYTHON": sys.executable}
     file = tmp_path / page
     file.write_text(f"```sh\n{session}\n```", encoding="utf-8")
 
-    with Reading(file, environ=environ) as reading:
+    with Reading(file, ports={"7077": running.url.rpartition(":")[2]}, environ=environ) as reading:
         reading.read()
 
     assert lines

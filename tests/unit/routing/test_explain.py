@@ -158,15 +158,6 @@ def test_the_decision_in_one_sentence(question: dict[str, Any], sentence: str) -
 # --- matching ---
 
 
-def test_each_step_says_how_far_it_came() -> None:
-    explanation = tell(routes=[to("tcp://far"), AUTO_CREATED_LOCAL])
-
-    skipped, nothing, ended = Progress.SKIPPED, Progress.NOTHING, Progress.NOT_REACHED
-    expected = [skipped, skipped, nothing, nothing, nothing, Progress.MATCHED, ended, ended]
-    assert list(enumerate(expected)) == [(step.step, step.progress) for step in steps(explanation)]
-    assert ("2 routes match", "step 5 ended the search") == tuple(step.why for step in steps(explanation)[5:7])
-
-
 ASKED = {"routes": [to("tcp://far", BROKER_CONFIGURATION, ELSEWHERE)], "instance": BILLING}
 ARRIVES = {"incoming": True, "from_target": True}
 AT_BILLING: dict[str, Any] = {"instance": BILLING}

@@ -90,13 +90,6 @@ def test_change_starts_the_back_off_again_and_never_puts_off_what_is_due_sooner(
 
 A, B = "a:4022", "b:4022"
 S = MirroredRouteState
-WORDS = {
-    MirrorEvent.CLAIMS_HIGHER: ("principal", 1),
-    MirrorEvent.CLAIMS_EQUAL: ("principal", 0),
-    MirrorEvent.CLAIMS_LOWER: ("principal", -1),
-    MirrorEvent.DENIES: ("mirror", 0),
-    MirrorEvent.LOST: ("", 0),
-}
 
 
 def unused() -> MirroredRoute[str]:
@@ -116,24 +109,6 @@ def settled(epoch: int = 5) -> MirroredRoute[str]:
     assert () == route.on_reply(A, "principal", epoch, 0.01)
     assert () == route.on_reply(B, "mirror", epoch, 0.02)
     return route
-
-
-def say(route: MirroredRoute[str], address: str, word: MirrorEvent, now: float) -> tuple[str, ...]:
-    role, more = WORDS[word]
-    if word is MirrorEvent.LOST:
-        return route.on_unreachable(address, "link lost", now)
-    return route.on_reply(address, role, route.epoch + more, now)
-
-
-# --- R6.1: never used ---
-
-
-def test_first_use_asks_both_and_leads_to_neither() -> None:
-    route = unused()
-
-    assert (S.NOT_USED, None, None) == (route.state, route.principal, route.due)
-    assert (A, B) == route.use(1.0)
-    assert (S.NOT_OPERATIONAL, None) == (route.state, route.principal)
 
 
 def test_what_is_heard_before_the_first_use_is_shown_and_not_believed() -> None:
@@ -274,45 +249,6 @@ def test_epoch_that_no_pair_can_have_is_not_believed(epoch: int) -> None:
 def test_two_equal_addresses_make_no_route() -> None:
     with pytest.raises(ValueError, match="both addresses of a mirrored route are a:4022"):
         MirroredRoute(A, A, lambda: 0.0)
-
-
-# --- the table, walked ---
-
-
-def at(standing: MirrorState) -> MirroredRoute[str]:
-    """A route in this state, with an epoch above 0 behind it."""
-    route = unused()
-    if standing is MirrorState.NEVER_USED:
-        return route
-    route.use(0.0)
-    if standing is MirrorState.ASKING_BOTH:
-        return route
-    first, second = (B, A) if standing in (MirrorState.SECOND_DECLINED, MirrorState.SECOND_PRINCIPAL) else (A, B)
-    route.on_reply(first, "principal", 5, 0.01)
-    if standing in (MirrorState.FIRST_PRINCIPAL, MirrorState.SECOND_PRINCIPAL):
-        return route
-    route.on_unreachable(first, "link lost", 0.02)
-    if standing is MirrorState.BOTH_DECLINED:
-        route.on_reply(second, "mirror", 5, 0.03)
-    return route
-
-
-@pytest.mark.parametrize(
-    ("before", "side", "word"),
-    [
-        key
-        for key in TRANSITIONS
-        # Of a route of which nothing was ever believed the epoch is 0, and no claim is lower.
-        if not (key[0] in (MirrorState.NEVER_USED, MirrorState.ASKING_BOTH) and key[2] is MirrorEvent.CLAIMS_LOWER)
-    ],
-)
-def test_every_step_of_the_table_is_taken(before: MirrorState, side: MirrorSide, word: MirrorEvent) -> None:
-    route = at(before)
-    assert before is route.standing
-
-    say(route, route.addresses[side.value], word, 0.5)
-
-    assert TRANSITIONS[before, side, word] is route.standing
 
 
 # --- own role ---

@@ -70,45 +70,10 @@ def test_each_shape_of_route_has_its_place(more: int) -> None:
     assert table.addresses(1) <= table.addresses(table.count) == {GATEWAY}
 
 
-def test_routes_of_one_place_are_in_the_order_of_their_names() -> None:
-    orders = [Route(name, GATEWAY, "Orders") for name in "bca"]
-    full = [Route(name, GATEWAY, "Orders", EAST) for name in "cab"]
-
-    table = build_table([*orders, *full], now=NOW)
-
-    assert [route.name for route in (*table.routes("Orders"), *table.routes("Orders", EAST.bytes))] == list("abcabc")
-
-
-@pytest.mark.parametrize("other", ["orders", "Orders ", "Órders", ""])
-@pytest.mark.promise("routes 3")
-def test_service_names_compare_byte_for_byte(other: str) -> None:
-    table = build_table([Route("r", GATEWAY, "Orders")], now=NOW)
-
-    assert table.routes(other) == ()
-
-
 def test_service_with_the_empty_name_is_not_the_last_resort() -> None:
     table = build_table([Route("r", GATEWAY, "")], now=NOW)
 
     assert (len(table.routes("")), table.routes(None)) == (1, ())
-
-
-@pytest.mark.parametrize(
-    ("lifetime", "is_found"), [(None, True), (NOW + SECOND, True), (NOW, False), (NOW - SECOND, False)]
-)
-@pytest.mark.promise("R1.4", "routing 3")
-def test_only_live_routes_are_found_and_expired_ones_stay_listed(lifetime: datetime | None, is_found: bool) -> None:  # noqa: FBT001
-    routes = [
-        Route("last resort", GATEWAY, lifetime=lifetime),
-        Route("by name", GATEWAY, "Orders", lifetime=lifetime),
-        Route("full", GATEWAY, "Orders", EAST, lifetime),
-    ]
-
-    table = build_table(routes, now=NOW)
-
-    found = [table.routes(None), table.routes("Orders"), table.routes("Orders", EAST.bytes), table.instances("Orders")]
-    assert [is_found] * 4 == [bool(one) for one in found]
-    assert set(routes) == set(table)
 
 
 def test_table_is_out_of_date_when_the_first_live_route_expires() -> None:

@@ -9,10 +9,6 @@ from hypothesis import strategies as st
 from broker.security.grants import OPEN, PROFILES_MAX, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal, who_is
 
-# --- binding ---
-# A remote service binding is a value.
-
-
 ORDERS, BILLING = who_is("CN=orders"), who_is("CN=billing")
 
 
@@ -67,17 +63,6 @@ def test_deny_wins_however_wide_it_is(denied: str, granted: str, to: str) -> Non
     ruling = grants.send(ORDERS, "//a")
 
     assert (False, f"DENY SEND ON SERVICE::[{denied}] TO [{to}]") == (ruling.is_permitted, ruling.why)
-
-
-def test_services_compare_byte_for_byte_and_patterns_go_over_all_of_them() -> None:
-    grants = Grants([send("GRANT", "//shop/*", "CN=orders"), send("GRANT", "//Log", "CN=orders")])
-    profile = grants.profile(ORDERS)
-
-    permitted = [
-        profile.permits(service) for service in ("//shop/a", "//shop/", "//Shop/a", "//Log", "//log", "//Log2")
-    ]
-
-    assert [True, True, False, True, False, False] == permitted
 
 
 def test_those_about_whom_the_same_rules_are_share_a_profile() -> None:

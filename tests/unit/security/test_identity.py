@@ -204,27 +204,6 @@ def test_certificates_of_authorities_in_the_file_do_no_harm() -> None:
     assert [own.signing] == parse_peers(with_chain.certificate_pem)
 
 
-def test_a_sealing_key_is_renewed_alone_and_the_old_one_still_opens() -> None:
-    old = issue("billing", until(2027))
-    new = issue_sealing(old.certificates[0], old.keys[0], until(2026, 12))  # type: ignore[arg-type]
-    both = Issued((*old.certificates, *new.certificates), (*old.keys, *new.keys))
-
-    own = parse_own(both.certificate_pem, both.key_pem)
-
-    assert 2 == len(own.opening) == len(own.signing.sealing)
-    assert own.signing.sealing[0].ends > own.signing.sealing[1].ends
-
-
-def test_what_is_sealed_to_the_certificates_before_still_opens() -> None:
-    old, new = issue("billing"), issue("billing")
-    both = Issued((*new.certificates, *old.certificates), (*new.keys, *old.keys))
-
-    own = parse_own(both.certificate_pem, both.key_pem)
-
-    assert 2 == len(own.opening)
-    assert [new.certificates[1].fingerprint(SHA256())] == [one.fingerprint for one in own.signing.sealing]
-
-
 def test_a_sealing_certificate_of_another_subject_does_not_count() -> None:
     """Its signer may be an authority for others as well."""
     made = issue("billing")
