@@ -60,7 +60,7 @@ from broker.net.listener import bind
 from broker.net.tls import Security
 from broker.observe.instance import Running
 from broker.observe.logs import tell_summaries
-from broker.supervision import TaskGroup
+from broker.supervision import TaskGroup, Timer
 
 CONNECTIONS_MAX = 128  # of one listener
 HANDSHAKE_SECONDS = 10.0  # for TLS
@@ -399,7 +399,7 @@ class ListeningApp:
         self._server = runner.server
         self._tls = tls
         self._beginning: set[asyncio.Task[None]] = set()  # accepted, and not yet connections of the server
-        self._pause: asyncio.TimerHandle | None = None
+        self._pause = Timer()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._accept)
 
@@ -423,8 +423,7 @@ class ListeningApp:
             await self._end()
 
     def _stop_accepting(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
+        self._pause.cancel()
         if self.sock.fileno() >= 0:
             self._loop.remove_reader(self.sock)
             self.sock.close()
@@ -444,7 +443,7 @@ class ListeningApp:
             if error.errno in _SHORTAGE:  # any other is about this client, which is gone again
                 log.warning("admin accepting paused", reason=error.strerror or str(error))
                 self._loop.remove_reader(self.sock)
-                self._pause = self._loop.call_later(SHORTAGE_SECONDS, self._loop.add_reader, self.sock, self._accept)
+                self._pause.after(SHORTAGE_SECONDS, self._loop.add_reader, self.sock, self._accept)
             return
         sock.setblocking(False)
         if len(self._beginning) + len(self._server.connections) >= CONNECTIONS_MAX:

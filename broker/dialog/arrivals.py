@@ -12,7 +12,6 @@ RFC 5681, section 4.2.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from broker.protocol.frame import Fault
 from broker.ratelimit import TokenBucket
 from broker.security.secured import Secured
 from broker.store.port import AckState
+from broker.supervision import Timer
 
 BATCH_FRAMES = 1000  # of each kind in one batch: more would hold the database for long, and delay the next batch
 INBOX_MAX_BYTES = 16 * 1024 * 1024  # arrivals that wait for the writer; above it they are dropped and sent again
@@ -94,8 +94,7 @@ class DelayedAcks:
     def __init__(self, send: Callable[[Mapping[int, AckState]], None]) -> None:
         self.pending: dict[int, AckState] = {}  # by endpoint_id; ACK_DELAY seconds at most
         self._send = send
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
 
     def on_stored(self, stored: Mapping[int, AckState]) -> None:
         """After a commit: what is stored now."""
@@ -109,8 +108,8 @@ class DelayedAcks:
                 self.pending[endpoint_id] = replace(state, frames=frames)
         if due:
             self._send(due)
-        if self.pending and self._timer is None:
-            self._timer = self._loop.call_later(ACK_DELAY, self._on_timer)
+        if self.pending and self._timer.due is None:
+            self._timer.after(ACK_DELAY, self._on_timer)
 
     def on_carried(self, endpoint_id: int, place: Place) -> None:
         """A message that left acknowledges everything before this place."""
@@ -120,12 +119,10 @@ class DelayedAcks:
 
     def close(self) -> None:
         """Send the rest."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._on_timer()
 
     def _on_timer(self) -> None:
-        self._timer = None
         due, self.pending = self.pending, {}
         if due:
             self._send(due)

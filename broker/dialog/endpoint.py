@@ -52,7 +52,7 @@ from broker.store.port import AckState, Find, ReceiveResult, WriteBatch, WriteRe
 from broker.store.sqlite.transaction import DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
 from broker.store.sqlite.write_lock import WriteWaits
-from broker.supervision import SupervisedTask, Supervision
+from broker.supervision import SupervisedTask, Supervision, Timer
 
 RIDE_SECONDS = 0.01  # that acknowledgements wait for another commit to share: a lost one costs a resend at most
 BATCH_PAUSE = 0.004  # at most, after a batch of several: frames that arrive in the pause share one commit
@@ -125,7 +125,7 @@ class Endpoint:
         self._clock = ClockJumpDetector()
         self._maintenance_at = self._pause_until = 0.0
         self._next_timer: float | None = None  # of conversations, UTC seconds
-        self._ride: asyncio.TimerHandle | None = None
+        self._ride = Timer()
         self._supervision = supervision
         self._tasks: list[SupervisedTask] = []
         self._is_closing = False
@@ -167,8 +167,7 @@ class Endpoint:
         """Stop after the batch under way; what is queued stays queued."""
         self._is_closing = True
         await asyncio.gather(*(task.stop() for task in self._tasks))
-        if self._ride is not None:
-            self._ride.cancel()
+        self._ride.cancel()
         self._commit_watch.close()
         self._acks.close()
         self.transmitter.close()
@@ -199,8 +198,8 @@ class Endpoint:
                 self._journal.on_received(frame, is_ack=is_ack)
         if is_urgent:
             self._wake.set()
-        elif self._ride is None:
-            self._ride = self._loop.call_later(RIDE_SECONDS, self._on_ride_over)
+        elif self._ride.due is None:
+            self._ride.after(RIDE_SECONDS, self._on_ride_over)
 
     def ask_for_route(self, facts: RoutingFacts) -> bool:
         """As `AskForRoute`, for a dialog with these facts: the table of the database says which peer to ask."""
@@ -254,7 +253,6 @@ class Endpoint:
 
     def _on_ride_over(self) -> None:
         """Acknowledgements found no commit to share."""
-        self._ride = None
         if self._inbox:
             self._wake.set()
 

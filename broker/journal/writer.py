@@ -215,25 +215,20 @@ class Writer:
     def _add(self, batch: RingBatch) -> None:
         """Make rows of a batch, and pass it to the follower."""
         try:
-            if self._make_rows(batch) and self._follower is not None:
-                self._follower.add(batch)
-        finally:
-            self._shed = max(self._shed, batch.shed)
-            self._give_back(batch)
-
-    def _make_rows(self, batch: RingBatch) -> bool:
-        """Make rows of a batch, and return whether it could be read."""
-        try:
             self.pending += self._rows.add(batch)
         except ValueError:  # a bug, but of this batch alone
             self.errors += 1
             self.lost += count_records(batch)
             log.exception("journal batch is unreadable", bytes=len(batch.taken.data))
-            return False
         except Exception:
             self.lost += count_records(batch)
             raise
-        return True
+        else:
+            if self._follower is not None:
+                self._follower.add(batch)
+        finally:
+            self._shed = max(self._shed, batch.shed)
+            self._give_back(batch)
 
     def _give_back(self, batch: RingBatch) -> None:
         """Return the memory of a batch to the ring."""

@@ -103,7 +103,6 @@ FRAME_BYTES_PER_SECOND = 16 * 1024  # ... and what its length takes at this rate
 ADDRESSES_MAX = 64  # of a HELLO that are used: an instance listens on a few, and each has to be kept
 HOP_LIMIT = 16  # hops a sender allows by default
 TIME_TO_LIVE_MS = 60_000  # lifetime of one copy: just under the 64 s of the steady resend
-FRAGMENT_BYTES = 64 * 1024  # payload of one fragment by default
 PING_BYTES = 8
 EARLY_WINDOW = 4096  # messages of a dialog accepted from the expected one on: `dialog.window` at its widest
 HEADERS_MAX = 32  # of one message: trace context takes two or three

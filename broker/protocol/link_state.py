@@ -215,7 +215,7 @@ class LinkStateMachine:
             if now >= self._hello_due:
                 raise HandshakeRefusedError(f"no HELLO within {self.handshake_timeout:g} s")
             return []
-        if now >= self._silent_at(self.agreement):
+        if now >= self.last_heard + SILENCE_FACTOR * self.agreement.peer_heartbeat:
             raise PeerSilentError(now - self.last_heard)
         if now < self._ping_at():
             return []
@@ -234,9 +234,6 @@ class LinkStateMachine:
         """A side that sends goes on sending PING: that bytes were written does not say that they have arrived."""
         asked_at = self._pinged_at if self.last_sent > self._answered_at else self.last_sent
         return min(self.last_sent, asked_at) + self.heartbeat
-
-    def _silent_at(self, agreement: Agreement) -> float:
-        return self.last_heard + SILENCE_FACTOR * agreement.peer_heartbeat
 
     def _follow(self, message: LinkMessage, now: float) -> Event | None:
         if isinstance(message, Hello):
