@@ -32,7 +32,10 @@ BLOCKED_SECONDS = 10.0  # after which a dialog whose messages do not get through
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
 HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
-IMPORT_AGAIN = "broker partner import FILE again for each partner, with --via where it was"
+IMPORT_AGAIN = (
+    "broker partner import FILE again for each partner, with --via where it was; of those that have left, remove the"
+    " files partner-*"
+)
 SHORT_TRANSACTIONS = "end that transaction; keep transactions short, and wait for nothing inside them"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 

@@ -257,6 +257,7 @@ def remedy_of(
         statement=statement,
         reason=reason,
         name_right=dialog.question,
+        again=dialog.again,
         address_right="" if route is None else route.question(instance, service),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.observe.health import FINDINGS_MAX, NAME_MAX, RENEW, HealthReport, Level, judge, shorten
+from broker.observe.health import FINDINGS_MAX, IMPORT_AGAIN, NAME_MAX, RENEW, HealthReport, Level, judge, shorten
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
@@ -240,10 +240,7 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (notice(WarningKind.EXPIRED), RENEW),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),
-        (
-            notice(WarningKind.IMPORTS_LOST),
-            "broker partner import FILE again for each partner, with --via where it was",
-        ),
+        (notice(WarningKind.IMPORTS_LOST), IMPORT_AGAIN),
         (drop("no route", last_s=1.0, do="CREATE ROUTE x"), "CREATE ROUTE x"),
         (drop("no route", last_s=1.0), "sys.dm_broker_dispositions has the last such frame"),
     ],
