@@ -60,16 +60,6 @@ from broker.security.principal import PUBLIC, PrincipalError, parse_principal, w
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
-# Drops that no routing decision shows: a gateway on the path knows only how many there were.
-_UNFORESEEN = (
-    Disposition.HOPS_EXHAUSTED,
-    Disposition.POOL_LIMIT,
-    Disposition.EXPIRED_HERE,
-    Disposition.LIFETIME_EXCEEDED,
-    Disposition.FRAME_TOO_LARGE,
-    Disposition.STORE_BUSY,
-    Disposition.STORE_FAILED,
-)
 _OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
@@ -437,8 +427,7 @@ class _Chain:
         for station in self._stations:
             is_cut_off = any(is_refused_by_tls(hop.explanation) for hop in station.before)
             if station.hop is not None and not is_cut_off:
-                dropped = station.answer.dropped if station.answer is not None and is_waiting else {}
-                of_hop = hop_findings(station.hop, dropped, self._dialog(), station.before, leads_on=station.leads_on)
+                of_hop = hop_findings(station.hop, self._dialog(), station.before, leads_on=station.leads_on)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
                 found += of_way if is_waiting else [_at_most(Severity.FINE, one) for one in of_way]
             if station.answer is not None:
@@ -447,7 +436,7 @@ class _Chain:
                     found += [_at_most(Severity.WAITING, one) for one in of_answer]
                     continue
                 found += of_answer
-                known = {one.cause for one in found if one.instance == station.answer.instance}.union(_UNFORESEEN)
+                known = {one.cause for one in found if one.instance == station.answer.instance}
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
                 found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
@@ -589,18 +578,16 @@ class _Station:
 
 def hop_findings(
     hop: ExplainAnswer,
-    dropped: Mapping[str, int],
     dialog: WaitingDialog = _KNOWN,
     before: tuple[ExplainAnswer, ...] = (),
     *,
     leads_on: bool = False,
 ) -> Iterator[WhyFinding]:
     """
-    Yield the findings about an instance of the path: its decision on the message, and its drops so far by reason.
+    Yield the findings about an instance of the path, by its decision on the message.
 
     Args:
         hop: The decision.
-        dropped: Drops by reason.
         dialog: The dialog of the messages.
         before: The decisions of the instances before it.
         leads_on: Whether its routes lead on, whatever it permits.
@@ -627,13 +614,6 @@ def hop_findings(
         address, what = problem
         remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)
         yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
-    for reason in _UNFORESEEN:
-        count = dropped.get(reason, 0)
-        if count:
-            frames = "1 frame of any dialog was" if count == 1 else f"{count:,} frames of any dialog were"
-            why = f"{frames} dropped here since the start: {reason} ({reason.number})"
-            remedy = remedy_of(reason, instance=hop.instance, service=service)
-            yield WhyFinding(hop.instance, None, reason.value, Severity.WAITING, symptom, why, again, remedy)
 
 
 def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:

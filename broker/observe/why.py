@@ -193,7 +193,8 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     findings: list[WhyFinding]
     looked_in: Annotated[list[str], Meta(description="Where the id was searched, and where it could not be.")]
     drops: Annotated[
-        list[WhyFinding], Meta(description="Of each reason the last drop here, where it was recent and of this dialog.")
+        list[WhyFinding],
+        Meta(description="Of each reason the last drop here, where it was recent and may befall this dialog."),
     ] = []
 
     queues_off: list[QueueOff] = []
@@ -215,6 +216,7 @@ _USUAL = frozenset(  # drops of a dialog that goes on
     | {Disposition.CONVERSATION_ENDED, Disposition.UNKNOWN_CONVERSATION}
     | {Disposition.QUEUE_DISABLED}  # while it is, `queues_off` has it
 )
+_OF_ALL = frozenset({Disposition.POOL_LIMIT, Disposition.STORE_BUSY, Disposition.STORE_FAILED})  # whatever the dialog
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
@@ -784,17 +786,18 @@ def answer_why(
 def _drop_findings(
     place: InstanceView, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
 ) -> Iterator[WhyFinding]:
-    """Yield recent drops of this conversation, which the routing decision about its messages does not show."""
+    """Yield recent drops of this conversation, or likely for it, which the routing decision does not show."""
     for drop, age in sorted(drops, key=lambda one: one[0].database is not None):  # the farthest along the path last
         fields, reason = drop.fields, drop.disposition
-        if fields.conversation_id != UUID(bytes=conversation) or age > DROP_SECONDS or reason in _USUAL:
+        is_own = fields.conversation_id == UUID(bytes=conversation)
+        if age > DROP_SECONDS or reason in _USUAL or not (is_own or reason in _OF_ALL):
             continue
         service, at = fields.to_service_name or "", when(_instant(now - age))
-        why = f"a copy was dropped here at {at}: {reason} ({reason.number})" + (
-            f": {drop.reason}" if drop.reason else ""
-        )
+        what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"
+        why = f"{what} dropped here at {at}: {reason} ({reason.number})" + (f": {drop.reason}" if drop.reason else "")
         remedy = remedy_of_drop(drop, place.name)
         symptom = f"{fields.from_service_name} does not get through to {service}"
+        symptom = symptom if is_own else f"frames are dropped at {place.name}"
         then = "it is sent again: when the cause is removed, the next copy arrives"
         yield WhyFinding(place.name, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
 

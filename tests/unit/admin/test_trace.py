@@ -414,7 +414,7 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
     ],
 )
 def test_what_an_instance_on_the_way_would_do(hop: Any, cause: str, remedy: str) -> None:
-    [found] = hop_findings(way(hop, incoming=True), {})
+    [found] = hop_findings(way(hop, incoming=True))
 
     assert (cause, TROUBLE, "b") == (found.cause, found.severity, found.instance)
     assert remedy in found.remedy
@@ -423,25 +423,12 @@ def test_what_an_instance_on_the_way_would_do(hop: Any, cause: str, remedy: str)
 def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
     hop = way(place("b", 2, None, service="T"), incoming=True, broker_instance=UUID(int=0xFA))
 
-    [found] = hop_findings(hop, {})
+    [found] = hop_findings(hop)
 
     assert ("service not found", TROUBLE) == (found.cause, found.severity)
     assert (
         f"at b, with broker sql, and in its script: USE [{FAR}]; CREATE SERVICE [S] ON QUEUE [QUEUE];" in found.remedy
     )
-
-
-def test_drops_that_no_route_foretells_are_told_where_something_waits() -> None:
-    dropped = {"pool limit exceeded": 1200, "hops exhausted": 1, "duplicate": 5}
-
-    found = traced(first(), (B, told(B, dropped=dropped)), (C, told(C)))
-
-    whys = [one.why for one in found.findings if one.instance == "b"]
-    assert [
-        "1 frame of any dialog was dropped here since the start: hops exhausted (11285)",
-        "1,200 frames of any dialog were dropped here since the start: pool limit exceeded (11289)",
-    ] == whys
-    assert "pool limit exceeded" == found.cause
 
 
 @pytest.mark.parametrize("is_waiting", [True, False])
@@ -530,7 +517,6 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
 
     [found] = hop_findings(
         way(sender, incoming=True, broker_instance=FAR, from_target=is_from_target),
-        {},
         WaitingDialog("END;", is_known=True),
     )
 

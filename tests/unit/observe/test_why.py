@@ -170,13 +170,17 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
         (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
         (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
+        (uuid4(), Disposition.POOL_LIMIT, None, 9.0, "at one: broker status shows which next hop is slow or gone"),
+        (uuid4(), Disposition.POOL_LIMIT, None, 900.0, None),
     ],
 )
-def test_a_recent_drop_of_the_dialog_is_told_with_its_remedy(
+def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
     of: UUID, disposition: Disposition, database: str | None, age: float, remedy: str | None
 ) -> None:
     sample = dialog_frame(conversation_id=of.bytes, to_service="//far")
-    drop = DropSnapshot(disposition, database, 1, 0.0, sample, GRANT)
+    drop = DropSnapshot(
+        disposition, database, 1, 0.0, sample, GRANT if disposition == Disposition.NOT_PERMITTED else ""
+    )
 
     found = asked_of(replace(where(), grants=Grants(is_default_deny=True)), drop, age)
 
