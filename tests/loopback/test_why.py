@@ -101,7 +101,7 @@ CAUSES = [
     ),
     ("//refused", "held", "Connection refused", "gateway", f"start the instance at {DEAD}"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
-    ("//far", "hops exhausted", "of any dialog", "narrow", "raise endpoint.max_hops of narrow"),
+    ("//far", "hops exhausted", "a copy was dropped here", "narrow", "raise endpoint.max_hops of narrow"),
     ("//absent", "error -8490", "", HERE, "at billing, with broker sql, and in its script: USE [billing]; CREATE"),
 ]
 
