@@ -32,12 +32,8 @@ def bench() -> None:
     """
 
 
-messages_option = click.option(
-    "--messages", type=click.IntRange(min=1), default=100_000, show_default=True, help="Messages of the flood."
-)
-size_option = click.option(
-    "--size", type=click.IntRange(8, PAYLOAD_MAX), default=1024, show_default=True, help="Bytes of each message."
-)
+messages_option = click.option("--messages", type=click.IntRange(min=1), default=100_000, help="Messages of the flood.")
+size_option = click.option("--size", type=click.IntRange(8, PAYLOAD_MAX), default=1024, help="Bytes of each message.")
 
 
 @bench.command()
@@ -46,12 +42,9 @@ size_option = click.option(
     "--listen",
     type=_ADDRESS,
     default="tcp://127.0.0.1:5022",
-    show_default=True,
     help="Where this command listens, as the gateway reaches it.",
 )
-@click.option(
-    "--connections", type=click.IntRange(min=1), default=1, show_default=True, help="Connections to the gateway."
-)
+@click.option("--connections", type=click.IntRange(min=1), default=1, help="Connections to the gateway.")
 @messages_option
 @size_option
 @click.option(
@@ -97,8 +90,8 @@ def forwarding(
 @bench.command()
 @click.argument("initiator", type=FILE)
 @click.argument("target", type=FILE)
-@click.option("--batch", type=click.IntRange(min=1), default=100, show_default=True, help="Messages in a transaction.")
-@click.option("--dialogs", type=click.IntRange(min=1), default=8, show_default=True, help="Dialogs with messages.")
+@click.option("--batch", type=click.IntRange(min=1), default=100, help="Messages in a transaction.")
+@click.option("--dialogs", type=click.IntRange(min=1), default=8, help="Dialogs with messages.")
 @messages_option
 @size_option
 def dialogs(

@@ -60,7 +60,9 @@ _host_option = click.option(
     metavar="HOST",
     help="A name or address that peers dial; several times for several.",
 )
-_spiffe_option = click.option("--spiffe", metavar="URI", default="", help="A SPIFFE id: spiffe://domain/path.")
+_spiffe_option = click.option(
+    "--spiffe", metavar="URI", default="", show_default=False, help="A SPIFFE id: spiffe://domain/path."
+)
 _days_option = click.option(
     "--days", type=click.IntRange(1), help=f"Days of validity, at most {LEAF_DAYS_MAX}; {LEAF_DAYS} if left out."
 )
@@ -80,7 +82,11 @@ def certs() -> None:
 
 @certs.command()
 @click.option(
-    "--ca/--self-signed", "is_authority", default=True, help="An authority, or one identity on its own. [--ca]"
+    "--ca/--self-signed",
+    "is_authority",
+    default=True,
+    show_default=False,
+    help="An authority, or one identity on its own. [--ca]",
 )
 @click.option("--name", help="The common name; by default broker CA, or the host name.")
 @_host_option
@@ -123,9 +129,7 @@ def init(directory: Path, name: str | None, output: Output, *, is_authority: boo
 @_spiffe_option
 @_days_option
 @_ca_option
-@click.option(
-    "--out", "directory", type=OUTPUT_DIRECTORY, default=".", show_default=True, help="Directory for the files."
-)
+@click.option("--out", "directory", type=OUTPUT_DIRECTORY, default=".", help="Directory for the files.")
 @_force_option
 @click.argument("name", required=False)
 def issue(

@@ -35,7 +35,6 @@ _format_option = click.option(
     "--output",
     type=click.Choice(["table", "json", "github"]),
     default="table",
-    show_default=True,
     help="Output format; github: annotations of a workflow.",
 )
 

@@ -53,12 +53,10 @@ from broker.store.sqlite.schema import LARGE_BYTES
 @click.command(cls=Command)
 @click.option("--from", "from_service", required=True, help="A service of the database.")
 @click.option("--to", "to_service", required=True, help="The service to send to.")
-@click.option("--contract", default="DEFAULT", show_default=True, help="Contract of the dialog.")
-@click.option("--type", "message_type", default="DEFAULT", show_default=True, help="Type of the messages.")
+@click.option("--contract", default="DEFAULT", help="Contract of the dialog.")
+@click.option("--type", "message_type", default="DEFAULT", help="Type of the messages.")
 @click.option("--broker-instance", help="GUID of the only database that may answer, or 'CURRENT DATABASE'.")
-@click.option(
-    "--lifetime", type=float, default=604_800.0, show_default=True, help="Lifetime of the dialog, in seconds."
-)
+@click.option("--lifetime", type=float, default=604_800.0, help="Lifetime of the dialog, in seconds.")
 @click.option(
     "--group", "related_conversation_group", metavar="GUID", help="Conversation group of the dialog; may be new."
 )
@@ -131,10 +129,8 @@ def _body(file: Path | None, body: str | None, *, is_needed: bool) -> IO[bytes]:
 
 @click.command(cls=Command)
 @click.option("--queue", required=True, help="A queue of the database.")
-@click.option("--top", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages.")
-@click.option(
-    "--wait", type=click.FloatRange(0), default=0.0, show_default=True, help="Seconds to wait for the first message."
-)
+@click.option("--top", type=click.IntRange(1), default=100, help="Maximum number of messages.")
+@click.option("--wait", type=click.FloatRange(0), default=0.0, help="Seconds to wait for the first message.")
 @click.option("--conversation", metavar="HANDLE", help="Only messages of this conversation.")
 @click.option("--group", "conversation_group", metavar="GUID", help="Only messages of this conversation group.")
 @click.option(
@@ -270,7 +266,7 @@ def retry(config: Config, socket: Socket, output: Output, **chosen: UUID | None)
 @click.option("--service", metavar="NAME", help="Service of this side; any if left out.")
 @click.option("--older-than", type=DURATION, required=True, help="Minimum age.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
-@click.option("--description", default="", help="Text of the error.")
+@click.option("--description", default="", show_default=False, help="Text of the error.")
 @click.option("--cleanup", is_flag=True, help="End them WITH CLEANUP: forget them, without notice to the far side.")
 @click.option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 def end(config: Config, database: OneDatabase, output: Output, *, dry_run: bool, yes: Yes, **choice: Any) -> None:

@@ -70,14 +70,12 @@ class NothingToAskError(Exception):
     "--timeout",
     type=click.FloatRange(0.1, 60),
     default=TIMEOUT_SECONDS,
-    show_default=True,
     help="Seconds to wait for an answer.",
 )
 @click.option(
     "--wait",
     type=click.FloatRange(0, 3600),
     default=0,
-    show_default=True,
     help="Seconds to repeat the question while the answer is no.",
 )
 def health(question: str, config: Config, at: str | None, output: Output, *, timeout: float, wait: float) -> None:

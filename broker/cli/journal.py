@@ -42,7 +42,7 @@ def journal() -> None:
 
 @journal.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=20, show_default=True, help="Number of visits.")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=20, help="Number of visits.")
 @click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
 @click.option("--conversation", type=click.UUID, help="Only visits of this dialog.")
 @click.option(

@@ -103,7 +103,7 @@ class _Program(click.Group):
 @click.group(
     cls=_Program,
     commands=_Commands(),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 @click.version_option(package_name="service-broker", prog_name="broker")
 def main() -> None:

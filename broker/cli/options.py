@@ -155,7 +155,7 @@ def _config(name: str, more: str) -> click.Option:
 
 def _output(*formats: str) -> click.Option:
     choice = click.Choice(formats)
-    return click.Option(("-o", "--output"), type=choice, default="table", show_default=True, help="Output format.")
+    return click.Option(("-o", "--output"), type=choice, default="table", help="Output format.")
 
 
 CONFIG = _config("config", "by default /etc/broker/broker.toml, if it exists")

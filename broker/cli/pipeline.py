@@ -55,9 +55,7 @@ _COMMON = (  # of every job
     ),
     click.Option(("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="use --journal"),
     click.Option(("--out",), type=OUTPUT_DIRECTORY, help="Directory for the results."),
-    click.Option(
-        ("--master",), default="local[*]", show_default=True, help="Spark's master: this machine, or a cluster."
-    ),
+    click.Option(("--master",), default="local[*]", help="Spark's master: this machine, or a cluster."),
     click.Option(("--conf",), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
     click.Option(
         ("--driver-memory",), metavar="SIZE", help="Heap, like 4g; by default half of the memory, 1 to 8 GiB."
@@ -74,7 +72,7 @@ _grace_option = click.option(
     type=DURATION,
     help="Count nothing as lost within this time before the end of the journals; 1m for paths, 150s for reconcile.",
 )
-_window_option = click.option("--window", type=DURATION, default="5m", show_default=True, help="Length of a window.")
+_window_option = click.option("--window", type=DURATION, default="5m", help="Length of a window.")
 _pool_option = click.option("--pool", type=SIZE, help="Size of the pool (message_forward_size), for its headroom.")
 
 

@@ -150,7 +150,7 @@ def skip(**options: Any) -> None:
 
 @quarantine.command(params=[*_CHANGING])
 @click.option("--error", type=click.IntRange(1, 2**31 - 1), metavar="CODE", help="End it WITH ERROR, above 0.")
-@click.option("--description", default="", help="Text of the error, for the far side.")
+@click.option("--description", default="", show_default=False, help="Text of the error, for the far side.")
 @click.option("--cleanup", is_flag=True, help="End it WITH CLEANUP: forget it, without notice to the far side.")
 def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -> None:
     """

@@ -29,14 +29,11 @@ from broker.observe.logs import configure_logging
     help="A database and its file; several times for several. By default those of the configuration.",
 )
 @click.option("--directory", type=DIRECTORY, help="Directory of the module.")
-@click.option(
-    "--grace", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds to finish, at the end."
-)
+@click.option("--grace", type=click.FloatRange(0), default=30.0, help="Seconds to finish, at the end.")
 @click.option(
     "--log-format",
     type=click.Choice(["auto", "json", "console"]),
     default="auto",
-    show_default=True,
     help="Format of the log.",
 )
 @click.argument("application", metavar="MODULE[:NAME]")

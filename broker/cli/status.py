@@ -33,7 +33,7 @@ from broker.observe.status import LedgerStatus, Status
 UNTRIED_SHOWN = 10  # next hops that were not dialled yet, by name
 _LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
 _interval_option = click.option(
-    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, show_default=True, help="Seconds between two polls."
+    "--interval", type=click.FloatRange(0.5, 3600), default=2.0, help="Seconds between two polls."
 )
 
 

@@ -46,12 +46,11 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--role", type=click.Choice(ROLES), default="viewer", show_default=True, help="Role of the token.")
+@click.option("--role", type=click.Choice(ROLES), default="viewer", help="Role of the token.")
 @click.option(
     "--expires",
     type=Parsed("duration", _lifetime),
     default=LIFETIME,
-    show_default=True,
     help="Lifetime of the token, or never.",
 )
 @click.argument("name", callback=_check_name)

@@ -57,7 +57,7 @@ def reference() -> str:
 
 
 def _command(name: str, command: click.Command, heading: str) -> Iterator[str]:
-    context = click.Context(command, info_name=name, terminal_width=1000, max_content_width=1000)
+    context = click.Context(command, info_name=name, terminal_width=1000, max_content_width=1000, show_default=True)
     yield f"{heading} {name}"
     yield f"```text\n{' '.join([name, *command.collect_usage_pieces(context)])}\n```"
     yield (command.help or "").strip()
