@@ -42,8 +42,8 @@ def show_changes(changes: Sequence[FigureChange], then: Result) -> None:
 
 
 def readable(value: float) -> str:
-    """Three digits at least, thousands separated."""
-    if value >= 100:
+    """Three digits at least, thousands separated; a count is whole."""
+    if value >= 100 or isinstance(value, int):
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 

@@ -1,7 +1,7 @@
 """
 Faults on real daemons, and the judgement of what their applications saw.
 
-    python -m tests.chaos.run [--fault NAME] [--seed N] [--minutes M] [--keep DIRECTORY]
+    python -m tests.chaos.run [--fault NAME] [--seed N] [--minutes M] [--keep DIRECTORY] [--record FILE]
 
 NAME is one of a fault, "mixture" for the next mixture of the seed, or "mixture-3" for its third one. Without --fault
 every fault alone, then mixtures by the seed until the minutes are over. The first phase in which
@@ -24,11 +24,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from itertools import count, cycle
 from pathlib import Path
 
 import click
 
+from bench.figures import Result, Row, load_averages, machine, save
 from tests.chaos.campaign import Campaign, Report, evidence, keep
 from tests.chaos.configuration import COMMAND, LOCK
 from tests.chaos.faults.catalog import FAULTS
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"{directory} holds another run: name an empty directory", err=True)
         return 2
     click.echo(f"seed {seed}, {directory}")
-    is_well = False
+    begun_at, load_before, is_well = datetime.now(UTC), load_averages(), False
     with ExitStack() as stack:
         try:
             network = stack.enter_context(open_network(directory / "hosts", seed=seed, kind=asked.network))
@@ -67,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         fleet.start("000-start")
         try:
-            is_well = run_phases(campaign, asked.fault, asked.minutes * 60.0) and _ends_well(campaign)
+            reports = run_phases(campaign, asked.fault, asked.minutes * 60.0)
+            is_well = bool(reports) and _ends_well(campaign)
         finally:
             if not is_well:
                 keep(fleet)
@@ -75,9 +78,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"FAILED with seed {seed}; again: {again(asked, seed)}")
         click.echo(f"{evidence(directory)}\n  files: {directory / 'files'}")
         return 1
+    if asked.record:
+        case = f"seed {seed}, {asked.gateways} gateways, {_pair(fleet)}, hosts: {network.kind}"
+        load = {"before": load_before, "after": load_averages()}
+        rows = tuple(_row(case, report) for report in reports)
+        save(Result(machine(), begun_at.isoformat(timespec="seconds"), load, rows), asked.record)
     if not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)
     return 0
+
+
+def _row(case: str, report: Report) -> Row:
+    values = {name: getattr(report, name) for name in ("messages", "dialogs", "resent", "duplicates")}
+    values |= {"recovered in seconds": round(report.recovery, 1), "seconds": round(report.seconds)}
+    return Row("faults", case, "phases", report.name, "messages", values)
 
 
 def impossible(campaign: Campaign, asked: argparse.Namespace) -> list[str]:
@@ -102,8 +116,8 @@ def again(asked: argparse.Namespace, seed: int) -> str:
     return " ".join(["python -m tests.chaos.run", *counts, *network, *faults])
 
 
-def run_phases(campaign: Campaign, names: Sequence[str], seconds: float) -> bool:
-    """Phase after phase until the time is over, and all that was asked for has come; whether all was well."""
+def run_phases(campaign: Campaign, names: Sequence[str], seconds: float) -> list[Report]:
+    """Phase after phase until the time is over, and all that was asked for has come; none if anything was wrong."""
     deadline = time.monotonic() + seconds
     least = len(names) or len(campaign.possible) + MIXTURES_MIN
     reports: list[Report] = []
@@ -113,11 +127,11 @@ def run_phases(campaign: Campaign, names: Sequence[str], seconds: float) -> bool
         report = _felt(campaign, *phase)
         if report.wrong or not report.is_felt:
             _tell_wrong(report.wrong or [f"{report.name} has hit nothing {ATTEMPTS} times"])
-            return False
+            return []
         reports.append(report)
     total = f"{len(reports)} phases, {sum(one.messages for one in reports)} messages"
     click.echo(f"{total}, {sum(one.dialogs for one in reports)} dialogs: nothing wrong in any of them")
-    return True
+    return reports
 
 
 def _felt(campaign: Campaign, name: str, index: int) -> Report:
@@ -162,8 +176,11 @@ def _tell_left_out(campaign: Campaign) -> None:
     why = f" ({network.reason})" if network.reason else ""
     left = [name for name in FAULTS if name not in campaign.possible]
     click.echo(f"hosts: {network.kind}{why}" + (f"; left out: {', '.join(left)}" if left else ""))
-    one_file = "one file and a lock" if campaign.fleet.has_lock else "a file for each partner and a command"
-    click.echo(f"pair: {one_file}")
+    click.echo(f"pair: {_pair(campaign.fleet)}")
+
+
+def _pair(fleet: Fleet) -> str:
+    return "one file and a lock" if fleet.has_lock else "a file for each partner and a command"
 
 
 def _name(text: str) -> str:
@@ -180,6 +197,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--seed", type=int, help="of everything that is left to chance; one by chance if not given")
     known.add_argument("--minutes", type=float, default=10.0, help="how long new phases are begun; %(default)s")
     known.add_argument("--keep", help="directory, empty or new, for what is left, which stays also when all is well")
+    known.add_argument("--record", type=Path, help="file for the figures of each phase, if nothing was wrong")
     known.add_argument("--gateways", type=int, default=3, choices=range(2, 5), help="how many; %(default)s")
     known.add_argument("--pair", choices=[COMMAND, LOCK], help="how the mirrored pair has its roles; by the seed")
     known.add_argument("--network", choices=["namespaces", "loopback"], help="only this kind of hosts")

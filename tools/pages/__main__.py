@@ -10,6 +10,5 @@ if __name__ == "__main__":
     pages = written(DOCS)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
-    for path in (DOCS / "errors").glob("*.md"):
-        if path not in pages:
-            path.unlink()
+    for path in {*(DOCS / "errors").glob("*.md")} - pages.keys():
+        path.unlink()

@@ -146,9 +146,8 @@ def unnumbered() -> str:
 
 def raised(channel: MessageChannel) -> str:
     """Return the table of the numbers that statements or a SELECT raise."""
-    entries = [one for one in catalogue().values() if channel in one.when]
-    rows = ((f"[{one.number}](errors/{one.number}.md)", one.when[channel]) for one in entries)
-    return table(("Number", "Raised when"), rows)
+    entries = ((one.number, one.when[channel]) for one in catalogue().values() if channel in one.when)
+    return table(("Number", "Raised when"), ((f"[{number}](errors/{number}.md)", text) for number, text in entries))
 
 
 def dispositions() -> str:

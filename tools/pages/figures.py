@@ -130,6 +130,8 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
     "pipeline-second": partial(compared, "pipeline", "20,000,000 records, second pass"),
 }
 RESULTS: dict[str, Callable[[], str]] = {
+    "faults-lock": partial(listed, "faults-lock", "phases"),
+    "faults-command": partial(listed, "faults-command", "phases"),
     "fleets": partial(fleet, "fleets"),
     "knee": partial(listed, "saturation", "knee", "messages_s p50_us p99_us"),
     "overload-fates": partial(listed, "overload", "what became of it"),
