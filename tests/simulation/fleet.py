@@ -1,7 +1,7 @@
 """Fleets that no machine holds, by the product's own parts under one virtual clock: who is chosen, who dials when, and
 who learns of a failover when.
 
-`python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json` and `fleets.svg`; see
+`python -m tests.simulation.fleet` prints a table and writes `docs/performance/fleets.json`; see
 docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures.
 """
 
@@ -25,7 +25,6 @@ from unittest import mock
 
 import structlog
 
-from bench.plot import WIDTH, drawing
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
 from broker.errors import PeerSilentError
 from broker.flow import Disposition
@@ -492,15 +491,10 @@ def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    told = storm(size)
-    short = storm(size, away=1.0)
-    with mock.patch("broker.net.peer_table.SPREAD", 0.0):
-        in_step = storm(size)
     questions: dict[str, Callable[[], dict[str, Any]]] = {
         "distribution": lambda: distribution(size),
-        "storm": lambda: storm_figures(told),
-        "storm, away for a second": lambda: storm_figures(short),
-        "storm without spread, as it was": lambda: storm_figures(in_step),
+        "storm": lambda: storm_figures(storm(size)),
+        "storm, away for a second": lambda: storm_figures(storm(size, away=1.0)),
         "failover, connections reset": lambda: failover(size.gateways, is_silent=False),
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
         "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
@@ -511,38 +505,7 @@ def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[st
         tell(name)
         for what, figure in found[name].items():
             tell(f"    {what:<55} {figure}")
-    found["attempts by second"] = _by_second(told)
-    found["attempts by second without spread"] = _by_second(in_step)
     return found
-
-
-def _by_second(told: dict[str, Any]) -> list[int]:
-    seconds = Counter(int(one / WINDOW) for one in told["seconds"])
-    return [seconds[number] for number in range(int((told["away"] + 15.0) / WINDOW))]
-
-
-def draw(found: dict[str, Any]) -> str:
-    """Attempts in each tenth of a second, with and without spread, as SVG."""
-    height, left = 200, 60
-    parts, titles = [], []
-    rows = ("attempts by second without spread", "#c1572b"), ("attempts by second", "#5b8db8")
-    for row, (name, colour) in enumerate(rows):
-        values = found[name]
-        top, bottom = max(values), 40 + row * (height + 50) + height
-        step = (WIDTH - left - 20) / len(values)
-        title = "without spread: in step" if row == 0 else "each wait shorter by chance, by up to a half"
-        title += f"; connection attempts in each tenth of a second, most {top}"
-        titles.append(title)
-        parts.append(f"<text x='12' y='{bottom - height - 12}'>{title}</text>")
-        points = " ".join(
-            f"{left + n * step:.1f},{bottom - height * value / top:.1f}" for n, value in enumerate(values)
-        )
-        parts.append(f"<polyline points='{points}' fill='none' stroke='{colour}'/>")
-        parts += [
-            f"<text x='{left + second / WINDOW * step:.0f}' y='{bottom + 16}'>{second} s</text>"
-            for second in range(0, 75, 10)
-        ]
-    return drawing("Connection attempts while the gateway is away", ". ".join(titles), 540, parts)
 
 
 def main() -> int:
@@ -556,7 +519,6 @@ def main() -> int:
     found = measure(size, tell)
     stamp = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "size": asdict(size)}
     DIRECTORY.joinpath("fleets.json").write_text(json.dumps(stamp | found, indent=1) + "\n", encoding="utf-8")
-    DIRECTORY.joinpath("fleets.svg").write_text(draw(found), encoding="utf-8")
     return 0
 
 

@@ -497,7 +497,7 @@ def draw(seed: int) -> JoinedStory:
         store_failure=pick([0.0, 0.0, 0.0, 0.02]),
         lifetimes=tuple(pick([DAY] * 9 + [2.0]) for _ in range(dialogs)),
         habits={side: draw_habit(chance) for side in SIDES},
-        # What a timer does while a clock is wrong is told by test_clock_jump.
+        # What a timer does while a clock is wrong is told by a test of the endpoint.
         deeds=tuple(
             replace(deed, after=deed.after * slowness) for deed in deeds if not (has_jumps and deed.what == "timer")
         ),

@@ -196,6 +196,40 @@ async def test_dialogs_at_both_ends_fail_when_their_lifetime_is_over(path: Path)
         assert shop.endpoint.transmitter.senders == {}
 
 
+DAY = 86_400.0
+
+
+@virtual_time
+@pytest.mark.parametrize("jumps", [(), (DAY,), (-DAY,), (DAY, -DAY), (-DAY, DAY)], ids=str)
+@pytest.mark.promise("A clock is wrong")
+async def test_clock_that_jumps_is_believed_after_a_while_and_holds_up_no_resend(
+    path: Path, jumps: tuple[float, ...]
+) -> None:
+    """Lifetimes, conversation timers and tombstones go by the wall clock, which may be put right meanwhile."""
+    loop: Any = asyncio.get_running_loop()
+    right, off = loop.wall_clock, 0.0
+    loop.wall_clock = lambda: right() + off
+    async with open_shop(path) as shop:
+        shop.begin(lifetime=3600).set_timer(3000)
+        shop.begin(b"never acknowledged", lifetime=3 * DAY)
+        closed = "INSERT INTO broker_tombstone VALUES (?, 1, 0, 0, 0, ?, NULL, NULL, NULL, NULL)"
+        shop.application.execute(closed, (bytes(16), right() + 3600))
+
+        def known() -> tuple[list[str], int, int]:
+            (tombstones,) = shop.application.execute("SELECT count(*) FROM broker_tombstone").fetchone()
+            return states(shop.application), len(queued(shop.application)), tombstones
+
+        for jump in (0.0, *jumps):  # a daemon has to have seen the clock before it can see a jump
+            off += jump
+            await asyncio.sleep(SETTLE_SECONDS / 3)
+        assert (["SO", "CO"], 0, 1) == known()
+        await asyncio.sleep((4 - len(jumps)) * SETTLE_SECONDS / 3)
+
+        is_over = sum(jumps) > 0
+        assert ((["ER", "CO"], 2, 0) if is_over else (["SO", "CO"], 0, 1)) == known()  # its error, and the timer
+        assert 13 <= len(shop.link.headers()) <= 17
+
+
 # --- failures ---------------------------------------------------------------------------------------------------
 
 

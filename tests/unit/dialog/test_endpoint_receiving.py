@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from broker.conversation.frames import AckNote, Travel, ack_frame
 from broker.dialog.arrivals import ACK_DELAY
-from broker.dialog.endpoint import BATCH_PAUSE, MAINTENANCE_SECONDS, PAUSE_EACH, RIDE_SECONDS, SETTLE_SECONDS
-from broker.protocol.frame import decode_dialog, decode_stored
+from broker.dialog.endpoint import BATCH_PAUSE, MAINTENANCE_SECONDS, PAUSE_EACH, RIDE_SECONDS
+from broker.flow import Disposition
+from broker.protocol.frame import decode_dialog, decode_fault, decode_stored
 from broker.protocol.layout import NO_GUID, FrameKind
 from broker.store.port import WriteBatch, WriteResult
 from broker.store.sqlite.metadata import put_queue
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import QUEUE, far_initiator, rows, states
+from tests.support.dialog import QUEUE, far_initiator, rows
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.running import SOON, open_shop
 
@@ -162,17 +163,13 @@ async def test_dialog_that_was_closed_is_still_acknowledged(path: Path) -> None:
 
 
 @virtual_time
-async def test_wall_clock_that_jumps_and_comes_back_ends_nothing(path: Path) -> None:
+async def test_far_side_of_a_dialog_that_is_gone_hears_of_it_and_not_too_often(path: Path) -> None:
     async with open_shop(path) as shop:
-        dialog = shop.begin(b"a", lifetime=1000)
-        await asyncio.sleep(SOON)
+        far = far_initiator("Orders", far_broker_instance=shop.endpoint.broker_instance)
+        for _ in range(3):
+            shop.arrive(far.message(7, stored=(2, 0)))
+            await asyncio.sleep(SOON)
 
-        wall_clock = asyncio.get_running_loop().wall_clock  # type: ignore[attr-defined]
-        with mock.patch("time.time", side_effect=lambda: wall_clock() + 86_400.0):
-            await asyncio.sleep(SETTLE_SECONDS / 2)
-        await asyncio.sleep(2 * MAINTENANCE_SECONDS)
-
-        assert ["CO"] == states(shop.application)
-        shop.arrive(shop.target_of(dialog).ack(1, 0))
-        await asyncio.sleep(SOON)
-        assert [] == rows(shop.application, "SELECT 1 FROM broker_transmission")
+        ((header, body),) = map(decode_dialog, shop.link.frames)
+        assert (FrameKind.FAULT, -8462) == (header.kind, decode_fault(body).code)
+        assert Counter({Disposition.UNKNOWN_CONVERSATION: 3}) == shop.endpoint.dropped

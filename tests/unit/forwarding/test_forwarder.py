@@ -51,6 +51,17 @@ pytestmark = pytest.mark.usefixtures("kernel_name")
 # --- counting ---
 
 
+def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame: MakeFrame) -> None:
+    station = Station()
+    good = make_frame(to_service="//north")
+    bad = good.replace(b"//north", b"//\xffnorth"[:7])
+
+    station.take(bad, good, bad)
+
+    assert station.forwarder.dropped == {Disposition.MALFORMED: 2}
+    assert hopped(good) == station.wires[NORTH].written
+
+
 @pytest.mark.promise("forwarding 12")
 def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame) -> None:
     station = Station(wired=())

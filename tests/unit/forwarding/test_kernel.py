@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.errors import FrameMalformedError
+from broker.errors import FrameMalformedError, FrameTooLargeError
 from broker.flow import Disposition
 from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
-from tests.support.kernel import Walker, hopped
+from tests.support.kernel import MAX_FRAME, Walker, hopped
 
 MakeFrame = Callable[..., bytes]
 
@@ -72,6 +72,39 @@ def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFra
 
     assert batch.link_frames == [PING, PONG, PING]
     assert ({FrameKind.MESSAGE: 2}, hopped(frame, frame)) == (batch.received, b"".join(shelves["A"]))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(
+    ("offset", "value", "error"),
+    [
+        (0, (MAX_FRAME + 1).to_bytes(4, "big"), FrameTooLargeError),
+        (0, (115).to_bytes(4, "big"), FrameMalformedError),
+        (0, (7).to_bytes(4, "big"), FrameMalformedError),
+        (0, (120).to_bytes(4, "big"), FrameMalformedError),
+        (4, b"\x09", FrameMalformedError),
+        (4, b"\x00", FrameMalformedError),
+        (76, b"\x00\x00", FrameMalformedError),
+        (76, (513).to_bytes(2, "big"), FrameMalformedError),
+        (112, b"\x00\x00", FrameMalformedError),
+        (112, (513).to_bytes(2, "big"), FrameMalformedError),
+        (112, (200).to_bytes(2, "big"), FrameMalformedError),
+    ],
+)
+def test_walk_stops_before_bytes_that_are_no_frame(
+    offset: int, value: bytes, error: type[Exception], *, is_known: bool, make_frame: MakeFrame
+) -> None:
+    walker = Walker()
+    good = make_frame(to_service="A")
+    bad = good[:offset] + value + good[offset + len(value) :]
+    if is_known:
+        walker.walk(good)
+
+    batch, shelves = walker.walk(good + bad + good)
+
+    assert (len(good), error) == (batch.consumed, type(batch.error))
+    assert shelves == {"A": [hopped(good)]}
+    assert batch.received == {FrameKind.MESSAGE: 1}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
