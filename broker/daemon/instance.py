@@ -48,7 +48,6 @@ from broker.net.link import Link
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers, largest_frame, refresh_narrow
-from broker.net.tls import Security
 from broker.observe.instance import LoopLag
 from broker.observe.logs import reconfigure_logging
 from broker.protocol.frame import Hello, Rejected
@@ -159,7 +158,8 @@ class Instance:
         self.admin = AdminServer(self)
         await self.admin.start(stack)
         self.peers.start()
-        self.certificates.start(stack, self._secure, self.supervision)
+        secure, links = self.peers.handshaker.secure, self.peers.links
+        self.certificates.start(stack, lambda security: secure(security, links.values()), self.supervision)
         stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=CLOSE_SECONDS)
         stack.push_async_callback(self.databases.hand_over)  # and peers are notified before they are left
@@ -313,9 +313,6 @@ class Instance:
 
     def _accept(self, sock: socket.socket, address: str) -> None:
         self.peers.accept(sock, address)
-
-    def _secure(self, security: Security) -> None:
-        self.peers.handshaker.secure(security, self.peers.links.values())
 
     def _ask(self, facts: RoutingFacts) -> bool:
         """Request a route for a frame that arrived and has none; msdb knows which peer to ask."""

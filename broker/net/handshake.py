@@ -223,10 +223,6 @@ class Handshaker:
             elif security.encryption is Encryption.REQUIRED:
                 link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))
 
-    async def close(self) -> None:
-        """End every handshake."""
-        await self.handshakes.close()
-
     async def _handshake(self, sock: socket.socket, security: Security, *, is_accept: bool) -> TlsTransport:
         context = security.server if is_accept else security.client
         assert context is not None, "handshakes need contexts"

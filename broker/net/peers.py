@@ -523,7 +523,7 @@ class Peers:
         self.backpressure.close()
         self._departures.close()
         self._fairness.close()
-        await self.handshaker.close()
+        await self.handshaker.handshakes.close()
         await self.dialer.close()
         if self._ticks is not None:
             await self._ticks.stop()
