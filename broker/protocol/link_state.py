@@ -27,7 +27,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 from zlib import crc32
+
+from msgspec import structs
 
 from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
 from broker.protocol.frame import (
@@ -289,18 +292,9 @@ class Agreement:
 
     def abridged(self) -> Agreement:
         """The same with what stays of interest once the peer's addresses are known: no lists, and short names."""
-        peer = self.peer
-        kept = Hello(
-            protocol=peer.protocol,
-            versions=(self.version,),
-            instance=peer.instance,
-            arbitration=peer.arbitration,
-            name=peer.name[:PEER_NAME_MAX],
-            software=peer.software[:PEER_NAME_MAX],
-            max_frame=peer.max_frame,
-            heartbeat_ms=peer.heartbeat_ms,
-        )
-        return replace(self, peer=kept)
+        name, software = self.peer.name[:PEER_NAME_MAX], self.peer.software[:PEER_NAME_MAX]
+        short: dict[str, Any] = {"name": name, "software": software, "addresses": (), "features": ()}
+        return replace(self, peer=structs.replace(self.peer, versions=(self.version,), **short))
 
 
 def agree(own: Hello, peer: Hello) -> Agreement:

@@ -1,4 +1,4 @@
-"""What peers may take: what stands for no limit."""
+"""What peers may take: connections and the room that strangers never get, rates, a part of the pool, permissions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,152 @@ from broker.config.settings import LimitSettings
 from broker.errors import ConnectDeniedError
 from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD
-from broker.net.link import Link
-from broker.net.quotas import EVERYTHING, REASON_MAX, Admission, Permissions
+from broker.net.handshake import Opening
+from broker.net.link import Link, LinkState
+from broker.net.quotas import EVERYTHING, REASON_MAX, TURNED_AWAY_MAX, Admission, Permissions
 from broker.net.tls import Identity
-from broker.protocol.frame import encode_dialog
+from broker.net.transport import PlainTransport
+from broker.protocol.frame import Fatal, encode_dialog
+from broker.routing.address import NetworkAddress
+from broker.routing.route import Route
+from broker.routing.table import build_table
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import NOBODY, Who, parse_principal
-from tests.support.peers import NORTH, PLAIN, Neighbourhood, sent
+from tests.support.peers import NORTH, PLAIN, Neighbourhood, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
+
+# --- connections ---
+
+NOW = datetime.now(UTC)
+LIMITS = LimitSettings(connections=6, reserved_connections=2)
+
+
+class Door:
+    """Peers with limits; whoever comes is `come`."""
+
+    def __init__(self, near: Neighbourhood) -> None:
+        self.near = near
+
+    def limit(self, limits: LimitSettings = LIMITS) -> Admission:
+        self.near.peers.admission = Admission(limits, 1000)
+        return self.near.peers.admission
+
+    def come(self, *hosts: str, is_greeting: bool = True) -> list[PlayedSocket]:
+        socks = [PlayedSocket(self.near.loop) for _ in hosts]
+        for host, sock in zip(hosts, socks, strict=True):
+            self.near.socks.append(sock)
+            self.near.peers.accept(sock, f"tcp://{host}:40000")  # type: ignore[arg-type]
+            if is_greeting and not sock.is_closed:
+                self.near.greet(sock, arbitration=bytes([len(self.near.socks)]) * 16)
+        return socks
+
+    @property
+    def hosts(self) -> list[str]:
+        """Of those that are here, in the order in which they came."""
+        here = (link for link in self.near.links if link.state is not LinkState.LINGERING)
+        return [link.address.removeprefix("tcp://").removesuffix(":40000") for link in here]
+
+
+@pytest.fixture
+def door(near: Neighbourhood) -> Door:
+    return Door(near)
+
+
+STRANGERS = [f"10.1.0.{number}" for number in range(5)]
+
+
+def fatal(sock: PlayedSocket) -> Fatal:
+    [found] = [one for one in said(sock) if isinstance(one, Fatal)]
+    return found
+
+
+async def test_stranger_never_gets_the_room_of_those_who_are_known(door: Door) -> None:
+    admission = door.limit()
+
+    socks = door.come(*STRANGERS)
+
+    assert STRANGERS[:4] == door.hosts
+    assert (28034, True) == (fatal(socks[4]).code, "(limits.connections)" in fatal(socks[4]).text)
+    assert {"connections": 1} == dict(admission.refused)
+    assert {"HandshakeRefusedError": 1} == dict(door.near.peers.protocol_errors)
+
+
+async def test_host_that_a_route_names_finds_room_when_strangers_do_not(door: Door) -> None:
+    """As the address or the mirror address; a name is not looked up."""
+    name, mirror = NetworkAddress("name.example"), NetworkAddress("10.9.9.9")
+    admission = door.limit()
+    admission.on_routes([build_table([Route("m", name, remote_service_name="//m", mirror_address=mirror)], now=NOW)])
+    door.come(*STRANGERS)
+
+    door.come("10.9.9.9", "10.9.9.9", "10.9.9.9")
+
+    assert ["10.9.9.9", "10.9.9.9"] == door.hosts[4:]
+    assert not admission.is_known("name.example")
+
+
+async def test_host_that_was_reached_by_dialling_is_known(door: Door) -> None:
+    admission = door.limit()
+    door.near.reachable.add(NORTH)
+    door.near.send(NORTH)
+    await asyncio.sleep(0)
+    door.near.greet(door.near.socks[-1])
+
+    assert (True, False) == (admission.is_known(NORTH.host), admission.is_known("10.0.0.7"))
+
+
+async def test_who_has_proved_who_it_is_finds_room_and_makes_its_host_known(door: Door) -> None:
+    admission = door.limit()
+    door.come(*STRANGERS[:4])
+
+    sock: Any = PlayedSocket(door.near.loop)
+    transport = PlainTransport(sock)
+    transport.identity = Identity("CN=orders", "ab", (), NOW, NOW)
+    door.near.peers._open_link(Opening(transport, "tcp://10.3.0.1:1", 0.0), None)
+    door.near.greet(sock, arbitration=b"x" * 16)
+
+    assert (5, True) == (len(door.hosts), admission.is_known("10.3.0.1"))
+
+
+async def test_who_has_said_no_hello_makes_room_the_longest_first(door: Door) -> None:
+    admission = door.limit()
+    for number, host in enumerate(STRANGERS[:4]):
+        door.come(host, is_greeting=number % 2 == 0)
+
+    door.come("10.2.0.1", "10.2.0.2", "10.2.0.3")
+
+    assert ["10.1.0.0", "10.1.0.2", "10.2.0.1", "10.2.0.2"] == door.hosts
+    assert {"connections": 3} == dict(admission.refused)
+
+
+async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
+    admission = door.limit(LimitSettings(connections_per_peer=2))
+
+    socks = door.come("10.1.0.1", "10.1.0.1", "10.1.0.1", "10.1.0.2")
+
+    assert ["10.1.0.1", "10.1.0.1", "10.1.0.2"] == door.hosts
+    assert "10.1.0.1 has 2 connections here already" in fatal(socks[2]).text
+    assert {"connections_per_peer": 1} == dict(admission.refused)
+
+
+async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
+    door.limit(LIMITS.replace(connections=2, reserved_connections=1))
+    door.come("10.1.0.0")
+
+    socks = door.come(*(f"10.2.0.{number}" for number in range(TURNED_AWAY_MAX + 10)), is_greeting=False)
+
+    assert TURNED_AWAY_MAX == sum(not sock.is_closed for sock in socks)
+    assert TURNED_AWAY_MAX + 1 == len(door.near.links)
+
+
+async def test_no_more_hosts_are_remembered_than_may_be(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.net.quotas.KNOWN_MAX", 2)
+    admission = door.limit()
+
+    for host in STRANGERS[:3]:
+        admission._remember(host)
+
+    assert [False, True, True] == [admission.is_known(host) for host in STRANGERS[:3]]
+
 
 # --- meter ---
 
@@ -28,21 +166,17 @@ from tests.support.played import PlayedLoop, PlayedSocket
 RATE = 100_000
 
 
-class Source:
+class Source(Door):
     """Neighbours that send, and a next hop that takes everything or nothing."""
 
-    def __init__(self, near: Neighbourhood) -> None:
-        self.near = near
-        self.number = 0
+    number = 0
 
-    def limit(self, **limits: int) -> None:
-        self.near.peers.admission = Admission(LimitSettings(**limits), 1000)
+    def bound(self, **limits: int) -> None:
+        self.limit(LimitSettings(**limits))
         self.hop = self.near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
 
-    def come(self, host: str = "10.1.0.1") -> tuple[PlayedSocket, Link]:
-        sock: Any = PlayedSocket(self.near.loop)
-        self.near.peers.accept(sock, f"tcp://{host}:40000")
-        self.near.greet(sock, arbitration=bytes([10 + len(self.near.links)]) * 16)
+    def one(self, host: str = "10.1.0.1") -> tuple[PlayedSocket, Link]:
+        [sock] = self.come(host)
         return sock, self.near.links[-1]
 
     def frames(self, count: int, size: int = 1000) -> bytes:
@@ -58,8 +192,8 @@ def source(near: Neighbourhood) -> Source:
 
 
 async def test_peer_that_brings_more_than_it_may_is_not_read_until_it_has_paid(source: Source) -> None:
-    source.limit(bytes_per_second=RATE)
-    sock, link = source.come()
+    source.bound(bytes_per_second=RATE)
+    sock, link = source.one()
 
     sock.feed(source.frames(150))
 
@@ -73,8 +207,8 @@ async def test_peer_that_brings_more_than_it_may_is_not_read_until_it_has_paid(s
 
 
 async def test_nothing_is_lost_by_it_and_the_rate_is_kept(source: Source, loop: PlayedLoop) -> None:
-    source.limit(bytes_per_second=RATE)
-    sock, link = source.come()
+    source.bound(bytes_per_second=RATE)
+    sock, link = source.one()
     data = source.frames(1000)
 
     sock.feed(data, piece=20_000)
@@ -88,8 +222,8 @@ async def test_nothing_is_lost_by_it_and_the_rate_is_kept(source: Source, loop: 
 
 
 async def test_small_messages_are_counted_as_well(source: Source) -> None:
-    source.limit(messages_per_second=100)
-    sock, link = source.come()
+    source.bound(messages_per_second=100)
+    sock, link = source.one()
 
     sock.feed(source.frames(100, size=1))
     assert not link.is_paused
@@ -101,9 +235,9 @@ async def test_small_messages_are_counted_as_well(source: Source) -> None:
 
 
 async def test_all_connections_of_a_peer_share_what_it_may_bring_and_others_do_not(source: Source) -> None:
-    source.limit(bytes_per_second=RATE)
+    source.bound(bytes_per_second=RATE)
     hosts = ("10.1.0.1", "10.1.0.1", "10.1.0.2")
-    (one, first), (other, second), (foreign, third) = (source.come(host) for host in hosts)
+    (one, first), (other, second), (foreign, third) = (source.one(host) for host in hosts)
 
     one.feed(source.frames(80))
     assert not first.is_paused
@@ -114,12 +248,12 @@ async def test_all_connections_of_a_peer_share_what_it_may_bring_and_others_do_n
 
 
 async def test_peer_that_comes_again_still_owes_and_is_forgotten_when_it_owes_nothing(source: Source) -> None:
-    source.limit(bytes_per_second=RATE, pool_share=50)
-    sock, link = source.come()
+    source.bound(bytes_per_second=RATE, pool_share=50)
+    sock, link = source.one()
     sock.feed(source.frames(250))
     link.close("the test")
 
-    again, link = source.come()
+    again, link = source.one()
     again.feed(source.frames(1))
     assert link.is_paused
     link.close("the test")
@@ -137,7 +271,7 @@ async def test_peer_that_comes_again_still_owes_and_is_forgotten_when_it_owes_no
 @pytest.fixture
 async def full(source: Source) -> Source:
     """A next hop that takes nothing, and a peer that may have a quarter of the pool: room for ten frames."""
-    source.limit(pool_share=25)
+    source.bound(pool_share=25)
     pool, cost = source.near.forwarder.pool, len(source.frames(1)) + HELD_OVERHEAD
     pool.limit_bytes, pool.share_percent, pool.read_cost = 40 * cost, 100, cost
     source.hop.room = 0
@@ -147,7 +281,7 @@ async def full(source: Source) -> Source:
 async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full: Source) -> None:
     pool = full.near.forwarder.pool
     full.near.peers.backpressure._seconds = 0.0
-    sock, link = full.come()
+    sock, link = full.one()
 
     sock.feed(full.frames(20))
 
@@ -158,7 +292,7 @@ async def test_frames_of_one_peer_take_their_part_of_the_pool_and_not_more(full:
 
 
 async def test_peer_near_its_part_is_paused_before_anything_is_dropped(full: Source) -> None:
-    sock, link = full.come()
+    sock, link = full.one()
 
     for _ in range(30):
         sock.feed(full.frames(1))
@@ -175,11 +309,11 @@ async def test_peer_near_its_part_is_paused_before_anything_is_dropped(full: Sou
 
 async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None:
     full.near.peers.backpressure._seconds = 0.0
-    sock, link = full.come()
+    sock, link = full.one()
     sock.feed(full.frames(10))
     quota = full.near.forwarder.pool.quotas[link]
     link.close("the test")
-    again, link = full.come()
+    again, link = full.one()
 
     again.feed(full.frames(1))
     assert quota is full.near.forwarder.pool.quotas[link]
@@ -191,8 +325,8 @@ async def test_what_is_held_is_its_peers_until_it_has_left(full: Source) -> None
 
 async def test_limits_that_come_later_or_go_hold_for_who_is_connected(source: Source) -> None:
     """Nothing of before is charged, and nobody stays paused."""
-    source.limit()
-    sock, link = source.come()
+    source.bound()
+    sock, link = source.one()
     sock.feed(source.frames(150))
     admission, pool = source.near.peers.admission, source.near.forwarder.pool
 
@@ -214,8 +348,7 @@ ORDERS = Who("CN=orders", "orders", (), "0a" * 32)
 
 
 def identity(who: Who = ORDERS) -> Identity:
-    now = datetime.now(UTC)
-    return Identity("shown", who.fingerprint, (), now, now, who=who)
+    return Identity("shown", who.fingerprint, (), NOW, NOW, who=who)
 
 
 def grants(*names: str, permission: Permission = Permission.CONNECT) -> Grants:
