@@ -16,6 +16,7 @@ NOT_TRUSTED = "does not trust this instance's certificate"  # likewise
 UNTRUSTED = "certificate is not trusted"  # likewise
 NO_TLS = "does not speak TLS"  # likewise
 TLS_REFUSED = "TLS refused: "  # likewise
+TLS_ONLY = "this endpoint takes TLS only: set encryption"  # likewise
 SHOWN_MAX = 2000  # characters of a line before and after a mistake: a script may be one line of 100 MB
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from broker.errors import TlsRefusedError
+from broker.errors import TLS_ONLY, TlsRefusedError
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
 from broker.net.quotas import host_of
@@ -146,13 +146,10 @@ class Handshaker:
         if first == FIRST_OF_HELLO and self.security.encryption is Encryption.SUPPORTED:
             return PlainTransport(sock)
         if first == FIRST_OF_HELLO:
-            error = TlsRefusedError(
-                "the peer speaks plain text, and this endpoint takes TLS only: set encryption there"
-            )
-            text = "this endpoint takes TLS only: set encryption"
+            error = TlsRefusedError(f"the peer speaks plain text, and {TLS_ONLY} there")
             with contextlib.suppress(OSError):
                 sock.recv(HANDSHAKE_READ_BYTES)  # otherwise the system would discard the frame
-            _send_last(PlainTransport(sock), encode_link(Fatal(code=error.code, text=text)))
+            _send_last(PlainTransport(sock), encode_link(Fatal(code=error.code, text=TLS_ONLY)))
             raise error
         return await self._handshake(sock, self.security, is_accept=True)
 

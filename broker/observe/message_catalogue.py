@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
-from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_REFUSED, UNTRUSTED, StatementError
+from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_ONLY, TLS_REFUSED, UNTRUSTED, StatementError
 from broker.observe.snapshot import DropSnapshot
 from broker.security.grants import SHOWN_NAME
 
@@ -323,6 +323,8 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{astray}{remedy}" if is_there else remedy
     if NOT_TRUSTED in problem:
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
+    if TLS_ONLY in problem:
+        return f'set endpoint.encryption of {here} to "required", with certificate and private_key, then broker reload'
     if NO_TLS in problem:
         return f"if its port is wrong, {correct} Otherwise, set endpoint.encryption of the instance there"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)

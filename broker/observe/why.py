@@ -31,7 +31,7 @@ from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
-from broker.errors import NO_TLS, NOT_TRUSTED, TLS_REFUSED, StoreUnavailableError
+from broker.errors import NO_TLS, NOT_TRUSTED, TLS_ONLY, TLS_REFUSED, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
@@ -496,7 +496,7 @@ def next_hop_problem(decision: Explanation) -> tuple[str, str] | None:
 def is_refused_by_tls(decision: Explanation) -> bool:
     """Whether the two instances do not trust each other, or one of them does not speak TLS: nothing gets past that."""
     _, problem = next_hop_problem(decision) or ("", "")
-    return any(mark in problem for mark in (TLS_REFUSED, NOT_TRUSTED, NO_TLS))
+    return any(mark in problem for mark in (TLS_REFUSED, NOT_TRUSTED, NO_TLS, TLS_ONLY))
 
 
 def _refused(status: str) -> str | None:

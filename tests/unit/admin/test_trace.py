@@ -27,7 +27,7 @@ from broker.admin.trace import (
     hop_findings,
     trace,
 )
-from broker.errors import NOT_TRUSTED, DaemonUnreachableError
+from broker.errors import NOT_TRUSTED, TLS_ONLY, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import BEGIN_AGAIN, WaitingDialog
 from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer
@@ -303,7 +303,8 @@ def test_a_copy_that_waits_at_the_next_hop_is_no_history() -> None:
 
 
 @pytest.mark.parametrize(
-    "problem", [f"TLS refused: the peer {NOT_TRUSTED}: add it to peers there", "Connection refused"]
+    "problem",
+    [f"TLS refused: the peer {NOT_TRUSTED}: add it", f"FATAL from the peer: {TLS_ONLY}", "Connection refused"],
 )
 def test_what_tls_refuses_has_not_come_to_the_permissions_beyond(problem: str) -> None:
     sender = place("a", 1, "b", problem=problem)

@@ -7,6 +7,7 @@ import re
 import msgspec
 import pytest
 
+from broker.errors import TLS_ONLY
 from broker.flow import Disposition
 from broker.observe.message_catalogue import (
     DEFINITIONS_CHANGED,
@@ -106,6 +107,7 @@ def test_other_errors(code: int | None, text: str) -> None:
         ),
         ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
         ("TLS refused: the peer does not speak TLS", "if its port is wrong, correct the route to tcp://a:1."),
+        (f"FATAL from the peer: {TLS_ONLY}", "set endpoint.encryption of this instance to"),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
         ("TLS refused: its certificate is not trusted: name it", "if another instance is meant, correct the route to"),
         ("TLS refused: TLS failed (unexpected message)", "start the instance at tcp://a:1"),
