@@ -36,7 +36,6 @@ from broker.catalog.unscripted import lost_imports
 from broker.config.admin_access import AdminRole
 from broker.config.load import SettingInForce, in_force
 from broker.config.reload_diff import Difference
-from broker.config.settings import Settings
 from broker.ddl.parser import read_script
 from broker.ddl.statements import Statement
 from broker.dialog.endpoint import Endpoint
@@ -383,7 +382,7 @@ class Api:
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
         """Return every setting in force."""
-        return config_answer(self._instance.settings)
+        return ConfigAnswer(in_force(self._instance.settings))
 
     async def explain(self, request: ExplainRequest, caller: Caller) -> ExplainAnswer:
         """
@@ -541,11 +540,6 @@ class ReloadAudit(AuditEntry):
     def seal_reload(self, keys: Sequence[str]) -> None:
         """Record which settings change."""
         self.seal_done(f"configuration: {', '.join(keys)}" if keys else "configuration")
-
-
-def config_answer(settings: Settings) -> ConfigAnswer:
-    """These settings, as values."""
-    return ConfigAnswer(in_force(settings))
 
 
 async def _drain_answer(drain: Drain) -> DrainAnswer:

@@ -40,16 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from broker.errors import CertificateUnusableError
 from broker.files import keep_names
-from broker.security.identity import (
-    SigningKey,
-    Use,
-    describe,
-    is_self_signed,
-    is_signed_by,
-    load_keys,
-    load_pem,
-    who_of,
-)
+from broker.security.identity import SigningKey, Use, describe, is_signed_by, load_keys, load_pem, who_of
 from broker.security.issue import (
     Authority,
     Issued,
@@ -269,7 +260,8 @@ def read_authority(directory: Path) -> Authority:
 
 def is_trusted_itself(issued: Issued) -> bool:
     """True if it is not signed by an authority, so that peers can only trust the certificate itself."""
-    return is_self_signed(issued.certificates[0])
+    own = issued.certificates[0]
+    return is_signed_by(own, own)
 
 
 def renewed(old: Issued, validity: Validity, authority: Authority | None) -> Issued:

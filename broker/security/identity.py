@@ -343,11 +343,6 @@ def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> boo
     return True
 
 
-def is_self_signed(certificate: x509.Certificate) -> bool:
-    """Whether it is signed by its own key alone."""
-    return is_signed_by(certificate, certificate)
-
-
 def may_issue(certificate: x509.Certificate) -> bool:
     """
     Whether a trusted certificate counts as an authority, so that the certificates it issued are trusted as well.

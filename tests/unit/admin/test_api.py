@@ -17,7 +17,6 @@ from typing import Any
 from uuid import uuid4
 
 import aiohttp
-import msgspec
 import pytest
 
 from broker import begin_dialog
@@ -30,12 +29,10 @@ from broker.admin.api import (
     ReloadRequest,
     SqlRequest,
     ViewRequest,
-    config_answer,
 )
 from broker.admin.audit import Audit
 from broker.admin.auth import Caller
 from broker.config.admin_access import AdminRole
-from broker.config.load import in_force, load_settings
 from broker.config.settings import DrainSettings
 from broker.daemon.instance import Instance
 from broker.errors import BrokerError, DuplicateNameError, RequestError, StatementError, UnknownNameError
@@ -225,21 +222,6 @@ async def test_a_mirror_is_asked_nothing_and_told_nothing(api: Api) -> None:
     assert "not in database orders: this database is a mirror here; ask its partner" in looked_in
 
 
-# --- configuration ---
-
-
-def test_every_key_is_told_with_its_origin_and_without_secrets(tmp_path: Path) -> None:
-    path = tmp_path / "a.toml"
-    path.write_text("databases.a = {path = 'a.db', mirroring = 'command', role_command = ['x', 'secret']}\n")
-    settings = load_settings(path, environ={"BROKER_LOG_LEVEL": "debug"})
-
-    told = {one["key"]: one for one in msgspec.to_builtins(config_answer(settings))["settings"]}
-
-    assert [one.key for one in in_force(settings)] == list(told)
-    assert ("debug", "BROKER_LOG_LEVEL") == (told["observe.log_level"]["value"], told["observe.log_level"]["origin"])
-    assert ["x", "***"] == told["databases.a.role_command"]["value"]
-
-
 # --- draining ---
 
 
@@ -365,24 +347,23 @@ async def test_a_reload_that_failed_is_shown_until_one_succeeds(
     assert (200, True) == (response.status, "[!] configuration: not reloaded" in health)
 
 
-async def test_settings_of_trust_take_an_admin(api: Api, configuration: Path, instance: Instance) -> None:
-    write(configuration, CONFIGURATION + "[admin.roles]\n'user:1' = 'admin'\n")
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[admin.roles]\n'user:1' = 'admin'\n", r"a reload that changes admin\.roles"),
+        ("[routes]\nfiles = ['grant.sql']\n", "GRANT CONNECT"),
+    ],
+)
+async def test_trust_and_permissions_take_an_admin(
+    api: Api, configuration: Path, instance: Instance, text: str, what: str
+) -> None:
+    write(configuration.parent / "grant.sql", "GRANT CONNECT ON ENDPOINT::[*] TO [CN=a];")
+    write(configuration, CONFIGURATION + text)
 
-    with pytest.raises(RequestError, match=r"admin\.roles takes the role admin"):
+    with pytest.raises(RequestError, match=f"^{what} takes the role admin"):
         await api.reload(ReloadRequest(), OPERATOR)
 
     assert (True, {}) == (instance.reloads.is_successful, dict(instance.settings.admin.roles))
-
-
-async def test_an_operator_has_no_permission_given_by_a_script(
-    api: Api, configuration: Path, instance: Instance
-) -> None:
-    write(configuration.parent / "grant.sql", "GRANT CONNECT ON ENDPOINT::[*] TO [CN=a];")
-    write(configuration, CONFIGURATION + "[routes]\nfiles = ['grant.sql']\n")
-
-    with pytest.raises(RequestError, match="takes the role admin"):
-        await api.reload(ReloadRequest(), OPERATOR)
-
     assert () == tuple(instance.catalog.msdb.rows.permissions)
 
 

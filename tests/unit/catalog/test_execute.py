@@ -104,30 +104,6 @@ async def test_lifetime_counts_from_now_and_altering_brings_an_expired_route_bac
     assert world.catalog.next_expiry == again.next_expiry
 
 
-@pytest.mark.parametrize(
-    ("statement", "number"),
-    [
-        ("ALTER QUEUE nix WITH STATUS = ON", 15151),
-        ("DROP QUEUE nix", 15151),
-        ("CREATE QUEUE Taken", 2714),
-        ("DROP QUEUE Taken", 3729),
-        ("CREATE SERVICE S ON QUEUE nix", 208),
-        ("CREATE SERVICE Known ON QUEUE Taken", 2714),
-        ("ALTER SERVICE nix ON QUEUE Taken", 15151),
-        ("ALTER SERVICE Known ON QUEUE nix", 208),
-        ("ALTER SERVICE Known (DROP CONTRACT C)", 15151),
-        ("DROP SERVICE nix", 15151),
-        (f"END CONVERSATION '{NOBODY}'", 8426),
-        (f"END CONVERSATION '{NOBODY}' WITH CLEANUP", 8426),
-    ],
-)
-async def test_refusal_has_its_number_and_changes_nothing(world: World, statement: str, number: int) -> None:
-    await world.run("CREATE QUEUE Taken; CREATE SERVICE Known ON QUEUE Taken")
-    error = await world.refusal(statement)
-
-    assert (number, 1, 1) == (error.number, error.span and error.span.line, world.changes)
-
-
 # --- queues and services ----------------------------------------------------------------------------------------
 
 

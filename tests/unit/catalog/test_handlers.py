@@ -364,6 +364,18 @@ async def test_same_script_may_run_at_every_start(world: World) -> None:
 @pytest.mark.parametrize(
     ("where", "script", "number", "problem"),
     [
+        ("orders", "ALTER QUEUE nix WITH STATUS = ON", 15151, "does not exist"),
+        ("orders", "DROP QUEUE nix", 15151, "does not exist"),
+        ("orders", "CREATE QUEUE Taken", 2714, "already a queue"),
+        ("orders", "DROP QUEUE Taken", 3729, "the service 'Known' uses it"),
+        ("orders", "CREATE SERVICE S ON QUEUE nix", 208, "CREATE QUEUE [nix] first"),
+        ("orders", "CREATE SERVICE Known ON QUEUE Taken", 2714, "already a service"),
+        ("orders", "ALTER SERVICE nix ON QUEUE Taken", 15151, "does not exist"),
+        ("orders", "ALTER SERVICE Known ON QUEUE nix", 208, "CREATE QUEUE [nix] first"),
+        ("orders", "ALTER SERVICE Known (DROP CONTRACT C)", 15151, "no contract 'C'"),
+        ("orders", "DROP SERVICE nix", 15151, "does not exist"),
+        ("orders", f"END CONVERSATION '{NOBODY_HERE}'", 8426, "is not found"),
+        ("orders", f"END CONVERSATION '{NOBODY_HERE}' WITH CLEANUP", 8426, "is not found"),
         (MSDB, "GRANT CONNECT ON ENDPOINT::other TO a", 15151, "it is called [gw] here"),
         ("orders", "GRANT CONNECT ON ENDPOINT::gw TO a", 4621, "say it in msdb"),
         ("orders", "GRANT SEND ON SERVICE::[//shop/Order] TO a", 15151, "did you mean [//shop/Orders]?"),
@@ -380,12 +392,13 @@ async def test_same_script_may_run_at_every_start(world: World) -> None:
 async def test_mistake_is_refused_and_changes_nothing(
     world: World, where: str, script: str, number: int, problem: str
 ) -> None:
-    await world.run(f"{SERVICE}CREATE {BINDING} had TO SERVICE '//had' WITH USER = had")
+    known = "CREATE QUEUE Taken; CREATE SERVICE Known ON QUEUE Taken; "
+    await world.run(f"{SERVICE}{known}CREATE {BINDING} had TO SERVICE '//had' WITH USER = had")
 
     error = await world.refusal(script, database=where)
 
-    assert (number, True) == (error.number, problem in error.problem)
-    assert error.span is not None
+    assert (number, 1, 1) == (error.number, error.span and error.span.line, world.changes)
+    assert problem in error.problem
 
 
 async def test_service_that_is_dropped_takes_its_permissions_with_it_and_patterns_stay(world: World) -> None:

@@ -17,7 +17,7 @@ from broker.routing.lint import Lint, Remark, lint_table
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
-HERE, THERE, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
+HERE, THERE = UUID(int=1), UUID(int=2)
 HOSTED = hosted({HERE.bytes: ["S"]})
 NOTHING = hosted({})
 
@@ -70,6 +70,10 @@ FIRE: dict[str, Case] = {
         Lint.BALANCING_OFF, "c", [*SHARE, to("c", "tcp://x")], NOTHING, "the 2 instances with separate routes",
         "name the BROKER_INSTANCE it leads to",
     ),
+    "a name-only route to LOCAL switches balancing off": (
+        Lint.BALANCING_OFF, "c", [*SHARE, to("c", "LOCAL")], HOSTED, "[c] takes every conversation to 'S'",
+        "name the BROKER_INSTANCE it leads to",
+    ),
     "name-only routes to two hosts may begin one conversation twice": (
         Lint.SEVERAL_TARGETS, "b", [to("a", "tcp://x"), to("b", "tcp://y")], NOTHING,
         "lead 'S' to tcp://x:4022 and tcp://y:4022 and name no broker instance", "name the BROKER_INSTANCE in each",
@@ -101,6 +105,10 @@ FIRE: dict[str, Case] = {
     "LOCAL to a database that is not here": (
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "S", THERE)], HOSTED, f"no database here is {THERE}",
         "let the route lead where the service is",
+    ),
+    "LOCAL to a database that is not here shadows nothing": (
+        Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "S", THERE), to("b", "tcp://x", "S", THERE)], HOSTED,
+        "the other routes to it are used instead", "create the service",
     ),
     "LOCAL to a database that has another service": (
         Lint.LOCAL_SERVICE_ABSENT, "a", [to("a", "LOCAL", "T", HERE)], HOSTED, "senders get an error (-8490)",
@@ -203,18 +211,6 @@ def test_an_expired_route_shadows_nothing_and_counts_for_nothing(live: Route) ->
     found = remarks(*expired, live, here=HOSTED)
 
     assert [(Lint.EXPIRED_ROUTE, route.name) for route in expired] == told(found)
-
-
-def test_a_name_only_local_route_switches_balancing_off_too() -> None:
-    routes = [to("a", "tcp://x", "S", THERE), to("b", "tcp://y", "S", ELSEWHERE), to("c", "LOCAL")]
-
-    assert [(Lint.BALANCING_OFF, "c")] == told(remarks(*routes, here=HOSTED))
-
-
-def test_local_to_a_database_that_is_not_here_shadows_nothing() -> None:
-    routes = [to("a", "LOCAL", "S", THERE), to("b", "tcp://x", "S", THERE)]
-
-    assert [(Lint.LOCAL_SERVICE_ABSENT, "a")] == told(remarks(*routes, here=HOSTED))
 
 
 def test_hosts_behind_a_local_route_that_is_taken_are_shadowed_and_no_targets() -> None:

@@ -21,7 +21,6 @@ from broker.security.identity import (
     Signing,
     Use,
     describe,
-    is_self_signed,
     is_signed_by,
     load_der,
     load_pem,
@@ -146,7 +145,7 @@ def test_who_signed_is_told_by_the_signature_not_the_name() -> None:
     [one] = issue_endpoint(CertificateSubject("gateway"), YEAR, CA).certificates
 
     assert (True, False) == (is_signed_by(one, CA.roots[0]), is_signed_by(one, other.roots[0]))
-    assert (False, True) == (is_self_signed(one), is_self_signed(CA.roots[0]))
+    assert (False, True) == (is_signed_by(one, one), is_signed_by(CA.roots[0], CA.roots[0]))
 
 
 ED25519 = b"\x06\x03\x2b\x65\x70"  # its object identifier
@@ -351,4 +350,4 @@ def test_key_that_nobody_knows_is_told() -> None:
 
     said = describe(strange)
 
-    assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_self_signed(strange))
+    assert (Use.TRANSPORT, "unknown", False) == (said.use, said.key, is_signed_by(strange, strange))
