@@ -28,7 +28,6 @@ import structlog
 from msgspec import Struct, field
 
 from broker.ddl.statements import Statement
-from broker.errors import StatementError
 from broker.routing.decide import Hosted, hosted
 from broker.routing.route import SERVICE_BROKER, Route, RouteRow
 from broker.routing.table import RouteTable, table_of_rows
@@ -155,16 +154,6 @@ class FailOver(Protocol):
         """Step down; returns who is the principal then."""
 
 
-class _NoRoles:
-    """Of an instance whose databases have no partners."""
-
-    def check(self, name: str) -> None:
-        raise StatementError(1416, f"the database {name!r} is not mirrored")
-
-    async def carry_out(self, name: str) -> str:
-        raise AssertionError(name)
-
-
 class Catalog:
     """
     All databases of the instance, msdb among them.
@@ -180,7 +169,7 @@ class Catalog:
         scripts: Those under way, the running one first.
         lock: Held by whatever changes a database.
         mirrors: Databases of which another instance is the principal, with their broker instance where it is known.
-        fail_over: Changes that.
+        fail_over: Changes that; set by the daemon, which has the roles.
     """
 
     def __init__(
@@ -195,7 +184,7 @@ class Catalog:
         self.scripts: list[ScriptProgress] = []
         self.lock = asyncio.Lock()
         self.mirrors: dict[str, bytes | None] = {}
-        self.fail_over: FailOver = _NoRoles()
+        self.fail_over: FailOver
         self._on_change = on_change
 
     @property

@@ -25,7 +25,6 @@ from broker.catalog.catalog import (
     sound_rows,
     stored_route,
 )
-from broker.errors import StatementError
 from broker.routing.address import NetworkAddress
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route, RouteProperties, RouteRow, create_route
 from broker.routing.table import build_table
@@ -135,13 +134,6 @@ async def test_databases_come_and_go_behind_scripts() -> None:
     await catalog.remove("orders", close)
 
     assert ([True], {}) == (locked, catalog.databases)
-
-
-def test_where_databases_have_no_partners_none_is_handed_over() -> None:
-    with pytest.raises(StatementError, match="the database 'msdb' is not mirrored") as caught:
-        Catalog({}, lambda: None).fail_over.check("msdb")
-
-    assert 1416 == caught.value.number
 
 
 def test_many_messages_are_counted_by_kind() -> None:
