@@ -40,10 +40,11 @@ def render_text(text: str) -> str:
     return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
 
 
-def create_route(service: str) -> str:
-    """The statement that makes a route to a service, with a gap for the address."""
-    name, text = render_name(service), render_text(service)
-    return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text}, ADDRESS = 'tcp://HOST:PORT';"
+def create_route(service: str, instance: str = "") -> str:
+    """The statement that makes a route to a service, or to a broker instance of it, with a gap for the address."""
+    name, text = render_name(f"{service} {instance[:8]}".rstrip()), render_text(service)
+    option = f" BROKER_INSTANCE = '{instance}'," if instance else ""
+    return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text},{option} ADDRESS = 'tcp://HOST:PORT';"
 
 
 def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True) -> str:

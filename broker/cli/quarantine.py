@@ -252,7 +252,7 @@ def _check_same(db: sqlite3.Connection, failure: Failure) -> None:
 def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dict[str, Any]:
     message = "a message that is gone already"
     if failure.queuing_order is not None:
-        kind = f"{failure.message_type_name!r}, {failure.body_bytes} bytes"
+        kind = f"{failure.message_type_name!r}, {counted(failure.body_bytes, 'byte')}"
         message = f"message {failure.message_sequence_number} ({kind})"
     what = sentence.format(message=message, later=failure.messages_behind, far=failure.far_service)
     return {

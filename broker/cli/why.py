@@ -37,10 +37,9 @@ from broker.config.settings import Settings
 from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
-from broker.observe.health import HARMLESS_DROPS, Level, judge
-from broker.observe.message_catalogue import DEFINITIONS_CHANGED
+from broker.observe.health import Level, judge
 from broker.observe.status import Status
-from broker.observe.why import DROP_SECONDS, WhyAnswer, answer_why, look, received_part
+from broker.observe.why import WhyAnswer, answer_why, look, received_part
 
 _INDENT, _DEEP = 2, 6  # columns
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
@@ -114,7 +113,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
             first, note = _first(config, socket, conversation, directory)
             note = f"{note}; {journalled}" if note else journalled
     if not first.is_known:
-        click.echo(f"{guid} is not known at {first.instance}; looked in:", err=True)
+        click.echo(f"{guid} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
         for place in (*first.looked_in, journalled):
             click.echo(f"  {place}", err=True)
         if note:
@@ -130,17 +129,8 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
 def _besides(status: Status, config: Path | None) -> Iterator[str]:
     """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
     for finding in judge(status).findings:
-        if finding.about == "database" and finding.level is Level.BAD:
-            yield f"but {finding.what} -> {with_config(finding.do, config)}"
-    dropped = [
-        f"{drop.frames:,} {drop.reason}, the last {drop.last_s:.0f} s ago"
-        for drop in status.drops or ()
-        if drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED
-        if drop.last_s is not None and drop.last_s < DROP_SECONDS
-    ]
-    if dropped:
-        counts = "; ".join(dropped)
-        yield f"but frames are dropped here, and their senders keep them: {counts}; broker status shows what to do"
+        if finding.about == "drops" or (finding.about == "database" and finding.level is Level.BAD):
+            yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, config), config)}"
     if status.forwarding.enabled:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 

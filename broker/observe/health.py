@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from broker.config.units import counted
 from broker.flow import Disposition
+from broker.net.link import CURABLE
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 
@@ -31,12 +32,17 @@ UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a fin
 BLOCKED_SECONDS = 10.0  # after which a dialog whose messages do not get through is a finding
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
 HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking for route", "conversation ended"})
+KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause is over
+    {Disposition.EXPIRED_HERE, Disposition.ASKING_FOR_ROUTE, Disposition.ALREADY_HELD, Disposition.POOL_LIMIT}
+    | {Disposition.FRAME_TOO_LARGE, Disposition.QUEUE_DISABLED, Disposition.STORE_BUSY, Disposition.STORE_FAILED}
+    | CURABLE - {Disposition.NOT_PERMITTED}  # which fails a dialog that begins, where the target's database says it
+)
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 IMPORT_AGAIN = (
     "broker partner import FILE again for each partner, with --via where it was; of those that have left, remove the"
     " files partner-*"
 )
-SHORT_TRANSACTIONS = "end that transaction; keep transactions short, and wait for nothing inside them"
+SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 
@@ -225,7 +231,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
     for name, role in status.mirroring.items():
         if role.source != "off" and role.problem:
             what = f"the mirrored database {name}: {role.problem}"
-            yield HealthFinding(Level.BAD, "mirror", what, "broker status shows what both partners say")
+            yield HealthFinding(Level.BAD, "mirror", what, "see the role at the other partner, and the log here")
     if status.journal is not None and status.journal.problem:
         what = f"the journal is not written: {status.journal.problem}"
         yield HealthFinding(Level.BAD, "journal", what, "see the disk")
@@ -234,18 +240,19 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
 def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
     who = f"process {lock.pid} ({lock.process})" if lock.pid else "another process"
     if lock.waiting_s is not None:
-        often = f", for the {lock.recent}th time within ten minutes" if lock.recent > 1 else ""
+        often = f", one of {lock.recent} such within ten minutes" if lock.recent > 1 else ""
         what = (
             f"{who} has kept a write transaction of {name} open for {lock.waiting_s:,.0f} s{often}: until it ends"
             " nothing is stored or acknowledged"
         )
-        yield HealthFinding(Level.BAD, "database", what, SHORT_TRANSACTIONS)
+        yield HealthFinding(Level.BAD, "database", what, f"end that transaction; {SHORT_TRANSACTIONS}")
     elif lock.recent > 1:
         what = (
             f"write transactions of others have held up {name} {lock.recent} times within ten minutes, for"
             f" {lock.recent_s:,.0f} s in all, last {who}{_ago(lock.last_s)}"
         )
-        yield HealthFinding(Level.NOTICE, "database", what, SHORT_TRANSACTIONS)
+        do = f"correct the program that keeps them open{f' (last: {who})' if lock.pid else ''}: {SHORT_TRANSACTIONS}"
+        yield HealthFinding(Level.NOTICE, "database", what, do)
 
 
 def _next_hops(status: Status) -> Iterator[HealthFinding]:
@@ -322,8 +329,9 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         is_told = drop.reason == Disposition.QUEUE_DISABLED and drop.database in off  # with the statement, below
         if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
+            kept = "; their senders keep them and send them again" if drop.reason in KEPT_DROPS else ""
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
-            yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}", do)
+            yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}{kept}", do)
 
 
 def _queues(status: Status) -> Iterator[HealthFinding]:

@@ -217,7 +217,7 @@ _SOME_DIALOG = WaitingDialog()
 _END = "RECEIVE the Error message and END CONVERSATION here"
 BEGIN_AGAIN = f"{_END}, then begin another dialog"  # what a dialog needs whose cause is over
 DEFINITIONS_CHANGED = (
-    "nothing now: definitions here have changed since, and the next copy shows whether that is over; broker dialogs"
+    "nothing now: what caused it here has changed since, and the next copy shows whether that is over; broker dialogs"
     " retry at the sender sends it at once"
 )
 
@@ -247,7 +247,7 @@ def remedy_of(
         route: By which they arrive, where that may be wrong.
     """
     statement = statement_of(reason, instance, database=table)
-    text = _advice().get(disposition, "see the page on dispositions: {instance} shows the reason in broker status")
+    text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
     return _filled(
         "{address_right}{statement}" if statement else text,
         instance=instance,

@@ -304,10 +304,14 @@ class SelectQuery:
         return self._error_at(number, problem, place, kind)
 
     def _name_of(self, call: exp.Func) -> str:
-        """Return the name of a call as the text has it; the parser's where the text has no call syntax, as a -> b."""
+        """Return the name of a call as the text has it; the parser's where it has no call syntax: NEXT VALUE FOR."""
         if isinstance(call, exp.Anonymous):
             return call.name
-        return self.text[call.meta["start"] : call.meta["end"] + 1] if "start" in call.meta else call.sql_name()
+        return (
+            self.text[call.meta["start"] : call.meta["end"] + 1]
+            if "start" in call.meta
+            else call.sql_name().replace("_", " ")
+        )
 
     def _find(self, word: str) -> tuple[int, int] | None:
         """Find the position of a name, its qualifiers included when they are written there too."""
@@ -448,7 +452,8 @@ class SelectQuery:
         for call in self._of(exp.Func):
             if not is_known_call(call):
                 name = self._name_of(call)
-                raise self.error(195, f"'{name}' is not a recognized function name", name)
+                hint = ": compare the name instead, as in WHERE name = 'work'" if name.upper() == "DB_ID" else ""
+                raise self.error(195, f"'{name}' is not a recognized function name{hint}", name)
         for node in self._of(exp.Cast):
             if node.args.get("safe"):
                 raise self.error(102, "TRY_CAST is not supported: write CAST")

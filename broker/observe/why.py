@@ -342,7 +342,8 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
         cause, why, remedy = dead_end(way, dialog)
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
             remedy = _remedy_of_unsealable(side, replace(dialog, near=way.explanation.near_names), spot)
-        return cause, f"{why}; {status}", remedy, "matched again when routes or services change"
+        _, is_told, then = status.partition(f"({way.explanation.number}): ")  # by the decision, in its own words
+        return cause, f"{why}; {then if is_told else status}", remedy, "matched again when routes or services change"
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
     if way is not None and (problem := next_hop_problem(way.explanation)):
@@ -438,10 +439,13 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
     table = decision.passes[-1]
     for other in (route for step in table.steps if step.step == 1 for route in step.routes):
         alter = TakenRoute(other.name, way.instance, table.table).altered(f"BROKER_INSTANCE = '{wanted}'")
-        otherwise = "" if decision.is_from_target else f" Otherwise, {dialog.again}"
+        lost = f" Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
+        otherwise = "" if decision.is_from_target else lost
+        again = to_run(create_route(decision.to_service, wanted), database=table.table, instance=way.instance)
         return (
-            f"route {other.name} names broker instance {other.broker_instance}, and the messages are for {wanted}. If"
-            f" the database at {other.address} has that one now (sys.databases there), {alter}{otherwise}"
+            f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does:"
+            f" {again} If it has taken the place of {other.broker_instance} at {other.address} (sys.databases there),"
+            f" {alter}{otherwise}"
         )
     return ""
 

@@ -522,11 +522,15 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     )
 
     assert found.remedy.startswith(
-        f"route r names broker instance {old}, and the messages are for {FAR}. If the database at tcp://c:4022 has that"
-        " one now (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH"
+        f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does: at a, with"
+        f" broker sql, and in its script: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
+        f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT'; If it has taken the place of {old} at tcp://c:4022"
+        " (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH"
         f" BROKER_INSTANCE = '{FAR}';"
     )
-    assert is_from_target != found.remedy.endswith("; Otherwise, END; and begin another dialog")
+    assert is_from_target != found.remedy.endswith(
+        "; Only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
+    )
 
 
 @pytest.mark.parametrize(("acknowledged", "more"), [(0, ""), (1, f" This dialog has been answered by it: {END} and")])

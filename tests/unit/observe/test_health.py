@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.observe.health import FINDINGS_MAX, IMPORT_AGAIN, NAME_MAX, RENEW, HealthReport, Level, judge, shorten
+from broker.observe.health import (
+    FINDINGS_MAX,
+    IMPORT_AGAIN,
+    NAME_MAX,
+    RENEW,
+    SHORT_TRANSACTIONS,
+    HealthReport,
+    Level,
+    judge,
+    shorten,
+)
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
@@ -139,7 +149,7 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
         (
             database(write_lock={"waiting_s": 2.0, "recent": 5}),
             "bad",
-            "open for 2 s, for the 5th time within ten minutes",
+            "open for 2 s, one of 5 such within ten minutes",
         ),
         (
             database(write_lock=HELD | PAST),
@@ -242,6 +252,10 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (notice(WarningKind.PERMISSIONS), ""),
         (notice(WarningKind.IMPORTS_LOST), IMPORT_AGAIN),
         (drop("no route", last_s=1.0, do="CREATE ROUTE x"), "CREATE ROUTE x"),
+        (
+            database(write_lock=HELD | PAST),
+            f"correct the program that keeps them open (last: process 7 (python3)): {SHORT_TRANSACTIONS}",
+        ),
         (drop("no route", last_s=1.0), "sys.dm_broker_dispositions has the last such frame"),
     ],
 )
@@ -251,6 +265,13 @@ def test_a_finding_says_what_to_do(parts: dict[str, Any], do: str) -> None:
 
 def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
     assert [] == judged(drop("no route", last_s=1.0, do=DEFINITIONS_CHANGED)).findings
+
+
+@pytest.mark.parametrize(("reason", "is_kept"), [("no route", True), ("unknown conversation", False)])
+def test_that_a_sender_keeps_what_was_dropped_is_said_of_what_it_keeps(reason: str, *, is_kept: bool) -> None:
+    [finding] = judged(drop(reason, last_s=1.0)).findings
+
+    assert is_kept == finding.what.endswith("their senders keep them and send them again")
 
 
 def test_notices_leave_it_working() -> None:

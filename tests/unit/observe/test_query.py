@@ -273,6 +273,12 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
         ("SELECT SUBSTRING(name) FROM sys.routes", 174, "wrong number of arguments to 'SUBSTRING'"),
         ("SELECT name FROM sys.routes WHERE lifetime > 'soon'", 241, "conversion failed: no date, time or number"),
         ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
+        ("SELECT NEXT VALUE FOR s", 195, "'NEXT VALUE FOR' is not a recognized function name"),
+        (
+            "SELECT name FROM sys.databases WHERE database_id = DB_ID('w')",
+            195,
+            "'DB_ID' is not a recognized function name: compare the name instead, as in WHERE name = 'work'",
+        ),
         ("SELECT DATETRUNC(day, lifetime) FROM sys.routes", 195, "'DATETRUNC' is not a recognized function name"),
     ],
 )

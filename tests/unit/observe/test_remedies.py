@@ -28,7 +28,6 @@ NOTHING_TO_DO = {
     Disposition.SHUTDOWN,
     Disposition.DUPLICATE,
     Disposition.OUT_OF_SEQUENCE,
-    Disposition.UNKNOWN_CONVERSATION,
     Disposition.CONVERSATION_ENDED,
     Disposition.CORRUPTED,
 }
@@ -46,7 +45,7 @@ def test_every_reason_has_a_remedy_of_its_own_without_gaps(disposition: Disposit
 def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
     text = remedy_of(disposition, instance="gateway-a", service="//S")
 
-    assert "see the page on dispositions: gateway-a shows the reason in broker status" == text
+    assert "see the page on dispositions, and the log of gateway-a" == text
 
 
 @pytest.mark.parametrize(

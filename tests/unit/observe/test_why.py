@@ -170,7 +170,7 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
         (DIALOG, Disposition.NOT_PERMITTED, None, 900.0, None),
         (DIALOG, Disposition.DUPLICATE, "db", 9.0, None),
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
-        (uuid4(), Disposition.POOL_LIMIT, None, 9.0, "at one: broker status shows which next hop is slow or gone"),
+        (uuid4(), Disposition.POOL_LIMIT, None, 9.0, "see which next hop of one is slow or gone"),
         (uuid4(), Disposition.POOL_LIMIT, None, 900.0, None),
     ],
 )
