@@ -50,7 +50,6 @@ from broker.admin.health import observe_app
 from broker.admin.problems import refused_unread, secure
 from broker.catalog.check import check_ways_in
 from broker.config.admin_access import Holders, holders_of, socket_group_of
-from broker.config.consistency import loopback_told
 from broker.config.settings import Settings
 from broker.config.values import ListenAddress
 from broker.errors import ListenFailedError
@@ -122,9 +121,6 @@ class AdminServer:
         instance.supervision.keep_within(stack, "log summary", tell_summaries)
         stack.push_async_callback(self._retired.cancel)
         self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
-        told = loopback_told(settings.admin)
-        if told:
-            log.warning("admin port is open to every user", problem=told, hint="set admin.loopback_role")
         audit = Audit(settings.admin.audit, admin_threads)
         api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
         door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)

@@ -255,7 +255,7 @@ class _ScriptRunner(Struct):
                     continue
                 mistakes += 1
                 problem = f"error {error.number}: {error.problem}"
-                yield SettingError(dotted(key), problem, error.span, "correct the statement", _excerpt(error))
+                yield SettingError(dotted(key), problem, error.span, "", _excerpt(error))
 
     def _is_first(self, error: StatementError) -> bool:
         """False if a statement names what does not exist because its CREATE was refused."""

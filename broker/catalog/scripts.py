@@ -264,7 +264,7 @@ async def run_changed(
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
         key: KeyPath = ("routes", "files") if reading == MSDB else ("databases", reading, "scripts")
-        found = settings.error(key, f"error {error.number}: {error.problem}", "correct the statement")
+        found = settings.error(key, f"error {error.number}: {error.problem}", "")
         found.span = error.span or found.span
         raise SettingsError([found]) from error
     except OSError as error:

@@ -150,4 +150,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
 
 def _more(before: str, kind: Kind, count: int) -> str:
     code, file = kind
-    return f"{before}{f'{file}: ' if file else ''}and {count:,} more `{code}`"
+    what = f"{count:,} more `{code}`"
+    if code == "setting":
+        what = plural(count, "more warning" if before else "more mistake")
+    return f"{before}{f'{file}: ' if file else ''}and {what}"

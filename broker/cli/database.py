@@ -20,7 +20,7 @@ import click
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import emptiness, path_of
-from broker.cli.access import is_nothing_given, read_settings, usual_config
+from broker.cli.access import is_nothing_given, option_of, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Config, Group, Output, Yes, confirm, copy_command
@@ -191,9 +191,11 @@ def error_conversations(config: Config, database: _Name, output: Output, *, dry_
         broker database error-conversations orders.db -c config/endpoint.toml --yes
     """
     _, path = _find(config, database)
+    name = "NAME" if path == Path(database) else database
+    running = f'broker sql{option_of(config)} "ALTER DATABASE [{name}] SET ERROR_BROKER_CONVERSATIONS"'
     if not (dry_run or yes):
-        _confirm(path, "end with an error at both ends: {}")
-    with _locked(path) as db:
+        _confirm(path, "end with an error at both ends: {}", running)
+    with _locked(path, running) as db:
         stake = stake_of(db)
         text = "the database was restored from a backup, and an administrator has ended its conversations"
         count = administration.error_conversations(db, time.time(), text=text)
@@ -202,9 +204,9 @@ def error_conversations(config: Config, database: _Name, output: Output, *, dry_
     _report(path, output, [*texts, *notes], stake, dry_run=dry_run, ended=count)
 
 
-def _confirm(path: Path, question: str) -> None:
+def _confirm(path: Path, question: str, running: str = "") -> None:
     """Ask, if there is anything in the file that would be lost; raises as `confirm`."""
-    with _locked(path) as db:
+    with _locked(path, running) as db:
         stake = stake_of(db)
         db.execute("ROLLBACK")
     if stake.count or stake.unread:
@@ -288,17 +290,17 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[sqlite3.Connection]:
-    """The file in a write transaction, locked against a daemon; the caller ends the transaction."""
+def _locked(path: Path, running: str = "") -> Iterator[sqlite3.Connection]:
+    """The file in a write transaction, locked against a daemon, or as `_refuse_held`; the caller ends it."""
     if is_locked(path):  # perhaps by another machine: then no process here may open the file
-        _refuse_held(StoreUnavailableError(str(path), HELD))
+        _refuse_held(StoreUnavailableError(str(path), HELD), running)
     with translated(path), closing(open_watch(path)) as db:
         check_schema(db)  # before a lock file is made next to a foreign file
     try:
         lock = lock_store(path)
     except StoreUnavailableError as error:
         if error.problem == HELD:
-            _refuse_held(error)
+            _refuse_held(error, running)
         raise
     uri = f"{path.absolute().as_uri()}?mode=rw"
     try:
@@ -310,9 +312,9 @@ def _locked(path: Path) -> Iterator[sqlite3.Connection]:
         os.close(lock)
 
 
-def _refuse_held(error: StoreUnavailableError) -> NoReturn:
-    hint = "stop it first; a running one accepts only ALTER DATABASE ... SET ERROR_BROKER_CONVERSATIONS of these"
-    fail(f"{error}: {hint}", ExitCode.HARMFUL)
+def _refuse_held(error: StoreUnavailableError, running: str = "") -> NoReturn:
+    """End with what to do: stop the daemon, or `running`, a command for one that runs."""
+    fail(f"{error}: stop it first{running and f', or let it do that: {running}'}", ExitCode.HARMFUL)
 
 
 def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> list[str]:

@@ -44,7 +44,7 @@ def journal() -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, help="Number of visits.")
 @click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
-@click.option("--conversation", type=click.UUID, help="Only visits of this dialog.")
+@click.option("--conversation", type=click.UUID, help="Only visits of the dialog with this conversation_id.")
 @click.option(
     "--outcome",
     "outcomes",
@@ -87,6 +87,9 @@ def tail(
     _report_unread(found.unread)
     if found.unread and not found.read and not follow:
         fail("nothing could be read: none of the files is a usable journal", 1)
+    if conversation is not None and not found.visits:
+        hint = "`broker why HANDLE` names that of a conversation_handle"
+        click.echo(f"no visit with the conversation_id {conversation}: {hint}", err=True)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
+from uuid import UUID
 
 import structlog
 
@@ -351,7 +352,7 @@ class ReaderDatabase:
                     db.rollback()
                 db.execute("PRAGMA synchronous = FULL")
         for what, verdict in crashes:
-            self._log_crash(what, verdict, now)
+            self._log_crash(db, what, verdict, now)
         if claim is None:
             self._records[reader.queue].last_empty_time = now
         return claim, rest_end
@@ -403,10 +404,19 @@ class ReaderDatabase:
         )
         return db.execute(query, (queue,)).fetchone() is not None
 
-    def _log_crash(self, what: Blame, verdict: Verdict, now: float) -> None:
+    def _log_crash(self, db: ReaderConnection, what: Blame, verdict: Verdict, now: float) -> None:
+        query = (
+            "SELECT q.name, c.service_name, c.conversation_handle FROM broker_conversation c"
+            " LEFT JOIN broker_service s ON s.name = c.service_name LEFT JOIN broker_queue q USING (queue_id)"
+            " WHERE c.endpoint_id = ?"
+        )
+        queue, service, handle = db.execute(query, (what.endpoint_id,)).fetchone() or (None, None, None)
         log.error(
             "dialog quarantined" if verdict.is_quarantined else "reader died",
             database=self.name,
+            queue=queue,
+            service=service,
+            conversation_handle=handle and str(UUID(bytes=handle)),
             endpoint_id=what.endpoint_id,
             message_sequence_number=what.message_sequence_number,
             failures=verdict.failures,

@@ -301,9 +301,6 @@ class CertificateWatch:
         self.security = security_of(self._settings)
         for warning in unwise(self._settings):
             log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
-        problem = plain_text_told(self._settings.endpoint.encryption)
-        if problem:
-            log.warning("plain text", problem=problem)
         return self.security
 
     def start(

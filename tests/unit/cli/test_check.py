@@ -70,6 +70,15 @@ def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration:
     assert ("duplicate-route", str(script), None) == (more["code"], more["file"], more["line"])
 
 
+def test_check_counts_the_other_mistakes_of_a_script(configuration: Path, tmp_path: Path) -> None:
+    configuration.write_text(configuration.read_text() + 'scripts = ["a.sql"]\n')
+    (tmp_path / "a.sql").write_text("CREATE ROUTE;\n" * 28)
+
+    result = run("check", "-c", configuration, "--offline")
+
+    assert f"{tmp_path / 'a.sql'}: and 8 more mistakes" in result.stderr.splitlines()
+
+
 def test_check_prints_annotations_of_a_workflow(tmp_path: Path) -> None:
     configuration = tmp_path / "a,b:c%.toml"
     configuration.write_text(f"[endpoint]\nmax_hopz = 3\n{_QUIET}")

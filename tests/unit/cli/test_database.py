@@ -235,6 +235,8 @@ def test_what_is_tried_refused_or_cannot_be_written_down_changes_nothing(
     assert "would" in dry.stdout
     assert "nothing is changed as long as no change can be written down" in unwritten.stderr
     assert "another daemon has it open: stop it first" in held.stderr
+    told = f'broker sql -c {configuration} "ALTER DATABASE [orders] SET ERROR_BROKER_CONVERSATIONS"'
+    assert (command[0] == "error-conversations") == (told in held.stderr)
     assert [] != problems(configuration)
 
 

@@ -59,6 +59,7 @@ def test_visits_of_a_dialog_or_with_an_outcome_are_found(tmp_path: Path) -> None
     directory = journal(tmp_path)
 
     by_dialog = run("journal", "tail", directory, "--conversation", DIALOG, "-o", "json")
+    unknown = run("journal", "tail", directory, "--conversation", UUID(int=1))
     by_outcome = run("journal", "tail", directory, "--outcome", "sent", "--outcome", "dropped", "-o", "json")
 
     (told,) = map(json.loads, by_dialog.stdout.splitlines())
@@ -68,6 +69,8 @@ def test_visits_of_a_dialog_or_with_an_outcome_are_found(tmp_path: Path) -> None
         told["entered_at"],
         told["from_broker_instance"],
     )
+    assert (0, "") == (unknown.exit_code, unknown.stdout)
+    assert f"no visit with the conversation_id {UUID(int=1)}: " in unknown.stderr
     assert ["dropped", "sent"] == [json.loads(line)["outcome"] for line in by_outcome.stdout.splitlines()]
 
 

@@ -51,12 +51,14 @@ def test_nothing_to_do_locks_nothing(shop: Shop, desk: ReaderDatabase) -> None:
 
 
 def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop: Shop) -> None:
-    group = shop.arrived(b"one").conversation_group_id.bytes
+    dialog = shop.arrived(b"one")
+    group = dialog.conversation_group_id.bytes
     db = shop.connect(isolation_level=None)
     db.execute("INSERT INTO broker_group_lock VALUES (?, 0, ?, NULL)", (group, time.time()))
     desk = ReaderDatabase("shop", shop.path, [handle])
 
-    claim, _ = claimed(desk)
+    with structlog.testing.capture_logs() as logs:
+        claim, _ = claimed(desk)
     number = desk.slot
     desk.close()
 
@@ -65,6 +67,9 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
     assert claim is not None
     assert group == claim.conversation_group_id
     assert 1 == failure.failures
+    assert [("reader died", "OrdersQueue", "Orders", str(dialog.conversation_handle))] == [
+        (one["event"], one["queue"], one["service"], one["conversation_handle"]) for one in logs
+    ]
 
 
 def test_a_group_that_fails_while_a_claim_waits_for_the_write_lock_is_not_claimed(

@@ -219,7 +219,7 @@ async def test_where_nothing_is_encrypted_nobody_looks(logs: list[Any]) -> None:
         watch.start(stack, lambda _: None)
         assert {asyncio.current_task()} == asyncio.all_tasks()
 
-    assert ("plain text", "connections are not encrypted") == (logs[-1]["event"], logs[-1]["problem"])
+    assert ["endpoint.encryption"] == [one["setting"] for one in logs if "not encrypted" in one["problem"]]
 
 
 async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: Files, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def same(value: Any, key: str = "") -> Any:
         return value
     if isinstance(value, int | float | None):
         return "FIGURE" if not isinstance(value, int) or VARYING.search(key) else value
-    if key in {"software", "python", "kernel", "loop"}:
+    if key in {"software", "python", "kernel", "loop", "flow", "flow_state"}:  # a peer may be idle by now
         return "VARIES"
     for pattern, kind in KINDS:
         value = re.sub(pattern, kind, value)

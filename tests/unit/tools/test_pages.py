@@ -88,6 +88,14 @@ def test_every_command_is_on_the_page_with_each_of_its_options() -> None:
         assert "```sh\n" in section[1], name
 
 
+def test_commands_in_texts_and_tables_exist() -> None:
+    known = {name for name, _ in commands()}
+    groups = {name.rpartition(" ")[0] for name in known}
+    for page in DOCS.rglob("*.md"):
+        for first, second in re.findall(r"`(broker [a-z-]+)( [a-z][a-z-]*)?", page.read_text(encoding="utf-8")):
+            assert {first, first + second} & (known | (set() if second else groups)), (page.name, first + second)
+
+
 def test_every_exit_code_is_explained() -> None:
     page = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
     explained = re.findall(r"^\| ([\d, ]+) \|", page, re.MULTILINE)
