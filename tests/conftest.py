@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from structlog.testing import capture_logs
 
 from broker.observe import logs
 from broker.observe.logs import LogWriter
@@ -91,3 +92,10 @@ def _logging_is_as_before() -> Iterator[None]:
             root.removeHandler(handler)
     if structlog.is_configured():
         structlog.reset_defaults()
+
+
+@pytest.fixture(name="logs")
+def captured_logs() -> Iterator[list[Any]]:
+    """What is logged during the test."""
+    with capture_logs() as entries:
+        yield entries

@@ -6,7 +6,6 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -18,7 +17,17 @@ import broker
 from broker.errors import StoreUnavailableError
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
-from tests.support.loopback import BILLING, ORDERS, PATIENCE, receive, route, send, service, wait_acknowledged
+from tests.support.loopback import (
+    BILLING,
+    ORDERS,
+    PATIENCE,
+    receive,
+    refused_start,
+    route,
+    send,
+    service,
+    wait_acknowledged,
+)
 
 OTHER = "//shop/Other"
 SHORT_PATIENCE = "import broker.store.sqlite.database\nbroker.store.sqlite.database.BUSY_SECONDS = 0.3\n"
@@ -80,13 +89,6 @@ def wait_problem(daemon: Daemon, words: str) -> None:
     wait_for(is_told, seconds=PATIENCE, what=f"a problem with {words!r}")
 
 
-def serve(daemon: Daemon) -> tuple[int, str]:
-    """The exit code of a daemon that cannot start, and what it says."""
-    command = [sys.executable, "-m", "broker", "serve", "-c", str(daemon.config)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
-    return done.returncode, done.stderr.decode()
-
-
 def stop_and_remove_log(daemon: Daemon, path: Path) -> None:
     daemon.stop()
     for name in ("-wal", "-shm"):
@@ -95,7 +97,7 @@ def stop_and_remove_log(daemon: Daemon, path: Path) -> None:
 
 def is_refused_until_kept(daemon: Daemon) -> str:
     """What it said when it did not start; then it is started on the file that was kept."""
-    code, told = serve(daemon)
+    code, told = refused_start(daemon)
     kept = run("database", "keep", "-c", daemon.config, "billing")
     daemon.start()
     assert (78, 0) == (code, kept.exit_code)

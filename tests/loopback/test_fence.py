@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import broker
 from examples.demo.topology import Daemon, Topology
 from tests.support.command import run
+from tests.support.loopback import refused_start
 
 SERVICES = "CREATE QUEUE Inbox; CREATE SERVICE [//a] ON QUEUE Inbox; CREATE SERVICE [//b] ON QUEUE Inbox;"
 SECONDS = 30.0
@@ -23,12 +22,6 @@ def add(net: Topology, name: str) -> Daemon:
     daemon = net.add(name, databases=["orders"])
     net.script(name, "orders", SERVICES)
     return daemon
-
-
-def serve(daemon: Daemon) -> tuple[int, str]:
-    command = [sys.executable, "-m", "broker", "serve", "-c", str(daemon.config)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
-    return done.returncode, done.stderr.decode()
 
 
 def instance(daemon: Daemon) -> str:
@@ -54,7 +47,7 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
     for file in ("msdb.db", "orders.db"):
         shutil.copy(original.directory / file, copy.directory / file)
 
-    code, told = serve(copy)
+    code, told = refused_start(copy)
     checked = run("check", "-c", copy.config, "--offline")
     ends = [run("database", "reset-identity", "--yes", "-c", copy.config, one).exit_code for one in ("msdb", "orders")]
     net.start()
@@ -80,7 +73,7 @@ def test_an_older_copy_in_place_is_refused_until_it_is_kept(net: Topology, tmp_p
     daemon.stop()
 
     shutil.copyfile(tmp_path / "backup", path)
-    code, told = serve(daemon)
+    code, told = refused_start(daemon)
     kept = run("database", "keep", "-c", daemon.config, "orders")
     ended = run("database", "error-conversations", "-c", daemon.config, "orders")
     daemon.start()

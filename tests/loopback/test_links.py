@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
+from examples.demo.topology import free_port
 from tests.support.loopback import instance, message, numbers, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
 
 LOWER, HIGHER = b"\x01" * 16, b"\xfe" * 16
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.mark.promise("A next hop is back, and nothing flows")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.flow import Disposition
 from broker.routing.decide import AddressHealth, hosted
@@ -32,12 +31,6 @@ MISSING = "no GRANT CONNECT ON ENDPOINT::[Broker] TO [CN=orders] or public"
 @pytest.fixture(scope="module")
 def ca() -> Pair:
     return authority()
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
 
 
 class Street:

@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
 from broker.protocol.frame import Fatal
@@ -81,12 +80,6 @@ def here(ca: Pair) -> Pair:
 @pytest.fixture
 def sides(tmp_path: Path, ca: Pair, here: Pair) -> Sides:
     return Sides(tmp_path, ca, here)
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
 
 
 def reasons(logs: list[Any]) -> str:

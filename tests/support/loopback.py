@@ -7,6 +7,8 @@ import os
 import socket
 import sqlite3
 import struct
+import subprocess
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
@@ -31,8 +33,6 @@ from broker.protocol.frame import (
     Header,
     Hello,
     LinkMessage,
-    Probe,
-    ProbeReply,
     Rejected,
     decode_dialog,
     decode_link,
@@ -44,6 +44,7 @@ from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.peers import answer_unknown
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
@@ -256,11 +257,6 @@ async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
         sock.close()
 
 
-def answer_unknown(probe: Probe) -> ProbeReply:
-    """A PROBE_REPLY that claims nothing."""
-    return ProbeReply(id=probe.id, broker_instance=probe.broker_instance)
-
-
 # --- daemons as processes: an initiator, a target and what is between them ---
 
 ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
@@ -361,3 +357,10 @@ def get(daemon: Daemon, path: str) -> str:
     """What its observe port answers."""
     with urllib.request.urlopen(f"http://127.0.0.1:{daemon.observe_port}{path}", timeout=PATIENCE) as response:
         return str(response.read(), "utf-8")
+
+
+def refused_start(daemon: Daemon) -> tuple[int, str]:
+    """The exit code of a daemon that cannot start, and what it says."""
+    command = [sys.executable, "-m", "broker", "serve", "-c", str(daemon.config)]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    return done.returncode, done.stderr.decode()

@@ -33,6 +33,7 @@ from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.file_identity import RECORD
 from broker.supervision import Supervision
 from tests.support.dialog import far_initiator
+from tests.support.loopback import until
 from tests.support.visits import decode
 
 ALONE = "11111111-1111-4111-8111-111111111111"
@@ -132,12 +133,6 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         await instance.databases.hand_over()
         await instance.catalog.close()
         await instance.databases.close_all()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not is_so():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
 
 
 async def test_what_is_free_comes_with_its_scripts_and_is_told(settings: Settings) -> None:

@@ -24,6 +24,7 @@ from broker.store.sqlite.database import HELD, lock_path, lock_store
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path, write_principal
 from broker.store.sqlite.transaction import LAPSED
 from broker.supervision import Supervision
+from tests.support.loopback import until
 
 INSTANCE = b"i" * 16
 SECONDS = 20.0
@@ -131,12 +132,6 @@ async def keeping(
         yield keeper
     finally:
         await keeper.close()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not is_so():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
 
 
 def role(keeper: RoleKeeper) -> tuple[MirrorRole, int]:

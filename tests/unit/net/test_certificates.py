@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.config.load import load_settings
 from broker.config.settings import Settings
@@ -52,12 +50,6 @@ def test_each_file_is_listed_with_every_setting_that_names_it(tmp_path: Path) ->
 
 
 # --- certificate watch ---
-
-
-@pytest.fixture
-def logs() -> Iterator[list[Any]]:
-    with capture_logs() as entries:
-        yield entries
 
 
 class Files:
