@@ -34,7 +34,7 @@ from broker.catalog.reload import reload_part
 from broker.net.tls import is_ip
 from broker.observe.instance import Running
 from broker.observe.metrics import SECTIONS, Exposition
-from broker.observe.snapshot import read_snapshot_in_steps, replaced_in, vital_problems
+from broker.observe.snapshot import read_snapshot_in_steps, replaced_in, store_problem, vital_problems
 from broker.observe.status_rendering import certificate_part
 from broker.store.sqlite.write_lock import LockWait
 
@@ -136,7 +136,7 @@ def _parts(instance: Running) -> dict[str, str]:
     Stores, the roles of databases with a partner, the journal, files that are watched, and tasks that have died lately.
     """
     stores = {
-        f"store of {name}": endpoint.problem or _lock_problem(endpoint.write_waits.present)
+        f"store of {name}": store_problem(endpoint) or _lock_problem(endpoint.write_waits.present)
         for name, endpoint in instance.endpoints.items()
     }
     state_dir = instance.settings.instance.state_dir

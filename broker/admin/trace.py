@@ -12,6 +12,7 @@ path, so the sender is found from the target, and the reverse.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -82,6 +83,7 @@ class TraceEnd(StrEnum):
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 _KNOWN = WaitingDialog(is_known=True)
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
+_GOES_ON_BEYOND = frozenset({"acknowledged", "not acknowledged"})  # what the far instances know is what matters
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -149,11 +151,15 @@ class Directory:
             on its own host's documented port, over TLS unless that is loopback, and the instance there must know
             the address as its own.
         credentials: What is shown to the instances in `where`; to others no token is shown.
+
+    Attributes:
+        given: The argument `where`.
     """
 
     def __init__(
         self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
     ) -> None:
+        self.given = where
         self._where = where
         self._credentials = credentials
         self._silent: dict[NetworkAddress, NotAskedError] = {}
@@ -363,13 +369,14 @@ def _question(answer: ExplainAnswer) -> ExplainRequest:
 # --- a conversation ---
 
 
-def trace(first: WhyAnswer, directory: Directory) -> Trace:
+def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     """
     Everything that can be known of what `first` knows something of.
 
     Args:
         first: The answer of the instance that was asked first.
         directory: Asks the others.
+        options: How the first instance was asked, as the options of `broker why`, each after a blank.
     """
     assert first.conversation_id is not None, "it is known there"
     chain = _Chain(first, UUID(first.conversation_id), directory)
@@ -385,12 +392,22 @@ def trace(first: WhyAnswer, directory: Directory) -> Trace:
         symptom=symptom.symptom,
         why=f"{cause.where}: {cause.why}",
         next=cause.next,
-        remedy=cause.remedy or "nothing has to be done",
+        remedy=_ask_on(chain, cause, options, directory.given) or cause.remedy or "nothing has to be done",
         findings=findings,
         paths=list(chain.paths),
         not_asked=list(chain.not_asked),
         answers=chain.answers,
     )
+
+
+def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[NetworkAddress, Path | str]) -> str:
+    """How the rest of the way is asked, where that may have the cause; otherwise ""."""
+    if not chain.silent or cause.cause not in _GOES_ON_BEYOND:
+        return ""
+    where = {**given, **dict.fromkeys(chain.silent, "http://HOST:PORT")}
+    admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())
+    ask = f"ask the rest of the way: broker why {chain.answers[0].id}{options}{admin} (or =PATH of its admin socket)"
+    return f"nothing, unless it lasts: then {ask}" if cause.remedy else ask
 
 
 class _Chain:
@@ -400,6 +417,7 @@ class _Chain:
         self.answers = [first]
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
+        self.silent: dict[NetworkAddress, None] = {}  # that could not be asked
         self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
         self._targets: dict[tuple[str, bool], _Target] = {}  # by instance and direction
         self._ways_out: dict[str, str] = {}  # by instance, how a target beyond it is taken out of several
@@ -519,6 +537,7 @@ class _Chain:
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
+            self.silent[_next_hop(way.hops[-1])] = None
         elif way.end is not TraceEnd.DECIDED:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
 
@@ -543,6 +562,7 @@ class _Chain:
             answer = self._directory.why(address, self._conversation)
         except NotAskedError as error:
             self.not_asked[str(error)] = None
+            self.silent[address] = None
             return None
         self.answers.append(answer)
         return answer

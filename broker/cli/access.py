@@ -37,8 +37,8 @@ listen = ["127.0.0.1:4022"]
 encryption = "disabled"
 message_forwarding = true"""
 _COMMAND = re.compile(  # of the instance itself: a command at another one is named with its place
-    r"\bbroker (quarantine (list|resume)|partner import|dialogs retry|database keep|reload|why [0-9a-fA-F-]{36}(?= has)"
-    r"|(why|status|explain)(?= shows| lists| --to))\b(?! -c | at the sender)"
+    r"\bbroker ((?P<of_files>quarantine (list|resume)|partner import|database keep)|dialogs retry|reload"
+    r"|why [0-9a-fA-F-]{36}(?= has)|(why|status|explain)(?= shows| lists| --to))\b(?! at the sender|[^;:,]* -c )"
 )
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 
@@ -88,20 +88,21 @@ def _is_empty(path: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
-def option_of(config: Path | None) -> str:
-    """The option that names a configuration, after a blank; empty without one."""
-    return "" if config is None else f" -c {shlex.quote(str(config))}"
+def option_of(config: Path | None, socket: Path | str | None = None) -> str:
+    """The options that name a configuration and an admin socket or port, each after a blank; empty without both."""
+    named = (("-c", config), ("--socket", socket))
+    return "".join(f" {option} {shlex.quote(str(one))}" for option, one in named if one is not None)
 
 
-def with_config(text: str, config: Path | None) -> str:
-    """Name the configuration in the commands of a text that have none, so that they run as they stand."""
-    return _COMMAND.sub(lambda one: f"{one[0]}{option_of(config)}", text)
+def with_config(text: str, config: Path | None, socket: Path | str | None = None) -> str:
+    """Name the configuration and the socket in the commands of a text that have none, so that they run as they are."""
+    return _COMMAND.sub(lambda one: f"{one[0]}{option_of(config, None if one['of_files'] else socket)}", text)
 
 
-def with_sql_at(instance: str, text: str, config: Path | None) -> str:
-    """Name the configuration where a text has statements for `broker sql` at this instance."""
+def with_sql_at(instance: str, text: str, config: Path | None, socket: Path | str | None = None) -> str:
+    """Name the configuration and the socket where a text has statements for `broker sql` at this instance."""
     here = f"at {instance}, with broker sql"
-    return text.replace(here, f"{here}{option_of(config)}")
+    return text.replace(here, f"{here}{option_of(config, socket)}")
 
 
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:
@@ -136,8 +137,8 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
         try:
             found = read_settings(config).admin.socket
         except SettingsError as error:
-            problem = "is not known, so the daemon was not asked"
-            unknown = SettingError("admin.socket", problem, None, "name its socket with --socket")
+            problem = "was not asked, as its socket is read from the configuration"
+            unknown = SettingError("daemon", problem, None, "correct that first, or name the socket with --socket")
             raise SettingsError([*error.errors, unknown]) from error
     try:
         return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())

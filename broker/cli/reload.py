@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 import click
@@ -66,7 +65,7 @@ def reload(config: Config, socket: Socket, output: Output, *, dry_run: bool, pru
         more = error.problem.get("more_errors", 0)
         errors = [str(one["text"]) for one in error.problem["errors"]] + ([f"and {more:,} more"] if more else [])
         fail("\n".join([*errors, "nothing has changed"]), ExitCode.USAGE)
-    show_lines(answer, output, _lines(answer, config, is_pruned=prune))
+    show_lines(answer, output, _lines(answer, option_of(config, socket), is_pruned=prune))
 
 
 def _drops(answer: dict[str, Any]) -> Iterator[str]:
@@ -90,7 +89,7 @@ def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
             yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
 
 
-def _lines(answer: dict[str, Any], config: Path | None, *, is_pruned: bool) -> Iterator[str]:
+def _lines(answer: dict[str, Any], options: str, *, is_pruned: bool) -> Iterator[str]:
     """A summary, and a line for each change."""
     if sentence := _sentence(answer):  # none when all that changes is what was dropped
         yield sentence
@@ -103,7 +102,7 @@ def _lines(answer: dict[str, Any], config: Path | None, *, is_pruned: bool) -> I
         yield f"  {message}"
     if answer.get("unscripted") and (answer["dry_run"] or not is_pruned):
         would = "would be dropped, as no script names it:"
-        yield would if is_pruned else f"{_IN_NO_SCRIPT}, and broker reload{option_of(config)} --prune drops it:"
+        yield would if is_pruned else f"{_IN_NO_SCRIPT}, and broker reload{options} --prune drops it:"
         yield from _drops(answer)
     if answer.get("kept"):
         yield f"{_IN_NO_SCRIPT}, as conversations or messages would be lost with it:"

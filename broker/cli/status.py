@@ -72,7 +72,7 @@ def top(config: Config, socket: Socket, interval: float, output: Output, *, once
 
 def _show(config: Path | None, socket: Path | str | None, output: str, interval: float | None) -> None:
     """Print the state, once or at an interval until Ctrl-C."""
-    client, render = admin_client(config, socket), partial(render_status, config=config)
+    client, render = admin_client(config, socket), partial(render_status, config=config, socket=socket)
     answer = client.get("/v1/status")
     with contextlib.suppress(KeyboardInterrupt):
         if interval is not None and output == "table" and sys.stdout.isatty():
@@ -111,7 +111,13 @@ def _fill_screen(
                 problem = readable(error.problem)
 
 
-def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, *, config: Path | None = None) -> None:
+def render_status(
+    status: Mapping[str, Any],
+    terminal: Terminal | None = None,
+    *,
+    config: Path | None = None,
+    socket: Path | str | None = None,
+) -> None:
     """
     Print an answer of `/v1/status`.
 
@@ -122,9 +128,10 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, *
         status: The answer.
         terminal: Where it is printed; None is standard output.
         config: The configuration, which is named in commands.
+        socket: The admin socket or port that was named instead, likewise.
     """
     terminal = terminal or Terminal()
-    _render_verdict(status, terminal, config)
+    _render_verdict(status, terminal, config, socket)
     _render_identity(status, terminal)
     _render_forwarding(status["forwarding"], terminal)
     refused = status.get("transport", {}).get("refused")
@@ -147,15 +154,17 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, *
         _render_database(database_name, database, terminal)
 
 
-def _render_verdict(status: Mapping[str, Any], terminal: Terminal, config: Path | None) -> None:
+def _render_verdict(
+    status: Mapping[str, Any], terminal: Terminal, config: Path | None, socket: Path | str | None
+) -> None:
     """One sentence on the whole, and a line for each finding."""
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
         parts = [f"{finding.level}: {finding.what}"] if finding.what not in report.sentence else []
-        do = with_config(finding.do, config)
+        do = with_config(finding.do, config, socket)
         for name in {"this instance", status["name"]}:
-            do = with_sql_at(name, do, config)
+            do = with_sql_at(name, do, config, socket)
         parts += [f"-> {do}"] if do else []
         if parts:
             terminal.prose(readable(" ".join(parts)), _LEVEL_STYLES[finding.level])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import click
@@ -67,6 +67,21 @@ NOTHING_WAITS = (
 )
 
 
+class _How(NamedTuple):
+    """How the first instance is asked, which commands in remedies name too."""
+
+    config: Path | None
+    socket: Path | str | None
+
+    def traced(self, first: WhyAnswer, directory: Directory) -> Trace:
+        """The trace, with commands for the first instance that run as they stand."""
+        found = trace(first, directory, option_of(*self))
+        remedy = with_sql_at(first.instance, found.remedy, *self)
+        if found.where.partition(",")[0] == first.instance:
+            remedy = with_config(remedy, *self)
+        return msgspec.structs.replace(found, remedy=remedy)
+
+
 @click.command(cls=Command)
 @click.argument("guid", metavar="[ID]", type=click.UUID, required=False)
 def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID | None) -> None:
@@ -89,21 +104,22 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
     """
     directory = Directory(where, credentials=credentials())
+    how = _How(config, socket)
     if guid is None:
         client = admin_client(config, socket)
         status = client.get("/v1/status")
         waiting = sorted(_conversations(client, status))
-        rows = list(_causes(client, waiting, directory, config))
+        rows = list(_causes(client, waiting, directory, how))
         if output == "json":
             show_json(rows)
         else:
             print_lines(line for row in rows for line in _row_lines(row))
             if not rows:
-                print_lines([TextLine(NOTHING_WAITS), *_acknowledged(client, status, config)])
+                print_lines([TextLine(NOTHING_WAITS), *_acknowledged(client, status, how)])
             if len(waiting) > ASKED_MAX:
                 note = f"{ASKED_MAX} of {len(waiting):,} dialogs were asked about, the oldest of each service in turn"
                 print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
-            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), config))
+            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), how))
         return
     first, note = _first(config, socket, guid, directory)
     journalled = None
@@ -119,35 +135,27 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         if note:
             click.echo(note, err=True)
         sys.exit(ExitCode.NOT_FOUND)
-    found = _with_config(trace(first, directory), first, config)
+    found = how.traced(first, directory)
     if output == "json":
         show_json(found)
     else:
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, config: Path | None) -> Iterator[str]:
+def _besides(status: Status, how: _How) -> Iterator[str]:
     """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
     for finding in judge(status).findings:
         if finding.about == "drops" or (finding.about == "database" and finding.level is Level.BAD):
-            yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, config), config)}"
+            yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, *how), *how)}"
     if status.forwarding.enabled:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 
 
-def _with_config(found: Trace, first: WhyAnswer, config: Path | None) -> Trace:
-    """The trace with the configuration in the commands for its instance, so that they run as they stand."""
-    remedy = with_sql_at(first.instance, found.remedy, config)
-    if found.where.partition(",")[0] == first.instance:
-        remedy = with_config(remedy, config)
-    return msgspec.structs.replace(found, remedy=remedy)
-
-
-def _acknowledged(client: AdminClient, status: Mapping[str, Any], config: Path | None) -> Iterator[TextLine]:
+def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> Iterator[TextLine]:
     """What is known of messages that have left for good: they may wait at the far side."""
     for database in status["databases"]:
         for (handle,) in client.sql(_ACKNOWLEDGED, database)["rows"]:
-            ask = f"broker why {handle}{option_of(config)}"
+            ask = f"broker why {handle}{option_of(*how)}"
             yield TextLine(
                 f"what {database} has sent is acknowledged, so the far side has stored it: {ask} asks there about the"
                 " last open dialog, and broker why at the far instance lists messages that wait there"
@@ -155,7 +163,7 @@ def _acknowledged(client: AdminClient, status: Mapping[str, Any], config: Path |
 
 
 def _causes(
-    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, config: Path | None
+    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: _How
 ) -> Iterator[dict[str, object]]:
     """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -171,7 +179,7 @@ def _causes(
             continue  # acknowledged by now, or another side of it
         known.add((answer.conversation_id, is_here))
         arrived = received_part(answer, database) if is_here else answer
-        found = _with_config(trace(arrived, directory), answer, config)
+        found = how.traced(arrived, directory)
         row: dict[str, Any] = {
             "since": since,
             "database": database,

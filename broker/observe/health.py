@@ -186,10 +186,8 @@ def _instance(status: Status, loop_lag_s: float) -> Iterator[HealthFinding]:
 
 def _has_cause(status: Status) -> bool:
     """Whether another finding may say why the instance is not ready."""
-    notices = status.transport.notices
-    return any(one.kind == WarningKind.EXPIRED for one in notices) or any(
-        one.problem for one in status.databases.values()
-    )
+    causes = [status.room_problem, *(one.problem for one in status.databases.values())]
+    return any(causes) or any(one.kind == WarningKind.EXPIRED for one in status.transport.notices)
 
 
 def _ledgers(status: Status) -> Iterator[HealthFinding]:

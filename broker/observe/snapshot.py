@@ -30,8 +30,10 @@ from broker.catalog.catalog import CatalogRows
 from broker.catalog.unscripted import lost_imports
 from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
+from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.errors import StoreUnavailableError
+from broker.files import room_problem
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.forwarding.held_frames import Held, Piece
@@ -586,10 +588,15 @@ def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, Database
 def vital_problems(instance: Running) -> dict[str, str]:
     """The problems for which a started instance is not ready, by check of `/readyz`."""
     expired = own_certificate_problem(instance.certificates.security)
-    failed = [endpoint.problem for endpoint in instance.endpoints.values()]
+    failed = [store_problem(endpoint) for endpoint in instance.endpoints.values()]
     is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
     problems = {"certificate": expired, "a store works": failed[0] if is_useless else ""}
     return {name: problem for name, problem in problems.items() if problem}
+
+
+def store_problem(endpoint: Endpoint) -> str:
+    """Why the database of this endpoint stores nothing, or would not; "" where it does."""
+    return endpoint.problem or room_problem(endpoint.path.parent) or ""
 
 
 def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:

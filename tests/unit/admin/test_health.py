@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -73,6 +74,21 @@ async def test_parts_that_fail_are_told_and_stop_nothing_but_where_no_store_work
     monkeypatch.setattr(instance, "settings", replace(instance.settings, endpoint=endpoint))
     assert ["[-] a store works: disk I/O error", *parts] == bad(instance)
     assert not read_snapshot(instance, ()).is_ready
+
+
+@pytest.mark.parametrize("is_forwarding", [True, False])
+async def test_a_full_disk_is_told_before_a_store_has_failed_on_it(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch, *, is_forwarding: bool
+) -> None:
+    disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    endpoint = replace(instance.settings.endpoint, message_forwarding=is_forwarding)
+    monkeypatch.setattr(instance, "settings", replace(instance.settings, endpoint=endpoint))
+
+    marks = [line.partition(": the disk of ")[0] for line in bad(instance)]
+
+    assert [*["[-] a store works"] * (not is_forwarding), "[!] store of orders"] == marks
+    assert is_forwarding == read_snapshot(instance, ()).is_ready
 
 
 async def test_a_held_write_lock_is_a_warning_with_its_holder(

@@ -625,6 +625,30 @@ def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
     assert "not known from there on: nobody there" in found.not_asked[1]
 
 
+@pytest.mark.parametrize(
+    ("cause", "begins"),
+    [
+        ("acknowledged", "ask the rest of the way: "),
+        ("not acknowledged", "nothing, unless it lasts: then ask the rest "),
+    ],
+)
+def test_where_the_rest_of_the_way_may_have_the_cause_the_remedy_is_to_ask_it(cause: str, begins: str) -> None:
+    """The dialog may be in quarantine at the target."""
+    remedy = "" if cause == "acknowledged" else "nothing, unless it lasts"
+    start = first(finding("a", cause, FINE, remedy=remedy), sides=[side()])
+    directory = Instances({}, {})
+    directory.given = {NetworkAddress("x"): Path("x y.sock"), NetworkAddress("b"): "http://b:1"}
+
+    asked_on = trace(start, directory, " -c a.toml").remedy
+    trouble = trace(first(finding("a", "held", TROUBLE)), Instances({}, {})).remedy
+    known = traced(start, (B, told(B)), (C, told(C))).remedy
+
+    assert asked_on.startswith(begins)
+    command = f"broker why {start.id} -c a.toml --admin 'tcp://x:4022=x y.sock' --admin tcp://b:4022=http://HOST:PORT ("
+    assert command in asked_on
+    assert ("remedy of held", remedy or "nothing has to be done") == (trouble, known)
+
+
 def test_from_the_target_the_sender_is_found_and_its_way_followed_again() -> None:
     """c, the target, has a way back to a; what a knows has a way to c over b."""
     target = place("c", 3, "a", service="O")

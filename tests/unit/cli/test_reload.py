@@ -70,7 +70,7 @@ def test_a_file_that_is_wrong_is_exit_code_2_and_asks_nobody(fake_admin: Any, tm
 
     assert (2, []) == (result.exit_code, fake_admin.asked)
     assert "endpoint.max_hops: 0 is out of range; allowed is 1 to 255" in result.stderr
-    assert "is not known, so the daemon was not asked; name its socket with --socket" in result.stderr
+    assert "daemon: was not asked, as its socket is read from the configuration" in result.stderr
     assert result.stderr.endswith("scripts: were not checked; correct the settings first\n")
 
 
@@ -87,7 +87,7 @@ def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
     assert ["in no script:", f"  {drop}", "  and 2 more"] == asked.stderr.splitlines()[:3]
     assert asked.stderr.splitlines()[3].startswith("3 open dialogs use what is dropped; ")
     assert asked.stderr.splitlines()[3:4] == sure.stderr.splitlines()
-    assert "broker reload --prune drops it" in plain.stdout
+    assert f"broker reload --socket {fake_admin.path} --prune drops it" in plain.stdout
     assert all(f"  {kept}" in one.stdout.splitlines() for one in (plain, sure))
     assert drop not in sure.stdout
     planned, script = ("POST", "/v1/reload", {"dry_run": True, "prune": True}), ("POST", "/v1/plan", {"script": drop})

@@ -94,6 +94,14 @@ def test_statements_for_the_instance_itself_are_run_with_its_configuration(capsy
     assert "at this instance, with broker sql -c x.toml, and in its script: USE [msdb]; GRANT CONNECT" in text
 
 
+def test_commands_name_the_socket_that_was_given(fake_admin: Any) -> None:
+    fake_admin.answers["/v1/status"] = (200, status(reload={"problem": "line 3"}))
+
+    text = " ".join(run("status", "--socket", fake_admin.path).stdout.split())
+
+    assert f"run broker reload --socket {fake_admin.path};" in text
+
+
 def test_tables_have_what_waits_what_moved_and_whose_partner_is_what(capsys: pytest.CaptureFixture[str]) -> None:
     waiting = {"next_hop": "tcp://c:4022", "held": 4, "held_bytes": 900, "oldest_s": 2.5, "why": "no connection"}
     link = {"name": "b", "address": "tcp://b:4022", "direction": "out", "state": "LOGGED IN", "flow": "stalled"}

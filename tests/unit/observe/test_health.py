@@ -179,6 +179,7 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
         (role("lock", "no lock"), "bad", "no lock"),
         (journal("no space"), "bad", "no space"),
         ({"room_problem": "the disk has 0 KiB left"}, "bad", "the disk has 0 KiB left"),
+        ({"room_problem": "the disk has 0 KiB left", "ready": False}, "bad", "the disk has 0 KiB left"),
         ({"audit_problem": "audit a.jsonl: Permission denied"}, "bad", "audit a.jsonl: Permission denied"),
         ({"tasks": [{"name": "pulse", "running": True, "problem": "has died"}]}, "bad", "pulse, has died"),
         ({"reload": {"problem": "line 3\nCREATE"}}, "bad", "line 3"),
