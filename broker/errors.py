@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, Self, dataclass_transform
 
 MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals for it
 NOT_TRUSTED = "does not trust this instance's certificate"  # likewise
+NOT_A_FRAME = "not a frame"  # likewise
 UNTRUSTED = "certificate is not trusted"  # likewise
 NO_TLS = "does not speak TLS"  # likewise
 TLS_REFUSED = "TLS refused: "  # likewise
@@ -95,8 +96,9 @@ class FrameTooLargeError(PeerError):
     code: ClassVar[int] = 28042
 
     def __str__(self) -> str:
-        hint = f" ({self.hint})" if self.hint else ""
-        return f"frame of {self.length} bytes is above max_frame {self.max_frame}{hint}"
+        if self.hint:
+            return f"{NOT_A_FRAME}: it {self.hint}"
+        return f"frame of {self.length} bytes is above max_frame {self.max_frame}"
 
 
 class HandshakeRefusedError(PeerError):

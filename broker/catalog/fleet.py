@@ -202,16 +202,22 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
 
 def _missing_grants(given: Given) -> Iterator[Diagnostic]:
     """Yield the permissions that instances and databases lack for messages of others, as statements to run."""
-    found: dict[tuple[Site, str], dict[str, str]] = {}  # by instance and database: statement, and a path that needs it
+    # By instance and database, and whether only dialogs that begin need it: statement, and a path that does.
+    found: dict[tuple[tuple[Site, str], bool], dict[str, str]] = {}
     for site, sender in given.home_of:
         for facts in given.facts(site, sender) if sender is not None else ():
             for end in given.network.follow(facts, site):
                 if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
                     for where, statement in _lacking(given, end, facts.to_service):
-                        found.setdefault(where, {}).setdefault(statement, end.path)
-    for (site, name), statements in found.items():
-        run = given.run_of[site]
-        problem = f"messages over {', '.join(dict.fromkeys(statements.values()))} are refused: {name} lacks permissions"
+                        bindings = given.home_of[site, sender].rows.bindings.values()
+                        is_bound = any(one.remote_service_name == facts.to_service for one in bindings)
+                        is_of_begin = where[1] != MSDB and not is_bound
+                        found.setdefault((where, is_of_begin), {}).setdefault(statement, end.path)
+    for ((site, name), is_of_begin), statements in found.items():
+        run, paths = given.run_of[site], ", ".join(dict.fromkeys(statements.values()))
+        problem = f"messages over {paths} are refused: {name} lacks permissions"
+        if is_of_begin:
+            problem = f"{name} lacks permissions for dialogs that begin over {paths}; answers there need none"
         hint = f"USE {render_name(name)}; {' '.join(f'{one};' for one in statements)}"
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
         yield of_setting(run, run.databases[name], Lint.MISSING_GRANT, problem, hint, path=path)

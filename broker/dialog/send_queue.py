@@ -69,7 +69,7 @@ class Sender:
     not_stored: str = ""  # why the far side stores nothing of it for now; empty while it does
     not_stored_at: float = 0.0  # when it said so
     seal_error: str = ""  # why its frames cannot be sealed
-    blocked_since: float = NEVER  # since when its path accepts no frames; NEVER while it does
+    blocked_since: float = NEVER  # since when nothing of it gets through, for whatever reason; NEVER while it does
 
     @property
     def decision_key(self) -> tuple[int, str]:

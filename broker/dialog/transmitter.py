@@ -145,7 +145,7 @@ class Transmitter:
         self._by_conversation: dict[tuple[bytes, bool], Sender] = {}
         self._queue = FairQueue()
         self._waiting: dict[int, None] = {}  # senders with no path, in order
-        self._overdue: dict[int, float] = {}  # senders whose messages are late, refused or not stored; since when
+        self._overdue: dict[int, None] = {}  # senders whose messages are late, refused or not stored
         self.budget = LoadBudget(self.senders, tuning.fragment_size, waiting=self._waiting)
         self._timers = TimerHeap(self._on_timer)
         self._horizon = AckHorizon()
@@ -234,6 +234,7 @@ class Transmitter:
         sender.last_rejection = ""
         if sender.outbound.acknowledged > before:
             self._overdue.pop(endpoint_id, None)
+            sender.blocked_since = NEVER
         if sender.outbound.loaded or sender.has_more or sender.is_loading:
             self._arm(sender)
             self._schedule(sender)
@@ -290,7 +291,7 @@ class Transmitter:
                     self._arm(sender)
                     continue
                 reason = rejected.reason.strip() or "no reason given"
-                held = ", where a copy waits" if rejected.code == Disposition.ALREADY_HELD.number else ""
+                held = ", where a copy waited then" if rejected.code == Disposition.ALREADY_HELD.number else ""
                 sender.last_rejection = f"{REFUSED}{reason} ({rejected.code}), answered by {peer}{held}"
                 sender.rejected_at = now
                 self._note_overdue(sender, now)
@@ -351,7 +352,8 @@ class Transmitter:
     def _note_overdue(self, sender: Sender, now: float) -> None:
         """What this dialog has sent is not acknowledged in time, or was refused; until something is acknowledged."""
         sent_at = sender.outbound.sent_at
-        self._overdue.setdefault(sender.endpoint_id, now if sent_at == -NEVER else sent_at)
+        sender.blocked_since = min(sender.blocked_since, now if sent_at == -NEVER else sent_at)
+        self._overdue.setdefault(sender.endpoint_id)
 
     def blocked(self) -> dict[str, tuple[int, float]]:
         """
@@ -373,13 +375,13 @@ class Transmitter:
             dialogs, since = found.get(where, (0, NEVER))
             found[where] = dialogs + 1, min(since, sender.blocked_since)
         reasons: dict[str, str] = {}
-        for endpoint_id, begun in islice(self._overdue.items(), BLOCKED_MAX):
+        for endpoint_id in islice(self._overdue, BLOCKED_MAX):
             if endpoint_id in self._waiting:
                 continue
             sender = self.senders[endpoint_id]
             where = sender.destination
             dialogs, since = found.get(where, (0, NEVER))
-            found[where] = dialogs + 1, min(since, begun)
+            found[where] = dialogs + 1, min(since, sender.blocked_since)
             reasons[where] = sender.not_stored or sender.last_rejection or reasons.get(where, "not acknowledged")
         return {f"{where}: {reasons[where]}" if where in reasons else where: one for where, one in found.items()}
 
@@ -488,7 +490,6 @@ class Transmitter:
             sender.blocked_since = min(sender.blocked_since, now)
             return 0
         self._waiting.pop(sender.endpoint_id, None)
-        sender.blocked_since = NEVER
         outbound, contact, stored, builder = sender.outbound, sender.contact, sender.stored, self.frames
         is_followed = self._journal.follows(contact.conversation_id)
         size = sent = resent = 0

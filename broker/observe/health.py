@@ -271,7 +271,10 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         if where in status.addresses:
             continue
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
-        yield HealthFinding(Level.BAD, "dialog", what, "broker why lists them, each with what to do")
+        do = "broker why lists them, each with what to do"
+        if f"({Disposition.ALREADY_HELD.number})" in where:
+            do += "; when the copy there has left or expired, broker dialogs retry sends the message again at once"
+        yield HealthFinding(Level.BAD, "dialog", what, do)
 
 
 def _blocked(status: Status) -> dict[str, tuple[int, float]]:

@@ -29,7 +29,16 @@ from msgspec import Struct
 
 from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
-from broker.errors import MAY_NOT_CONNECT, NO_TLS, NOT_TRUSTED, TLS_ONLY, TLS_REFUSED, UNTRUSTED, StatementError
+from broker.errors import (
+    MAY_NOT_CONNECT,
+    NO_TLS,
+    NOT_A_FRAME,
+    NOT_TRUSTED,
+    TLS_ONLY,
+    TLS_REFUSED,
+    UNTRUSTED,
+    StatementError,
+)
 from broker.observe.snapshot import DropSnapshot
 from broker.security.grants import SHOWN_NAME
 
@@ -280,7 +289,10 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             " shows the way; correct the address of its last route"
         )
     if drop.unreached is not None:
-        return f"{drop.unreached[0]} is not reached: {remedy_of_unreached(*drop.unreached)}"
+        hop, problem = drop.unreached
+        if problem:
+            return f"{hop} is not reached: {remedy_of_unreached(hop, problem)}"
+        return f"make {hop}, its next hop, accept messages: broker status there shows what is wrong with it"
     if drop.other_instance:
         return (
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
@@ -325,8 +337,10 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if TLS_ONLY in problem:
         return f'set endpoint.encryption of {here} to "required", with certificate and private_key, then broker reload'
-    if NO_TLS in problem:
-        return f"if its port is wrong, {correct} Otherwise, set endpoint.encryption of the instance there"
+    is_program = NOT_A_FRAME in problem and "encryption" not in problem
+    if is_program or NO_TLS in problem:
+        encrypt = f"if its port is wrong, {correct} Otherwise, set endpoint.encryption of the instance there"
+        return f"another program answers there: {correct}" if is_program else encrypt
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
     if not (is_tls and what):

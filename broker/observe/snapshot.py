@@ -40,6 +40,7 @@ from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, plain_text_told
 from broker.net.link import Link
+from broker.net.quotas import host_of
 from broker.net.tls import Identity, Security
 from broker.observe.instance import Running
 from broker.observe.status import (
@@ -267,7 +268,7 @@ class DropSnapshot(Struct, frozen=True):
         sender: The database here that has just sent it; empty for frames of other instances.
         is_back: Whether a database here has sent it to another instance, and it has come back.
         other_instance: A broker instance here that has its service, where it names one that is not here.
-        unreached: The next hop for which it waited, and why that is not reached now; None where it is.
+        unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
     """
 
     disposition: Disposition
@@ -554,8 +555,11 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     led: dict[str, Any] = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
     if dropped is Disposition.EXPIRED_HERE and decision.candidates:
         hop = decision.candidates[0].address
-        problem = instance.peers.table.problem_of(hop)
-        led = {"unreached": (str(hop), problem) if problem else None}
+        outbox = instance.forwarder.table.outboxes.get(hop)
+        led = {
+            "unreached": (str(hop), instance.peers.table.problem_of(hop)),
+            "is_past": outbox is not None and outbox.is_ready,
+        }
     if is_sent:
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
@@ -840,7 +844,7 @@ def _read_transport(instance: Running) -> TransportSnapshot:
     warnings += [
         TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {reason}")
         for (host, reason), at in peers.handshaker.refused.items()
-        if at > since
+        if at > since and not any(_is_back(link, host, reason, at) for link in peers.links.values())
     ]
     return struct_from(
         TransportSnapshot,
@@ -853,6 +857,12 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         refused=dict(peers.admission.refused),
         pauses=dict(peers.admission.meters.pauses),
     )
+
+
+def _is_back(link: Link, host: str, reason: str, at: float) -> bool:
+    """Whether the peer from this host that a reason names, refused at this instant, is connected since."""
+    identity, is_since = link.transport.identity, link.online_at is not None and link.online_at > at
+    return is_since and host_of(link.address) == host and identity is not None and identity.principal_name in reason
 
 
 def certificates_in_use(instance: Running) -> Iterable[tuple[str, Identity]]:

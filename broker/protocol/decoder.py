@@ -42,7 +42,7 @@ _LINK_LENGTHS: dict[int, tuple[int, int]] = {
 _STRANGERS: tuple[tuple[tuple[bytes, ...], str], ...] = (
     ((b"\x16\x03", b"\x15\x03"), "looks like TLS, and encryption is disabled here: set endpoint.encryption"),
     ((b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "), "looks like HTTP"),
-    ((b"HTTP",), "looks like the answer of an HTTP server"),
+    ((b"HTTP", b"<!DO", b"<htm"), "looks like the answer of an HTTP server"),
     ((b"SSH-",), "looks like SSH"),
     ((b"PROX", b"\r\n\r\n"), "looks like a PROXY protocol header: switch it off at the load balancer"),
 )

@@ -9,7 +9,7 @@ PLACE = Span("a.toml", 3, 7)
 SENTENCES: list[tuple[BrokerError, type[BrokerError], str]] = [
     (errors.FrameMalformedError("too short"), errors.PeerError, "malformed frame: too short"),
     (errors.FrameTooLargeError(9, 8), errors.PeerError, "frame of 9 bytes is above max_frame 8"),
-    (errors.FrameTooLargeError(9, 8, "TLS?"), errors.PeerError, "frame of 9 bytes is above max_frame 8 (TLS?)"),
+    (errors.FrameTooLargeError(9, 8, "TLS?"), errors.PeerError, "not a frame: it TLS?"),
     (errors.ConnectDeniedError("CN=a", "no GRANT"), errors.PeerError, "CN=a may not connect: no GRANT"),
     (errors.OutOfSequenceError("PING", "new"), errors.PeerError, "PING is not allowed while the connection is new"),
     (errors.PeerSilentError(45.04), errors.PeerError, "nothing received from the peer for 45.0 s"),

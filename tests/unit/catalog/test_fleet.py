@@ -382,8 +382,8 @@ def test_a_route_by_a_host_that_the_certificate_does_not_name_is_told(
 # --- permissions ---
 
 
-def allowed(directory: Path, *, is_granted: bool) -> list[str]:
-    """What is missing for dialogs between two databases over a gateway: place and statements."""
+def between_two(directory: Path, *, is_granted: bool, is_bound: bool = False) -> list[Diagnostic]:
+    """What is missing for dialogs between two databases over a gateway; is_bound: billing has a binding to orders."""
     runs = []
     for name, other in (("orders", "billing"), ("billing", "orders")):
         settings = instance(directory / name, endpoint={"advertise": [f"tcp://{name}"], "listen": ["127.0.0.1:0"]})
@@ -391,6 +391,8 @@ def allowed(directory: Path, *, is_granted: bool) -> list[str]:
         grants += " GRANT SEND ON SERVICE::[*] TO [CN=g*];"
         grants += f" USE {name}; GRANT SEND ON SERVICE::[{name}] TO [CN={other}];"
         script = service(name) + route("r", other, "gateway") + grants * is_granted
+        if is_bound and name == "billing":
+            script += "CREATE REMOTE SERVICE BINDING b TO SERVICE 'orders' WITH USER = [CN=orders];"
         (directory / name / "scripts.d" / "s.sql").write_text(script)
         runs.append(load_settings(settings.instance.state_dir / "broker.toml", environ={}))
     gateway = settings_of("gateway", directory / "gateway")
@@ -402,7 +404,26 @@ def allowed(directory: Path, *, is_granted: bool) -> list[str]:
     runs.append(configured(directory / "gateway", gateway | {"routes": {"files": ["scripts.d/*.sql"]}}))
     kept, _ = survey_all([dry_run(one, now=NOW) for one in runs])
     about = {Lint.MISSING_GRANT, Lint.NOBODY_MAY_CONNECT, Lint.NOBODY_MAY_SEND}
-    return [f"{one.subject}: {one.hint}" for one in kept if one.lint in about]
+    return [one for one in kept if one.lint in about]
+
+
+@pytest.mark.parametrize(
+    ("is_bound", "problem"),
+    [
+        (
+            False,
+            "orders lacks permissions for dialogs that begin over billing -> gateway -> orders; answers there need",
+        ),
+        (True, "messages over billing -> gateway -> orders are refused: orders lacks permissions"),
+    ],
+)
+def test_a_grant_that_only_dialogs_need_that_begin_there_is_no_refusal(
+    tmp_path: Path, problem: str, *, is_bound: bool
+) -> None:
+    found = between_two(tmp_path, is_granted=False, is_bound=is_bound)
+
+    [one] = [one for one in found if one.subject == "orders, orders"]
+    assert one.problem.startswith(problem)
 
 
 def test_every_grant_that_a_path_lacks_is_a_statement_to_run(tmp_path: Path) -> None:
@@ -416,8 +437,8 @@ def test_every_grant_that_a_path_lacks_is_a_statement_to_run(tmp_path: Path) -> 
         f"gateway, msdb: USE [msdb]; {at_gateway}",
         f"orders, msdb: USE [msdb]; {connect}[orders] TO [CN=gateway]; {send}[orders] TO [CN=gateway];",
         f"orders, orders: USE [orders]; {send}[orders] TO [CN=billing];",
-    ] == sorted(allowed(tmp_path, is_granted=False))
+    ] == sorted(f"{one.subject}: {one.hint}" for one in between_two(tmp_path, is_granted=False))
 
 
 def test_a_path_with_all_its_grants_lacks_nothing(tmp_path: Path) -> None:
-    assert [] == allowed(tmp_path, is_granted=True)
+    assert [] == between_two(tmp_path, is_granted=True)

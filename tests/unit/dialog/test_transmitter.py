@@ -597,12 +597,15 @@ async def test_dialogs_whose_next_hop_accepts_nothing_are_counted_with_their_age
     await settle()
     blocked = stage.transmitter.blocked()
 
-    stage.connect(GATEWAY)
+    link = stage.connect(GATEWAY)
     stage.transmitter.on_paths_changed()
     await settle()
 
     assert {str(GATEWAY): (2, began)} == blocked
     assert {} == stage.transmitter.blocked()
+    stage.transmitter.on_rejected(rejected(1), link, "gw")
+    [(dialogs, since)] = stage.transmitter.blocked().values()
+    assert (1, began) == (dialogs, since)  # the cause is another one, and it has waited as long
 
 
 @virtual_time

@@ -21,6 +21,7 @@ from broker.observe.health import (
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
+LIST = "broker why lists them, each with what to do"
 HOP = "tcp://far:4022"
 LINK = {"name": "a", "address": HOP, "direction": "in", "state": "LOGGED_IN", "flow": "flowing"}
 ROLE = {"broker_instance": None, "role": "mirror", "epoch": 1, "since": "", "source": "lock", "principal": ""}
@@ -249,6 +250,10 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
             "at this instance, with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];",
         ),
         (notice(WarningKind.EXPIRED), RENEW),
+        (
+            database(blocked=[{"next_hop": "//S: refused: already held (11288)", "dialogs": 1, "oldest_s": 30.0}]),
+            f"{LIST}; when the copy there has left or expired, broker dialogs retry sends the message again at once",
+        ),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),
         (notice(WarningKind.IMPORTS_LOST), IMPORT_AGAIN),

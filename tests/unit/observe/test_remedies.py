@@ -109,6 +109,7 @@ def test_other_errors(code: int | None, text: str) -> None:
         (f"FATAL from the peer: {TLS_ONLY}", "set endpoint.encryption of this instance to"),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
         ("TLS refused: its certificate is not trusted: name it", "if another instance is meant, correct the route to"),
+        ("not a frame: it looks like the answer of an HTTP server", "another program answers there: correct the route"),
         ("TLS refused: TLS failed (unexpected message)", "start the instance at tcp://a:1"),
     ],
 )
@@ -135,6 +136,8 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     assert remedy_of_drop(replaced, "gw").startswith("SERVICE is broker instance NEW here, and the messages name")
     expired = DropSnapshot(Disposition.EXPIRED_HERE, None, 1, 0.0, None, "", unreached=("tcp://a:1", "refused"))
     assert remedy_of_drop(expired, "gw").startswith("tcp://a:1 is not reached: start the instance at tcp://a:1")
+    taken = msgspec.structs.replace(expired, unreached=("tcp://a:1", ""))
+    assert remedy_of_drop(taken, "gw").startswith("make tcp://a:1, its next hop, accept messages")
     back = msgspec.structs.replace(drop, leads_nowhere=True, is_back=True)
     assert "gw has sent it, and a route leads it back: broker explain --to SERVICE --through" in remedy_of_drop(
         back, "gw"

@@ -37,7 +37,7 @@ from broker.observe.snapshot import (
 from broker.observe.status import JournalStatus, ScriptStatus, TransportWarning, WarningKind
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind
-from broker.routing.address import NetworkAddress
+from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.route import MirroredPair
 from tests.unit.observe.conftest import DEAD
 
@@ -210,6 +210,45 @@ async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
     await execute(gateway.catalog, parse_script(script), database="gateway")
 
     assert [is_past] == [one.is_past for one in read(gateway, "drops").drops]
+
+
+async def test_a_frame_that_expired_names_its_next_hop_and_is_past_once_that_takes_frames(gateway: Any) -> None:
+    hop = parse_address(DEAD)
+    script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
+    await execute(gateway.catalog, parse_script(script), database="gateway")
+    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
+    gateway.forwarder.drop(frame, Disposition.EXPIRED_HERE, None)
+
+    (waits,) = read(gateway, "drops").drops
+    gateway.forwarder.table.outbox(hop).outlet = SimpleNamespace(can_send=True)
+    (takes,) = read(gateway, "drops").drops
+    gateway.forwarder.table.outbox(hop).outlet = None
+
+    assert ((DEAD, ""), False, True) == (waits.unreached, waits.is_past, takes.is_past)
+
+
+async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
+    now = asyncio.get_running_loop().time()
+    gateway.peers.handshaker.refused["10.0.0.7", "the certificate (CN=a) is not trusted"] = now
+    links = [
+        SimpleNamespace(
+            address=f"tcp://{host}:5", online_at=at, transport=SimpleNamespace(identity=certificate(name), chain=())
+        )
+        for host, at, name in (
+            ("10.0.0.8", now + 1, "a"),
+            ("10.0.0.7", now + 1, "b"),
+            ("10.0.0.7", now - 1, "a"),
+            ("10.0.0.7", now + 1, "a"),
+        )
+    ]
+
+    told = []
+    for link in links:
+        gateway.peers.links[1] = link
+        told += [[one.kind for one in read(gateway, "transport").transport.warnings].count(WarningKind.REFUSED)]
+        del gateway.peers.links[1]
+
+    assert [1, 1, 1, 0] == told
 
 
 async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_where_nothing_is_forwarded(

@@ -187,6 +187,15 @@ def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
     assert [remedy] * (remedy is not None) == [one.remedy[: len(remedy or "")] for one in found]
 
 
+def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
+    sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
+    drop = DropSnapshot(Disposition.NO_ROUTE, None, 1, 0.0, sample, "", is_past=True)
+
+    [found] = asked_of(where(), drop)
+
+    assert ("did not get" in found.symptom, True) == (True, found.why.endswith("; that is over"))
+
+
 def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     idle, ended = shop.begin(db), shop.begin(db)
