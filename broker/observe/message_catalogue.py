@@ -39,6 +39,7 @@ from broker.errors import (
     UNTRUSTED,
     StatementError,
 )
+from broker.flow import Disposition
 from broker.observe.snapshot import DropSnapshot
 from broker.security.grants import SHOWN_NAME
 
@@ -241,6 +242,7 @@ def remedy_of(
     reason: str = "",
     dialog: WaitingDialog = _SOME_DIALOG,
     route: TakenRoute | None = None,
+    wanted: str = "",
 ) -> str:
     """
     Return the remedy for frames that end by this disposition at this instance.
@@ -254,6 +256,7 @@ def remedy_of(
         reason: As the instance words it.
         dialog: The dialog of the messages.
         route: By which they arrive, where that may be wrong.
+        wanted: The broker instance that they name.
     """
     statement = statement_of(reason, instance, database=table)
     text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
@@ -268,6 +271,7 @@ def remedy_of(
         name_right=dialog.question,
         again=dialog.again,
         address_right="" if route is None else route.question(instance, service),
+        create_route=create_route(service, wanted if disposition == Disposition.INSTANCE_NOT_HERE else ""),
     )
 
 
@@ -310,6 +314,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"end the dialog at its sender (broker why {fields.conversation_id}{there} has the statement)"
         ),
         route=TakenRoute() if drop.leads_nowhere else None,
+        wanted=str(fields.to_broker_instance or ""),
     )
 
 
@@ -405,7 +410,7 @@ def _filled(
 ) -> str:
     """Fill in a text in one pass: names of peers and applications may have braces, so they are never a format."""
     contract = _CONTRACT.search(reason)
-    values |= {
+    values = {
         "contract": render_name("CONTRACT" if contract is None else contract[1]),
         "instance": instance,
         "service": render_name(service),
@@ -414,5 +419,6 @@ def _filled(
         "create_route": create_route(service),
         "run": to_run("", database=table, instance=instance).rstrip(),
         "run_in_database": to_run("", database=database, instance=instance).rstrip(),
+        **values,
     }
     return _GAP.sub(lambda gap: values[gap[1]], text)

@@ -343,6 +343,7 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
             remedy = _remedy_of_unsealable(side, replace(dialog, near=way.explanation.near_names), spot)
         _, is_told, then = status.partition(f"({way.explanation.number}): ")  # by the decision, in its own words
+        why = why.partition("; matched again")[0] if is_told else why
         return cause, f"{why}; {then if is_told else status}", remedy, "matched again when routes or services change"
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
@@ -417,6 +418,7 @@ def dead_end(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[Explain
         reason=decision.sentence,
         dialog=dialog,
         route=None if is_misspelt else route,
+        wanted=decision.to_broker_instance or "",
     )
     return decision.disposition, decision.sentence, remedy
 

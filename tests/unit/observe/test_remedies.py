@@ -19,6 +19,7 @@ from broker.observe.message_catalogue import (
     remedy_of_unreached,
 )
 from broker.observe.snapshot import DropSnapshot
+from tests.support.records import frame as dialog_frame
 
 # What heals by itself, or is no end of a message.
 NOTHING_TO_DO = {
@@ -134,6 +135,9 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     assert astray + statement == remedy_of_drop(msgspec.structs.replace(drop, leads_nowhere=True), "gw")
     replaced = msgspec.structs.replace(drop, leads_nowhere=True, other_instance="NEW")
     assert remedy_of_drop(replaced, "gw").startswith("SERVICE is broker instance NEW here, and the messages name")
+    sample = dialog_frame(to_service="//S", to_broker_instance=bytes(16)[:-1] + b"\x07")
+    missed = remedy_of_drop(DropSnapshot(Disposition.INSTANCE_NOT_HERE, None, 1, 0.0, sample, ""), "gw")
+    assert "CREATE ROUTE [//S 00000000] WITH SERVICE_NAME = '//S', BROKER_INSTANCE = '00000000-0000-" in missed
     expired = DropSnapshot(Disposition.EXPIRED_HERE, None, 1, 0.0, None, "", unreached=("tcp://a:1", "refused"))
     assert remedy_of_drop(expired, "gw").startswith("tcp://a:1 is not reached: start the instance at tcp://a:1")
     taken = msgspec.structs.replace(expired, unreached=("tcp://a:1", ""))

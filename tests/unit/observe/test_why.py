@@ -407,6 +407,14 @@ def test_what_one_side_sends(
     assert first.next
 
 
+def test_what_the_decision_and_the_status_say_is_said_once() -> None:
+    waits = "no route to 'S' (9798): matched again at 12:00, or when routes or services change"
+
+    [first] = found(holding(status=waits), NO_ROUTE)
+
+    assert (1, 1) == (first.why.count("(9798)"), first.why.count("matched again"))
+
+
 @pytest.mark.parametrize(
     ("reason", "why", "remedy"),
     [
