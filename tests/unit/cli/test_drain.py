@@ -51,6 +51,18 @@ def test_what_was_not_sent_or_still_runs_has_its_exit_code(fake_admin: Any) -> N
     assert (7, True) == (running.exit_code, "still there after 0.1 s; draining: 2 held" in running.stderr)
 
 
+def test_an_instance_that_ends_between_two_questions_has_waited_for_its_databases(fake_admin: Any) -> None:
+    def last(_question: Any) -> dict[str, Any]:
+        fake_admin.path.unlink()
+        return LEAVING | {"busy": ["orders"]}
+
+    fake_admin.answers["/v1/drain"] = (200, last)
+
+    result = run("drain", "--socket", fake_admin.path)
+
+    assert (0, "drained") == (result.exit_code, result.stderr.splitlines()[-1])
+
+
 @pytest.mark.parametrize("is_other", [False, True], ids=["the listener", "a process of another container"])
 def test_only_the_process_at_the_socket_is_waited_for(fake_admin: Any, *, is_other: bool) -> None:
     last = LEAVING | {"stage": "left", "sentence": "drained", "clean": True, "process": os.getpid() + is_other}
