@@ -289,6 +289,7 @@ class Endpoint:
         jump = self._clock.observe(wall, now)
         if jump:
             log.warning("wall clock has jumped", database=self.name, seconds=round(jump, 1))
+            self._find = Find.ALL  # a clock that was ahead has hidden messages whose lifetime seemed to be over
         is_timer_due = self._next_timer is not None and wall >= self._next_timer
         is_maintenance_due = (now >= self._maintenance_at or is_timer_due) and self._clock.is_settled(now)
         if is_maintenance_due:

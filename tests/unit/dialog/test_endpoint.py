@@ -230,6 +230,22 @@ async def test_clock_that_jumps_is_believed_after_a_while_and_holds_up_no_resend
         assert 13 <= len(shop.link.headers()) <= 17
 
 
+@virtual_time
+@pytest.mark.promise("A clock is wrong")
+async def test_message_whose_lifetime_seemed_to_be_over_is_sent_again_once_the_clock_is_right(path: Path) -> None:
+    loop: Any = asyncio.get_running_loop()
+    right, off = loop.wall_clock, 0.0
+    loop.wall_clock = lambda: right() + off
+    async with open_shop(path) as shop:
+        shop.begin(b"a", lifetime=3600)
+        for ahead in (0.0, DAY, 0.0):
+            off = ahead
+            sent = len(shop.link.headers())
+            await asyncio.sleep(SETTLE_SECONDS / 3)
+
+        assert len(shop.link.headers()) > sent
+
+
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
