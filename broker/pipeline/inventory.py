@@ -25,6 +25,8 @@ from broker.pipeline.results import VISIT
 
 NAMED_MAX = 20  # files that are named one by one
 SILENT = timedelta(hours=1)  # an instance that wrote nothing for longer is taken as ended
+TRANSIT_US = 1_000_000  # a frame that left so shortly before a hole may have come in it
+_FIRST_FILE = "-000001-"  # in the name of the first file of a process
 _JUDGES = 8  # threads: judging waits for the disk
 
 
@@ -56,6 +58,23 @@ class Inventory:
             return None
         return max(min(newest.values()), max(newest.values()) - SILENT // timedelta(microseconds=1))
 
+    def holes(self) -> dict[str, list[tuple[int, int]]]:
+        """
+        Return by instance from when to when, microseconds since 1970, nothing is known of it.
+
+        A process that is killed takes its unfinished file with it. So nothing is known between the last record of one
+        process and the first of the next, nor before the first of all.
+        """
+        holes: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        last: dict[str, int] = {}
+        for state in sorted(self.readable, key=lambda one: one.first_us or 0):
+            if state.first_us is not None and state.last_us is not None:
+                before = last.get(state.instance, 0)
+                if _FIRST_FILE in state.path.name:
+                    holes[state.instance].append((before - TRANSIT_US, state.first_us))
+                last[state.instance] = max(before, state.last_us)
+        return dict(holes)
+
     @property
     def samples(self) -> dict[str, list[float]]:
         """The shares of dialogs that instances recorded, sorted."""
@@ -86,6 +105,7 @@ class Inventory:
             "vanished_while_read": len(self.gone),
             "shed_records": dict(sorted(shed.items())),
             "samples": dict(sorted(self.samples.items())),
+            "holes": self.holes(),
             "left_out": [
                 {"file": str(state.path), "why": state.fitness, "problem": state.problem}
                 for state in left_out[:NAMED_MAX]

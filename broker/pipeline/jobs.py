@@ -333,6 +333,8 @@ def _found(request: RunRequest) -> tuple[RunRequest, inventory.Inventory, dateti
     end = request.bounds.wider().end
     sampled = frozenset(name for name, shares in found.samples.items() if min(shares) < 1)
     instants = [at for state in found.readable for at in (state.first_us, state.last_us) if at is not None]
+    for limit, nearer in ((request.bounds.first, max), (request.bounds.end, min)):
+        instants = instants if limit is None else [nearer(at, micros(limit)) for at in instants]
     window = request.options.window_seconds or fitting_window((max(instants) - min(instants)) / 1e6 if instants else 0)
     return (
         replace(request, options=replace(request.options, sampled=sampled, window_seconds=window)),

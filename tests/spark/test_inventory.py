@@ -15,6 +15,8 @@ from broker.pipeline import inventory
 from broker.pipeline.results import VISIT
 from tests.spark import journalling
 
+SECOND = 1_000_000
+
 
 def rewritten(path: Path, *, without: str = "", version: int = 1, more: str = "") -> None:
     """A file as another version would have written it."""
@@ -62,6 +64,17 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
     with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory; name the"):
         inventory.take([tmp_path / "nowhere"])
+
+
+def test_a_journal_has_a_hole_before_the_first_file_of_each_process() -> None:
+    def state(instance: str, number: int, first: int, last: int) -> FileState:
+        path = Path(f"{instance}-{number:06d}-ab.parquet")
+        return FileState(path, Fitness.GOOD, instance=instance, first_us=first * SECOND, last_us=last * SECOND)
+
+    files = [state("a", 1, 90, 120), state("a", 2, 40, 60), state("a", 1, 10, 41), state("b", 7, 20, 30)]
+
+    before = inventory.TRANSIT_US
+    assert {"a": [(-before, 10 * SECOND), (60 * SECOND - before, 90 * SECOND)]} == inventory.Inventory(files).holes()
 
 
 def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -259,5 +259,16 @@ def test_windows_fit_the_length_of_the_history(seconds: float, window: int) -> N
     assert window == fitting_window(seconds)
 
 
+def test_windows_fit_the_period_and_not_its_margins(tmp_path: Path, spark: SparkSession) -> None:
+    rows = [row for hour in range(3) for row in journalling.passage(hour + 1, at=hour * 60 * MINUTE_US)]
+    journalling.write(tmp_path / "flows", *rows)
+    bounds = PeriodBounds(START + HOUR, START + HOUR + timedelta(minutes=11))
+
+    options = Options(window_seconds=None)
+    jobs.run(RunRequest(("routes",), (tmp_path / "flows",), tmp_path / "out", options, bounds=bounds))
+
+    assert {10} == {row.window_seconds for row in spark.read.parquet(str(tmp_path / "out" / "routes")).collect()}
+
+
 def test_bounds_at_the_end_of_the_calendar_have_no_margin() -> None:
     assert PeriodBounds() == PeriodBounds(datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)).wider()

@@ -8,7 +8,7 @@ All times are microseconds and all sizes bytes; a percentile that is not known i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
@@ -39,6 +39,7 @@ class InputFacts:
         samples: The fractions of dialogs that were followed, as the files state them.
         troubles: Sentences on what figures may lack: files left out and why, records shed, samples.
         period: The words for the part of the history that was asked for, empty for all of it.
+        holes: As `Inventory.holes`.
     """
 
     flows: str = ""
@@ -50,6 +51,7 @@ class InputFacts:
     troubles: tuple[str, ...] = ()
     version: str = ""
     period: str = ""
+    holes: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ def facts(directory: Path, files: Mapping[str, Any] | None = None) -> InputFacts
             troubles=tuple(inventory.sentences(summary)[1:]),
             version=version("service-broker"),
             period=_period(run_record),
+            holes=summary.get("holes", {}),
         )
 
 

@@ -91,7 +91,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
         element("title", "Traffic map"),
         element("desc", words),
         element("g", *lanes, class_="lanes"),
-        *(_loss(link, boxes, ports) for link in (_worst(links) if form.has_figures else ())),
+        *(_loss(link, boxes, ports, most, form) for link in (_worst(links) if form.has_figures else ())),
         *(_station(known[instance], box, sent, form) for instance, box in boxes.items()),
         viewBox=f"0 0 {whole:.0f} {height:.0f}",
         style=f"min-width:{width * form.least_scale:.0f}px",
@@ -174,17 +174,15 @@ def _lane(
     link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float], most: int, form: Format
 ) -> Html:
     start, end = boxes[link.from_instance], boxes[link.to_instance]
-    width = max(1.5, form.lane_max * link.frames / most)
-    goes_right = end.column > start.column or (end.column == start.column and end.y > start.y)
-    side = (width / 2 + 0.75) * (1 if goes_right else -1)  # traffic keeps to the right
+    width, side = _keeping_right(link, start, end, most, form)
     y1, y2 = ports[link.from_instance, link.to_instance] + side, ports[link.to_instance, link.from_instance] + side
     if start.column == end.column:
         x = start.x + start.width
         bow = x + _bow(start, end, form) - side
         path = f"M{x:.1f} {y1:.1f}C{bow:.1f} {y1:.1f} {bow:.1f} {y2:.1f} {x:.1f} {y2:.1f}"
     else:
-        x1 = start.x + (start.width if goes_right else 0)
-        x2 = end.x + (0 if goes_right else end.width)
+        x1 = start.x + (start.width if side > 0 else 0)
+        x2 = end.x + (0 if side > 0 else end.width)
         middle = (x1 + x2) / 2
         path = f"M{x1:.1f} {y1:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
     words = (
@@ -193,6 +191,13 @@ def _lane(
         f" ({share(link.lost, link.frames + link.lost).text})"
     )
     return element("g", element("title", words), element("path", d=path, stroke_width=width, class_=health(link)))
+
+
+def _keeping_right(link: LinkRow, start: _Box, end: _Box, most: int, form: Format) -> tuple[float, float]:
+    """The width of a lane, and how far its middle is off that of both directions: traffic keeps to the right."""
+    width = max(1.5, form.lane_max * link.frames / most)
+    goes_right = end.column > start.column or (end.column == start.column and end.y > start.y)
+    return width, (width / 2 + 0.75) * (1 if goes_right else -1)
 
 
 def _bow(start: _Box, end: _Box, form: Format) -> float:
@@ -206,12 +211,18 @@ def _worst(links: Sequence[LinkRow]) -> list[LinkRow]:
     return sorted(lossy, key=lambda one: -one.lost / (one.frames + one.lost))[:_LABELLED_MAX]
 
 
-def _loss(link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float]) -> Html:
-    """Label the middle of the lane with the loss: colour alone must not be what shows the state of a link."""
+def _loss(
+    link: LinkRow, boxes: Mapping[str, _Box], ports: Mapping[tuple[str, str], float], most: int, form: Format
+) -> Html:
+    """Label the lane with the loss, on its outer side: colour alone must not be what shows the state of a link."""
     start, end = boxes[link.from_instance], boxes[link.to_instance]
     y = (ports[link.from_instance, link.to_instance] + ports[link.to_instance, link.from_instance]) / 2
+    width, side = _keeping_right(link, start, end, most, form)
+    off = side + (width / 2 + 12 if side > 0 else -width / 2 - 4)
     x = (start.x + end.x + start.width) / 2 if start.column != end.column else start.x + start.width + 24
-    return element("text", share(link.lost, link.frames + link.lost).text, x=x, y=y + 4, class_=f"loss {health(link)}")
+    return element(
+        "text", share(link.lost, link.frames + link.lost).text, x=x, y=y + off, class_=f"loss {health(link)}"
+    )
 
 
 def _station(station: StationRow, box: _Box, most: int, form: Format) -> Html:

@@ -117,7 +117,8 @@ def overview(digest: Digest) -> Html:
         ("time span", duration(span / timedelta(microseconds=1)) if span is not None else None),
         ("sample of dialogs", _sample(facts)),
     )
-    period = f" Only the time {facts.period} was asked for." if facts.period else ""
+    rest = "Windows of the charts that began before it are left out."
+    period = f" Only the time {facts.period} was asked for. {rest}" if facts.period else ""
     lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), ".", period])
     return section("overview", "Input", lead, figures, _traffic(digest), _unknown(digest))
 
@@ -147,10 +148,13 @@ def ledger(digest: Digest) -> Html:
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
         ("dropped", count(balance.dropped)),
-        ("messages not seen again", count(balance.lost)),
+        ("not seen again: lost, or not known", count(balance.lost)),
         ("duplicates refused", count(balance.duplicates)),
     )
-    bar = parts([(words, number, kind) for number, words, kind in terms], "Of what was sent")
+    bar = parts(
+        [(words, number, kind) for number, words, kind in terms],
+        f"Of {plural(sum(number for number, *_ in terms), 'message')}",
+    )
     key = legend(*((kind, words) for number, words, kind in terms if number))
     return section("ledger", "Ledger", _lead(digest, balance), sum_, bar, key, wrong, _imbalances(digest))
 

@@ -7,7 +7,8 @@ fields of its class in `broker.pipeline.report.digest`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -66,7 +67,7 @@ def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
     axis = timeline(results["routes"], results["capacity"])
     services, conversations = talkers(results["dialogs"])
     return replace(
-        course(ways(results["paths"]), results["routes"], axis),
+        course(ways(results["paths"], facts.holes), results["routes"], axis),
         facts=facts,
         balance=balance(results["reconcile"]),
         imbalances=imbalances(results["reconcile"]),
@@ -152,7 +153,8 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
 # A loss is known by the address that the frame was given to, a link by the instances at its ends. The instance of an
 # address is found from the frames that arrived: the one that got most of what the same instance gave to the address.
 # When none of that arrived anywhere, it is the one that got most of what other instances gave to it. Without any, no
-# instance of that address keeps a journal here: what it got is not lost but unknown, a gap.
+# instance of that address keeps a journal here: what it got is not lost but unknown, a gap. So is what an instance got
+# while its journal has a hole.
 
 
 RANKS = (0.5, 0.95, 0.99)
@@ -160,19 +162,18 @@ _LOST = "lost"
 _DROPPED = "dropped"
 
 
-def ways(paths: DataFrame) -> Digest:
-    """Return a digest with the contents of `paths`."""
+def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None = None) -> Digest:
+    """Return a digest with the contents of `paths`; `holes` as `Inventory.holes`."""
     known = paths.where("missing_hops = 0").transform(_owners).persist()
     whole = paths.transform(_with_unrecorded, known)
-    ended = whole.transform(losses).persist()
-    is_kept = F.coalesce(~F.col("to_instance").startswith(NO_RECORD), F.lit(col=False))
-    lost = ended.where(is_kept).drop("first_at", "last_at")
+    ended = whole.transform(losses, holes or {}).persist()
+    lost = ended.where("gap IS NULL").drop("gap", "first_at", "last_at")
     try:
         return Digest(
             stations=_listing(StationRow, whole.transform(stations, lost)),
             links=_listing(LinkRow, lossy_links(whole, lost)),
             losses=_listing(Loss, losses_of(whole, lost)),
-            gaps=_listing(Gap, gaps(whole, ended.where(~is_kept))),
+            gaps=_listing(Gap, gaps(whole, ended.where("gap IS NOT NULL"))),
             loops=_listing(LoopRow, paths.transform(loops)),
             journeys=_listing(Journey, paths.transform(journeys)),
             extent=_extent(paths, lost),
@@ -278,23 +279,31 @@ def _steps(paths: DataFrame) -> DataFrame:
     )
 
 
-def losses(paths: DataFrame) -> DataFrame:
-    """One row per instance and next hop after which nothing is known; `to_instance` whose address it is, or null."""
+def losses(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]]) -> DataFrame:
+    """
+    One row per instance and next hop after which nothing is known; `to_instance` whose address it is, or null.
+
+    `gap` is what has no record of them: the address, or the instance for what it got in one of its `holes`. It is null
+    for those that are lost.
+    """
     given = (
         paths.transform(_steps).groupBy("from_instance", "next_hop", "to_instance").agg(F.count("*").alias("frames"))
     )
     most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
     by_sender = given.groupBy("from_instance", "next_hop").agg(most["instance"].alias("of_sender"))
+    to = F.coalesce("of_sender", "owner")
+    known = F.from_json(F.lit(json.dumps(holes)), "map<string,array<array<bigint>>>")
+    left_us = F.unix_micros("ended_at")
+    is_in_hole = F.exists(known[to], lambda one: left_us.between(one[0], one[1]))
+    unrecorded = F.when(F.coalesce(to.startswith(NO_RECORD), F.lit(col=True)), _unrecorded("next_hop"))
     return (
         paths.where(F.col("end") == _LOST)
-        .groupBy(F.col("end_instance").alias("from_instance"), F.col("lost_to").alias("next_hop"))
-        .agg(F.count("*").alias("lost"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
+        .withColumnsRenamed({"end_instance": "from_instance", "lost_to": "next_hop"})
         .join(by_sender, on=["from_instance", "next_hop"], how="left")
         .join(paths.transform(_owners), on="next_hop", how="left")
-        .select(
-            *("from_instance", "next_hop", "lost", "first_at", "last_at"),
-            F.coalesce("of_sender", "owner").alias("to_instance"),
-        )
+        .withColumns({"to_instance": to, "gap": F.coalesce(unrecorded, F.when(is_in_hole, to))})
+        .groupBy("from_instance", "next_hop", "to_instance", "gap")
+        .agg(F.count("*").alias("lost"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
     )
 
 
@@ -312,7 +321,7 @@ def gaps(paths: DataFrame, ended: DataFrame) -> DataFrame:
     """One row per instance or address whose record is missing, of frames that it passed on and that `ended` there."""
     times = F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at")
     passed = paths.where(F.col("gap").isNotNull()).groupBy(F.col("gap").alias("instance"))
-    ends = ended.select(_unrecorded("next_hop").alias("instance"), F.col("lost").alias("frames"), "first_at", "last_at")
+    ends = ended.select(F.col("gap").alias("instance"), F.col("lost").alias("frames"), "first_at", "last_at")
     return (
         passed.agg(F.count("*").alias("frames"), *times)
         .unionByName(ends)

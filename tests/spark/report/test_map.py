@@ -60,6 +60,17 @@ def test_the_map_has_names_figures_and_losses() -> None:
     assert "<b>" not in svg
 
 
+def test_the_losses_of_a_link_are_beside_its_lanes() -> None:
+    stations = [station("a", 0, is_end=True), station("b", 1, is_end=True)]
+
+    svg = traffic_map(stations, [link("a", "b", 97, 3), link("b", "a", 96, 4)], WIDE)
+
+    there, back = sorted(float(y) for y in re.findall(r' y="([\d.]+)" class="loss', svg))
+    lanes = [float(y) for y in re.findall(r' d="M[\d.]+ ([\d.]+)C', svg)]
+    assert there < min(lanes) - WIDE.lane_max / 2
+    assert back - 8 > max(lanes) + WIDE.lane_max / 2
+
+
 def test_an_instance_without_records_has_its_share_and_a_look_of_its_own() -> None:
     gone = f"{NO_RECORD}tcp://gone:1"
     stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]

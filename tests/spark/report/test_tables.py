@@ -186,6 +186,18 @@ def test_what_an_instance_without_a_journal_got_is_not_lost_but_unknown(spark: S
     }
 
 
+def test_what_fell_into_a_hole_of_a_journal_is_not_lost_but_unknown(spark: SparkSession) -> None:
+    arrived = {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
+    hole = [round((START + timedelta(minutes=minute)).timestamp()) * 1_000_000 for minute in (1, 3)]
+    left = [{**LOST, "started_at": at, "ended_at": at} for at in (START + timedelta(minutes=n) for n in (0, 2, 4))]
+
+    found = ways(result(spark, "paths", arrived, *left), {"b": [hole]})
+
+    assert (Loss("a", "x", 2, 4, "b"),) == found.losses.rows
+    assert (Gap("b", 1, START + timedelta(minutes=2), START + timedelta(minutes=2)),) == found.gaps.rows
+    assert 2 == found.extent.lost
+
+
 def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSession) -> None:
     many = range(LISTED_MAX + 50)
 
