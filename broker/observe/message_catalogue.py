@@ -31,6 +31,7 @@ from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
 from broker.errors import (
     MAY_NOT_CONNECT,
+    NO_HELLO,
     NO_TLS,
     NOT_A_FRAME,
     NOT_TRUSTED,
@@ -318,6 +319,13 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     )
 
 
+_WRONG_PORT = (
+    (NOT_A_FRAME, "another program answers there: ", ""),
+    (NO_HELLO, "if its port is wrong, ", " Otherwise, see whether the instance there hangs"),
+    (NO_TLS, "if its port is wrong, ", " Otherwise, set endpoint.encryption of the instance there"),
+)
+
+
 def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """
     Return the remedy for a next hop when the instance here or there refuses the other; empty when none does.
@@ -342,10 +350,9 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if TLS_ONLY in problem:
         return f'set endpoint.encryption of {here} to "required", with certificate and private_key, then broker reload'
-    is_program = NOT_A_FRAME in problem and "encryption" not in problem
-    if is_program or NO_TLS in problem:
-        encrypt = f"if its port is wrong, {correct} Otherwise, set endpoint.encryption of the instance there"
-        return f"another program answers there: {correct}" if is_program else encrypt
+    for mark, begin, end in _WRONG_PORT:
+        if mark in problem and "looks like TLS" not in problem:
+            return f"{begin}{correct}{end}"
     _, is_tls, sentence = problem.partition(TLS_REFUSED)
     what, _, remedy = sentence.rpartition(": ")
     if not (is_tls and what):

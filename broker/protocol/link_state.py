@@ -32,7 +32,7 @@ from zlib import crc32
 
 from msgspec import structs
 
-from broker.errors import HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
+from broker.errors import NO_HELLO, HandshakeRefusedError, OutOfSequenceError, PeerError, PeerSilentError
 from broker.protocol.frame import (
     KIND_OF,
     Fatal,
@@ -216,7 +216,7 @@ class LinkStateMachine:
             return []
         if self.agreement is None:
             if now >= self._hello_due:
-                raise HandshakeRefusedError(f"no HELLO within {self.handshake_timeout:g} s")
+                raise HandshakeRefusedError(f"{NO_HELLO} {self.handshake_timeout:g} s")
             return []
         if now >= self.last_heard + SILENCE_FACTOR * self.agreement.peer_heartbeat:
             raise PeerSilentError(now - self.last_heard)

@@ -106,6 +106,7 @@ def test_other_errors(code: int | None, text: str) -> None:
             "if another instance is meant, correct the route to tcp://a:1. Otherwise, at the instance at tcp://a:1,",
         ),
         ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
+        ("handshake refused: no HELLO within 10 s", "if its port is wrong, correct the route to tcp://a:1."),
         ("TLS refused: the peer does not speak TLS", "if its port is wrong, correct the route to tcp://a:1."),
         (f"FATAL from the peer: {TLS_ONLY}", "set endpoint.encryption of this instance to"),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
