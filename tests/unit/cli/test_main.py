@@ -95,7 +95,7 @@ def words_of(text: str) -> list[str]:
     """A command at the beginning of a text with its arguments, up to the words of the sentence around it."""
     found: list[str] = []
     named: click.Command = main
-    for written in text.split():
+    for written in re.findall(r"\"[^\"]*\"|\S+", text):
         word = written.strip("`'\".,:()")
         before = [one for one in named.params if found and found[-1] in one.opts]
         is_value = any(not getattr(one, "is_flag", True) for one in before)
