@@ -2,11 +2,10 @@
 When the writer of a database checks for commits of applications.
 
 Every commit writes to the write-ahead log first, which the kernel reports (`WriteHint`); a moment later, once it is on
-the disk, it is visible. So the writer checks again a millisecond after a batch that was hinted and has found no commit.
-While the writer itself writes, hints only say that, and are ignored; once the watch is armed again, it looks whether
-others have committed since. A hint may still be missing, so there is a check POLL_SECONDS after work or a hint, and
-CHECK_SECONDS later in any case. Where there are no hints, as on some file systems, the checks follow each other ever
-more slowly, up to POLL_SECONDS: a commit was found without a hint. Loop-only but for `listen`.
+the disk, it is visible. A hint may be missing, as of a commit right before the watch is armed. So the writer checks
+again a millisecond after each batch with work or a hint, then after four times as long, and so on, up to CHECK_SECONDS.
+Where there are no hints, as on some file systems, up to POLL_SECONDS: a commit was found without one. While the writer
+itself writes, hints only say that, and are ignored. Loop-only.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable
 
 from broker.store.sqlite.hints import WriteHint
 
-FIRST_SECONDS = 0.001  # until the check after a batch that may have missed a commit
+FIRST_SECONDS = 0.001  # until the check after a batch that had something to do, or was hinted
 CHECK_SECONDS = 1.0  # between two checks of an idle writer, where there are hints
 POLL_SECONDS = 0.03  # likewise, where there are none, and within RECENT_SECONDS of a hint or of work
 RECENT_SECONDS = 1.0  # in which a commit that was hinted may still be waiting for the disk
@@ -52,37 +51,28 @@ class CommitWatch:
         """A batch begins, which looks for commits; later ones are hinted, unless it writes itself."""
         self._was_hinted, self.is_hinted, self._is_writing = self.is_hinted, False, is_writing
         self._cancel()
-        if not is_writing and self.listen():
-            self._was_hinted = True
+        if not is_writing:
+            self._listen()
 
-    def listen(self) -> bool:
-        """Hints are of others from here on; whether there were any. For the writer, which has written, too."""
-        self._is_writing = False
-        was_hinted = self._writes.clear()
-        self._writes.arm()
-        return was_hinted
-
-    def end(self, *, is_behind: bool, has_found: bool, had_work: bool, longest: float) -> None:
+    def end(self, *, has_found: bool, had_work: bool, longest: float) -> None:
         """
         The batch is over: check again later.
 
         Args:
-            is_behind: Others may have committed since it looked, or what was hinted is not there yet.
             has_found: A dialog has something to send.
             had_work: That, or something has arrived.
             longest: Seconds until something else is due.
         """
         if has_found and self._pause == CHECK_SECONDS and not self._was_hinted:
             self._longest = POLL_SECONDS
-        if self._is_writing:  # it has failed
-            self.listen()
         now = self._loop.time()
         if had_work or self._was_hinted:
             self._recent_until = now + RECENT_SECONDS
-            self._pause = FIRST_SECONDS if is_behind or self._longest == POLL_SECONDS else POLL_SECONDS
-        else:
-            most = self._longest if now > self._recent_until else POLL_SECONDS
-            self._pause = min(most, 4 * self._pause)
+        most = self._longest if now > self._recent_until else POLL_SECONDS
+        self._pause = FIRST_SECONDS if had_work or self._was_hinted else min(most, 4 * self._pause)
+        if self._is_writing:
+            self._is_writing = False
+            self._listen()
         self._cancel()
         self._timer = self._loop.call_later(min(self._pause, longest), self._check)
 
@@ -103,6 +93,10 @@ class CommitWatch:
             self._longest = CHECK_SECONDS
             if not self._is_writing:
                 self.hint()
+
+    def _listen(self) -> None:
+        self._writes.clear()
+        self._writes.arm()
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -119,7 +119,6 @@ class Endpoint:
         self._commit_watch = CommitWatch(str(store.path), self._check_commits)
         self._find = Find.ALL  # what the next batch looks for
         self._is_writing = False
-        self._is_behind = True  # others may have committed since the last batch looked for it
         self._is_calm = True  # the last batch had one frame or dialog at most
         self._received: ReceiveResult | None = None  # of the last batch, until the loop has acted on it
         self._clock = ClockJumpDetector()
@@ -278,8 +277,7 @@ class Endpoint:
                 self._wake.set()
             timer = 0.0 if self._next_timer is None else self._next_timer - time.time()
             longest = timer if timer > 0.0 else math.inf  # one that is due waits for a clock that has jumped
-            had_work = count > 0 or bool(batch.frames)
-            self._commit_watch.end(is_behind=self._is_behind, has_found=count > 0, had_work=had_work, longest=longest)
+            self._commit_watch.end(has_found=count > 0, had_work=count > 0 or bool(batch.frames), longest=longest)
             self._is_calm = count <= 1
             if not self._is_calm:
                 self._pause_until = self._loop.time() + min(BATCH_PAUSE, PAUSE_EACH * count)
@@ -337,14 +335,9 @@ class Endpoint:
         return count
 
     def _write_in_writer(self, batch: WriteBatch) -> WriteResult:
-        self._received, self._is_behind = None, True
+        self._received = None
         result = self._store.write_in_writer(batch)
         self._received = result.received
-        if batch.writes:
-            self._commit_watch.listen()
-            self._is_behind = self._store.is_behind()
-        else:
-            self._is_behind = not result.has_news
         return result
 
     def _apply(self, result: WriteResult) -> None:

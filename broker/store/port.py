@@ -282,7 +282,6 @@ class WriteResult:
 
     Attributes:
         received: The effects of its frames.
-        has_news: Whether others had committed since dialogs were last looked for.
         found: Dialogs that have something to send.
         is_all_found: Whether no other dialog has.
         loaded: Fragments that were requested, or of dialogs that were found.
@@ -296,7 +295,6 @@ class WriteResult:
     """
 
     received: ReceiveResult = field(default_factory=ReceiveResult)
-    has_news: bool = False
     found: list[PendingDialog] = field(default_factory=list)
     is_all_found: bool = False
     loaded: list[LoadedFragments] = field(default_factory=list)

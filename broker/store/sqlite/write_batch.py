@@ -127,11 +127,6 @@ class SqliteStore:
         self._version, self._seen = version, seen  # only now: a batch that failed finds the same rows again
         return result
 
-    def is_behind(self) -> bool:
-        """Whether others have committed since dialogs were last looked for."""
-        with translated(self.path):
-            return self._next_version(0) != self._version
-
     def catalog_connection(self) -> DaemonConnection:
         """
         Return the connection that writes, for work outside batches.
@@ -157,9 +152,8 @@ class SqliteStore:
         if batch.find is Find.NOTHING:
             return self._version, self._seen
         version = self._next_version(COMMIT_STEPS if batch.is_hinted else 0)
-        result.has_news = version != self._version
-        if batch.find is Find.NEW and not result.has_news:
-            return version, self._seen
+        if batch.find is Find.NEW and version == self._version:
+            return version, self._seen  # no other connection has committed
         messages = given_up(self.connection)
         if messages != self._given_up:
             self._given_up, self._seen = messages, None  # stays so if this batch fails

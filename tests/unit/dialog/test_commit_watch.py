@@ -29,15 +29,8 @@ def opened(log: Path, look: Callable[[], None]) -> CommitWatch:
     return CommitWatch(str(log).removesuffix("-wal"), look)
 
 
-def end(
-    watch: CommitWatch,
-    *,
-    has_found: bool = False,
-    had_work: bool = False,
-    is_behind: bool = False,
-    longest: float = LONG,
-) -> None:
-    watch.end(is_behind=is_behind, has_found=has_found, had_work=has_found or had_work, longest=longest)
+def end(watch: CommitWatch, *, has_found: bool = False, longest: float = LONG) -> None:
+    watch.end(has_found=has_found, had_work=has_found, longest=longest)
 
 
 @virtual_time
@@ -70,30 +63,12 @@ async def test_commit_that_is_hinted_and_not_visible_yet_is_looked_for_again_soo
 
     watch.hint()
     watch.begin(is_writing=False)  # its fsync takes longer than this batch waits for it
-    end(watch, is_behind=True)
+    end(watch)
     looks.clear()
     before = loop.time()
     await asyncio.sleep(1.0)
 
     assert [pytest.approx(FIRST_SECONDS)] == [one - before for one in looks]
-    watch.close()
-
-
-async def test_where_commits_are_heard_only_what_may_have_been_missed_is_looked_for_soon(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch, delays = opened(log, lambda: None), list[float]()
-    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda delay, *_: delays.append(delay))
-    for is_writing, is_behind in ((False, False), (True, False), (True, True)):
-        watch.begin(is_writing=is_writing)
-        watch.listen()
-        end(watch, had_work=True, is_behind=is_behind)
-
-    write(log, b"hinted, but not seen by the loop yet")
-    watch.begin(is_writing=False)
-    end(watch, is_behind=True)
-
-    assert [POLL_SECONDS, POLL_SECONDS, FIRST_SECONDS, FIRST_SECONDS] == delays
     watch.close()
 
 
@@ -105,7 +80,6 @@ async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(
     await asyncio.sleep(0.01)
     assert not looked.is_set()
 
-    watch.listen()
     end(watch)
     looked.clear()
     write(log, b"another's")

@@ -124,17 +124,6 @@ def test_each_part_of_a_batch_is_written(store: SqliteStore, path: Path, dialog:
     )
 
 
-def test_commits_of_others_are_news_until_they_were_looked_for(store: SqliteStore, path: Path, dialog: Dialog) -> None:
-    look = replace(NOTHING, find=Find.NEW)
-    store.write_in_writer(look)
-    assert (False, False) == (store.write_in_writer(look).has_news, store.is_behind())
-
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        begin(other)
-    assert store.is_behind()
-    assert (True, False) == (store.write_in_writer(look).has_news, store.is_behind())
-
-
 def test_what_is_new_is_found_once_and_all_of_it_on_request(store: SqliteStore, dialog: Dialog) -> None:
     found = [
         [one.endpoint_id for one in store.write_in_writer(replace(NOTHING, find=find)).found]
