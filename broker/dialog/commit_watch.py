@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 
 from broker.store.sqlite.hints import WriteHint
+from broker.supervision import Timer
 
 FIRST_SECONDS = 0.001  # until the check after a batch that had something to do, or was hinted
 CHECK_SECONDS = 1.0  # between two checks of an idle writer, where there are hints
@@ -39,7 +40,7 @@ class CommitWatch:
         self._longest = POLL_SECONDS
         self._recent_until = 0.0
         self._is_writing = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer()
         if self._writes.descriptor is not None:
             try:
                 self._loop.add_reader(self._writes.descriptor, self._on_write)
@@ -50,7 +51,7 @@ class CommitWatch:
     def begin(self, *, is_writing: bool) -> None:
         """A batch begins, which looks for commits; later ones are hinted, unless it writes itself."""
         self._was_hinted, self.is_hinted, self._is_writing = self.is_hinted, False, is_writing
-        self._cancel()
+        self._timer.cancel()
         if not is_writing:
             self._listen()
 
@@ -73,8 +74,7 @@ class CommitWatch:
         if self._is_writing:
             self._is_writing = False
             self._listen()
-        self._cancel()
-        self._timer = self._loop.call_later(min(self._pause, longest), self._check)
+        self._timer.after(min(self._pause, longest), self._check)
 
     def hint(self) -> None:
         """An application may have committed."""
@@ -83,7 +83,7 @@ class CommitWatch:
 
     def close(self) -> None:
         """Check no longer."""
-        self._cancel()
+        self._timer.cancel()
         if self._writes.descriptor is not None:
             self._loop.remove_reader(self._writes.descriptor)
             self._writes.close()
@@ -97,8 +97,3 @@ class CommitWatch:
     def _listen(self) -> None:
         self._writes.clear()
         self._writes.arm()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
