@@ -25,11 +25,12 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
 from broker.errors import TLS_ONLY, TlsRefusedError
+from broker.forwarding.pool import READ_BYTES
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
 from broker.net.quotas import host_of
@@ -108,6 +109,7 @@ class Handshaker:
         self._loop = asyncio.get_running_loop()
         self._signing = asyncio.Lock()  # a signature takes a millisecond: one in each iteration of the loop
         self._plain_until: dict[NetworkAddress, float] = {}
+        self._scratch = bytearray(READ_BYTES)  # of every transport, also after a change of certificates
 
     # --- peers that dial us ---
 
@@ -207,7 +209,8 @@ class Handshaker:
 
         Links stay whose peers saw the certificate that this instance showed before.
         """
-        self.security = replace(security, scratch=self.security.scratch)
+        self.security = security
+        self._plain_until.clear()
         self.refused.clear()  # by the certificates before
         for link in list(links):
             if security.accepts(link.transport.chain):
@@ -250,7 +253,7 @@ class Handshaker:
         chain = _proved(tls, security)
         if not self.security.accepts(chain):  # less is trusted than the contexts know, or it was replaced
             raise TlsRefusedError(self.security.refusal(chain))
-        return TlsTransport(sock, tls, incoming, outgoing, chain=chain, own=security.own, scratch=self.security.scratch)
+        return TlsTransport(sock, tls, incoming, outgoing, chain=chain, own=security.own, scratch=self._scratch)
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, TlsRefusedError):

@@ -30,7 +30,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker.errors import CertificateTooEarlyError, CertificateUnusableError
-from broker.forwarding.pool import READ_BYTES
 from broker.security.certificate_files import read_certificates, read_file
 from broker.security.identity import hosts_of, load_der, may_issue, who_of
 from broker.security.principal import NOBODY, Who
@@ -111,7 +110,6 @@ class Security:
         pinned: Fingerprints of the `trusted` certificates.
         authorities: Fingerprints of certificates that may issue certificates of peers.
         files: The files in which each certificate was found, by fingerprint.
-        scratch: Buffer of the transports.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -124,7 +122,6 @@ class Security:
     pinned: frozenset[str] = frozenset()
     authorities: frozenset[str] = frozenset()
     files: Mapping[str, frozenset[Path]] = field(default_factory=dict, repr=False)
-    scratch: bytearray = field(default_factory=bytearray, repr=False)
 
     def accepts(self, chain: Sequence[Identity]) -> bool:
         """
@@ -264,7 +261,6 @@ def load_security(
         pinned=frozenset(anchors),
         authorities=frozenset(authorities.difference(places_of(in_peers))),
         files=places_of(trusted),
-        scratch=bytearray(READ_BYTES),
     )
 
 

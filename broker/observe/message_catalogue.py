@@ -349,7 +349,10 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     if NOT_TRUSTED in problem:
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if TLS_ONLY in problem:
-        return f'set endpoint.encryption of {here} to "required", with certificate and private_key, then broker reload'
+        return (
+            f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'
+            ' certificates with authentication = "certificate" and peers; then broker reload'
+        )
     for mark, begin, end in _WRONG_PORT:
         if mark in problem and "looks like TLS" not in problem:
             return f"{begin}{correct}{end}"

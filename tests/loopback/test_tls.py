@@ -178,6 +178,20 @@ async def test_plain_answer_is_remembered_for_a_while(sides: Sides, logs: list[A
     assert 1 == [entry["event"] for entry in logs].count("peer has no TLS, dialling in plain text")
 
 
+async def test_tls_that_is_turned_on_in_operation_carries_frames_and_ends_plain_dials(sides: Sides) -> None:
+    async with instance() as far, instance(security=sides.asking_nobody(SUPPORTED)) as near:
+        await connected(near, far)  # in plain text, which is remembered
+
+        for one, name in ((near, "near"), (far, "far")):
+            one.peers.handshaker.secure(sides.good(name), one.peers.links.values())
+        await until(lambda: not near.peers.links and not far.peers.links)
+        await connected(near, far)
+        near.peers.table.link_for(far.address).send_control(message("//here"))  # type: ignore[union-attr]
+
+        await until(lambda: far.delivered)
+        assert {True} == {bool(link.transport.cipher) for link in near.peers.links.values()}
+
+
 # --- who is trusted ---
 
 Make = Callable[[Sides], Pair]

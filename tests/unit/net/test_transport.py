@@ -53,7 +53,8 @@ class Ends:
         incoming.write(self._from_peer.read())
         tls.do_handshake()
         sock: Any = self.sock
-        self.transport = TlsTransport(sock, tls, incoming, outgoing, chain=(), own=None, scratch=side.scratch)
+        scratch = bytearray(READ_BYTES)
+        self.transport = TlsTransport(sock, tls, incoming, outgoing, chain=(), own=None, scratch=scratch)
 
     @staticmethod
     def _step(tls: ssl.SSLObject) -> None:

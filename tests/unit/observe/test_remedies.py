@@ -108,7 +108,10 @@ def test_other_errors(code: int | None, text: str) -> None:
         ("CN=b may not connect: no GRANT", "at this instance, with broker sql"),
         ("handshake refused: no HELLO within 10 s", "if its port is wrong, correct the route to tcp://a:1."),
         ("TLS refused: the peer does not speak TLS", "if its port is wrong, correct the route to tcp://a:1."),
-        (f"FATAL from the peer: {TLS_ONLY}", "set endpoint.encryption of this instance to"),
+        (
+            f"FATAL from the peer: {TLS_ONLY}",
+            'set endpoint.encryption of this instance to "required", with certificate and private_key, and where peers',
+        ),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
         ("TLS refused: its certificate is not trusted: name it", "if another instance is meant, correct the route to"),
         ("not a frame: it looks like the answer of an HTTP server", "another program answers there: correct the route"),
