@@ -181,7 +181,7 @@ cdef class Walk:
         cdef uint16_t length = KEY_HEAD_BYTES + read_u16(frame + TO_SERVICE_LENGTH_AT)
         key = PyBytes_FromStringAndSize(<char*>frame + ROUTE_KEY_AT, length)
         conversation = PyBytes_FromStringAndSize(<char*>frame + CONVERSATION_AT, GUID_BYTES)
-        way = kernel.learn(key, conversation, frame[4], frame[5] & FROM_TARGET)
+        way = kernel.learn(key, conversation, frame[4], frame[5] & FROM_TARGET != 0)
         frame[6] += 1
         if self.ring is not None:
             self.ring.enter(slab, pos, way, frame[6] - 1)

@@ -43,6 +43,7 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
         (named, FrameKind.MESSAGE, False),
     ]
     assert [(k, b"c" * 16, kind, side) for k, kind, side in asked] == walker.asked
+    assert {bool} == {type(side) for *_, side in walker.asked}  # it goes into answers as JSON
 
 
 # --- what is not the plain case ---
