@@ -316,10 +316,10 @@ def file_warnings(settings: Settings) -> list[SettingError]:
         path = path_of(settings, name)
         with suppress(sqlite3.Error, OSError, StoreUnavailableError):  # `file_errors` reports it
             check_remains(path)
-            problem = lost_problem(settings, name) if may_create(settings, name) else ""
-            problem = problem or replaced_at(path, settings.instance.state_dir)
+            lost = lost_problem(settings, name) if may_create(settings, name) else ""
+            problem = lost or replaced_at(path, settings.instance.state_dir)
             if problem:
-                hint = CREATED_HINT.format(name, settings.config_option)
+                hint = (LOST_HINT if lost else CREATED_HINT).format(name, settings.config_option)
                 warnings.append(settings.error(key_of(name), f"{path}: {problem}", hint))
     return warnings
 

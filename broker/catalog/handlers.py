@@ -488,8 +488,7 @@ def _refusing() -> Iterator[None]:
 def _alter_database(statement: ddl.AlterDatabase, session: Session) -> None:
     refuse_option(statement, is_declared=session.is_declared)
     if statement.option is ddl.DatabaseOption.ERROR_BROKER_CONVERSATIONS:
-        text = "all conversations of the database were ended with an error by an administrator"
-        count = error_conversations(session.db, session.now.timestamp(), text=text)
+        count = error_conversations(session.db, session.now.timestamp())
         session.messages.add("open conversations", count, "ended with error 9719")
     else:
         session.messages.add("database", session.database, "enabled")

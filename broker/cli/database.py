@@ -51,6 +51,7 @@ _AGAIN = (
     " the partner files again. A route elsewhere that names the lost broker instance needs ALTER ROUTE with the new one"
 )
 _UNRECORDED = "not recorded in an audit: there is no configuration; -c FILE names that of the instance"
+_NAME_ONE = "give the path of one, or with -c FILE the name of a database of that configuration"
 _ASK_INSTANCE = "; broker database keep NAME -c CONFIG checks that too"
 
 
@@ -90,7 +91,7 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
         text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
         show_lines({"path": str(path), "dry_run": dry_run, "texts": [text]}, output, [f"{path}: {text}"])
         return
-    with _locked(path) as db:
+    with _locked(path, config) as db:
         state_dir, sighting = _sighting(db, path, configured)
         problem = sighting.problem
         file_identity.accept_file(db, path, state_dir)
@@ -128,7 +129,7 @@ def create(config: Config, database: str) -> None:
         raise ConversationError(911, f"the configuration has no database {database!r}: it has {_names(settings)}")
     path = path_of(settings, database)
     if is_locked(path):
-        _refuse_held(StoreUnavailableError(str(path), HELD))
+        _refuse_held(StoreUnavailableError(str(path), HELD), config)
     if not emptiness(path):
         fail(f"{path}: there is a database in it; move the file away first", ExitCode.HARMFUL)
     check_remains(path)
@@ -157,8 +158,8 @@ def reset_identity(config: Config, database: _Name, output: Output, *, dry_run: 
     settings = read_settings(config)
     path = _file(settings, database)
     if not (dry_run or yes):
-        _confirm(path, "delete all conversations and messages: {}")
-    with _locked(path) as db:
+        _confirm(path, config, "delete all conversations and messages: {}")
+    with _locked(path, config) as db:
         stake, old = stake_of(db), _instance(db)
         instance = _new_instance(settings, path, old)
         administration.new_broker(db, instance)
@@ -168,7 +169,7 @@ def reset_identity(config: Config, database: _Name, output: Output, *, dry_run: 
         # The real run draws another one.
         f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
         f"{'would be' if dry_run else 'were'} removed: {stake}",
-        f"routes and dialogs elsewhere that name {old} lead to the original: where it is replaced, ALTER ROUTE",
+        f"routes and dialogs elsewhere lead to {old}: where this replaces it, ALTER ROUTE and END CONVERSATION there",
         *notes,
     ]
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
@@ -194,19 +195,18 @@ def error_conversations(config: Config, database: _Name, output: Output, *, dry_
     name = "NAME" if path == Path(database) else database
     running = f'broker sql{option_of(config)} "ALTER DATABASE [{name}] SET ERROR_BROKER_CONVERSATIONS"'
     if not (dry_run or yes):
-        _confirm(path, "end with an error at both ends: {}", running)
-    with _locked(path, running) as db:
+        _confirm(path, config, "end with an error at both ends: {}", running)
+    with _locked(path, config, running) as db:
         stake = stake_of(db)
-        text = "the database was restored from a backup, and an administrator has ended its conversations"
-        count = administration.error_conversations(db, time.time(), text=text)
+        count = administration.error_conversations(db, time.time())
         notes = _end(db, path, config, "error-conversations", dry_run=dry_run)
     texts = [f"{count:,} of {plural(stake.count, 'conversation')} {'would end' if dry_run else 'end'} with error 9719"]
     _report(path, output, [*texts, *notes], stake, dry_run=dry_run, ended=count)
 
 
-def _confirm(path: Path, question: str, running: str = "") -> None:
+def _confirm(path: Path, config: Path | None, question: str, running: str = "") -> None:
     """Ask, if there is anything in the file that would be lost; raises as `confirm`."""
-    with _locked(path, running) as db:
+    with _locked(path, config, running) as db:
         stake = stake_of(db)
         db.execute("ROLLBACK")
     if stake.count or stake.unread:
@@ -240,8 +240,7 @@ def file_of(known: Mapping[str, DatabaseSettings], database: str) -> Path:
     """The file of a database given by its name in the configuration or by the path; raises as `open_database`."""
     path = known[database].path if database in known else Path(database)
     if not path.is_file():
-        hint = "give the path of one, or with -c FILE the name of a database of that configuration"
-        hint = f"the configuration has {sorted(known)}, and broker serve makes their files" if known else hint
+        hint = f"the configuration has {sorted(known)}, and broker serve makes their files" if known else _NAME_ONE
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 
@@ -266,9 +265,8 @@ def _file(settings: Settings, database: str) -> Path:
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
-        raise ConversationError(
-            911, f"there is no database file {str(path)!r}; the configuration has: {_names(settings)}"
-        )
+        hint = f"the configuration has {_names(settings)}" if settings.config_option else _NAME_ONE
+        raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 
 
@@ -290,17 +288,17 @@ def _sighting(db: sqlite3.Connection, path: Path, configured: Path) -> tuple[Pat
 
 
 @contextmanager
-def _locked(path: Path, running: str = "") -> Iterator[sqlite3.Connection]:
+def _locked(path: Path, config: Path | None, running: str = "") -> Iterator[sqlite3.Connection]:
     """The file in a write transaction, locked against a daemon, or as `_refuse_held`; the caller ends it."""
     if is_locked(path):  # perhaps by another machine: then no process here may open the file
-        _refuse_held(StoreUnavailableError(str(path), HELD), running)
+        _refuse_held(StoreUnavailableError(str(path), HELD), config, running)
     with translated(path), closing(open_watch(path)) as db:
         check_schema(db)  # before a lock file is made next to a foreign file
     try:
         lock = lock_store(path)
     except StoreUnavailableError as error:
         if error.problem == HELD:
-            _refuse_held(error, running)
+            _refuse_held(error, config, running)
         raise
     uri = f"{path.absolute().as_uri()}?mode=rw"
     try:
@@ -312,9 +310,10 @@ def _locked(path: Path, running: str = "") -> Iterator[sqlite3.Connection]:
         os.close(lock)
 
 
-def _refuse_held(error: StoreUnavailableError, running: str = "") -> NoReturn:
+def _refuse_held(error: StoreUnavailableError, config: Path | None, running: str = "") -> NoReturn:
     """End with what to do: stop the daemon, or `running`, a command for one that runs."""
-    fail(f"{error}: stop it first{running and f', or let it do that: {running}'}", ExitCode.HARMFUL)
+    more = running and f"; or let it do that: {running}"
+    fail(f"{error}: stop it first: broker drain{option_of(config)}{more}", ExitCode.HARMFUL)
 
 
 def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, *, dry_run: bool) -> list[str]:

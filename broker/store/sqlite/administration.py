@@ -119,7 +119,12 @@ def new_broker(db: sqlite3.Connection, instance: uuid.UUID) -> int:
 
 
 def error_conversations(
-    db: sqlite3.Connection, now: float, *, code: int = BROKER_ERRORED, text: str, contract: str | None = None
+    db: sqlite3.Connection,
+    now: float,
+    *,
+    code: int = BROKER_ERRORED,
+    text: str = "all conversations of the database were ended with an error by an administrator",
+    contract: str | None = None,
 ) -> int:
     """
     ERROR_BROKER_CONVERSATIONS: every open conversation ends with an error at both ends.

@@ -160,13 +160,16 @@ def replaced_at(path: Path, state_dir: Path) -> str:
 
 def accept_replacement(path: Path, state_dir: Path) -> bool:
     """
-    Accept that the database in this file was made in place of a lost one; True if that was still open. A daemon may
-    have the file.
+    Accept that the database in this file was made in place of a lost one, which is forgotten; True if that was still
+    open. A daemon may have the file.
 
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read or written.
     """
-    return _change(path, state_dir, lambda seen: msgspec.structs.replace(seen, replaced=""))
+    lost = {name for one in _read(state_dir).values() for name in one.replaced.split(", ")}
+    return _change(
+        path, state_dir, lambda key, seen: None if key in lost else msgspec.structs.replace(seen, replaced="")
+    )
 
 
 def forget_lost(path: Path, state_dir: Path) -> bool:
@@ -176,7 +179,7 @@ def forget_lost(path: Path, state_dir: Path) -> bool:
     Raises:
         StoreUnavailableError: the record in the state directory cannot be read or written.
     """
-    return _change(path, state_dir, lambda _seen: None)
+    return _change(path, state_dir, lambda _key, _seen: None)
 
 
 def compare_file(db: sqlite3.Connection, path: Path, state_dir: Path, *, reported_epoch: int = 0) -> Sighting:
@@ -295,13 +298,13 @@ def _write(db: sqlite3.Connection, path: Path, state_dir: Path) -> None:
         write_record(state_dir / RECORD, msgspec.to_builtins(seen))
 
 
-def _change(path: Path, state_dir: Path, change: Callable[[Seen], Seen | None]) -> bool:
+def _change(path: Path, state_dir: Path, change: Callable[[str, Seen], Seen | None]) -> bool:
     """Change, or remove, the records of the databases last seen in this file; True if that made a difference."""
     if not (state_dir / RECORD).exists():
         return False
     with changing(state_dir / RECORD):
         seen = _read(state_dir)
-        after = {key: change(one) if one.path == str(path.absolute()) else one for key, one in seen.items()}
+        after = {key: change(key, one) if one.path == str(path.absolute()) else one for key, one in seen.items()}
         kept = {key: one for key, one in after.items() if one is not None}
         if kept != seen:
             write_record(state_dir / RECORD, msgspec.to_builtins(kept))

@@ -295,11 +295,13 @@ def test_a_database_made_in_place_of_a_lost_one_is_reported_until_it_is_accepted
     problem = lose(settings, what)
     path, state_dir = path_of(settings, "orders"), settings.instance.state_dir
 
+    (warning,) = file_warnings(settings)
     before, [line] = warned(settings)
 
     assert [("databases.orders.path", f"{path}: the file is {what}: {problem}")] == before
     assert ("warning", "orders", problem) == (line["log_level"], line["database"], line["problem"])
-    assert "put the file or a backup back" in line["hint"]
+    assert "broker database create orders -c" in str(warning)  # there is nothing that `keep` could accept yet
+    assert "broker database keep orders -c" in line["hint"]
     assert [] == file_errors(settings)
     for _ in range(2):
         assert ([("databases.orders.path", f"{path}: {problem}")], []) == warned(settings)

@@ -181,6 +181,7 @@ def test_a_file_without_a_configuration_has_no_audit(copied: Path) -> None:
     assert 0 == result.exit_code
     assert "has broker instance" in result.stdout
     assert "not recorded in an audit: there is no configuration; -c FILE names that of the instance" in result.stdout
+    assert "there is no database file 'nix': give the path of one" in run("database", "keep", "nix").stderr
     with closing(sqlite3.connect(copied)) as db:
         assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
 
@@ -234,7 +235,7 @@ def test_what_is_tried_refused_or_cannot_be_written_down_changes_nothing(
     assert ([0, 1, 6], before) == ([done.exit_code for done in (dry, unwritten, held)], content(copied))
     assert "would" in dry.stdout
     assert "nothing is changed as long as no change can be written down" in unwritten.stderr
-    assert "another daemon has it open: stop it first" in held.stderr
+    assert f"another daemon has it open: stop it first: broker drain -c {configuration}" in held.stderr
     told = f'broker sql -c {configuration} "ALTER DATABASE [orders] SET ERROR_BROKER_CONVERSATIONS"'
     assert (command[0] == "error-conversations") == (told in held.stderr)
     assert [] != problems(configuration)

@@ -258,6 +258,17 @@ def test_file_in_place_of_a_lost_one_is_told_until_it_is_accepted(path: Path, tm
     assert not accept_replacement(path, tmp_path / "elsewhere")
 
 
+def test_second_loss_names_the_database_that_was_accepted_and_none_before_it(path: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        run(path, tmp_path)
+        accept_replacement(path, tmp_path)
+        (last,) = instances_at(path, tmp_path)
+        path.unlink()
+    run(path, tmp_path)
+
+    assert f"of broker instance {last}, which" in replaced_at(path, tmp_path)
+
+
 # --- the epoch ----------------------------------------------------------------------------------------------
 
 
