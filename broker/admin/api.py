@@ -46,7 +46,7 @@ from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_c
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import QueryResult, SystemViews
-from broker.observe.snapshot import dropped_by_reason, read_snapshot
+from broker.observe.snapshot import dropped_by_reason, read_snapshot, replaced_in, store_problem
 from broker.observe.status import Status, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running
@@ -411,7 +411,8 @@ class Api:
         found = await self._questions.run(caller, lambda: look(request.id, paths, forwarded(), now, mirrors=mirrors))
         dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
-        waits = {name: endpoint.write_waits.present for name, endpoint in self._instance.endpoints.items()}
+        homes, state_dir = self._instance.endpoints, self._instance.settings.instance.state_dir
+        waits = {name: endpoint.write_waits.present for name, endpoint in homes.items()}
         snapshot = read_snapshot(self._instance, ["drops"])
         return answer_why(
             place,
@@ -423,6 +424,8 @@ class Api:
             shows_texts=shows_texts,
             lock_waits={name: wait for name, wait in waits.items() if wait is not None},
             lost_imports=lost_imports(self._instance.settings, self._instance.catalog),
+            store_problems={name: problem for name, one in homes.items() if (problem := store_problem(one))},
+            replaced={name: lost for name, one in homes.items() if (lost := replaced_in(one.path, state_dir))},
             drops=[(one, snapshot.loop_time - one.last_at) for one in snapshot.drops if one.last_at is not None],
         )
 

@@ -13,7 +13,7 @@ path, so the sender is found from the target, and the reverse.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,12 +30,15 @@ from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
+from broker.observe.health import OF_IMPORTS
 from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
+    ERROR_RECEIVED,
     IMPORTS_LOST,
     LOOP,
     NO_WAY_BACK,
     RECEIVED,
+    REPLACED,
     WRITE_LOCK,
     Severity,
     Spot,
@@ -43,6 +46,7 @@ from broker.observe.why import (
     WhyFinding,
     cause_of_failure,
     dead_end,
+    is_failure,
     is_refused_by_tls,
     next_hop_problem,
     queue_off_finding,
@@ -53,7 +57,6 @@ from broker.observe.why import (
     waiting_dialog,
 )
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.decide import UNKNOWN_HERE
 from broker.routing.explain import Outcome
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState, refused_sender
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal, who_is
@@ -61,7 +64,8 @@ from broker.security.principal import PUBLIC, PrincipalError, parse_principal, w
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
-_OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}
+_REFUSED = OF_IMPORTS | {NO_WAY_BACK}
+_NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
@@ -384,6 +388,7 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     findings = chain.findings()
     cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
     symptom = next((one for one in findings if one.severity >= min(cause.severity, Severity.WAITING)), cause)
+    cause = _of_both_sides(cause, findings)
     return Trace(
         id=first.id,
         conversation_id=first.conversation_id,
@@ -398,6 +403,15 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
         not_asked=list(chain.not_asked),
         answers=chain.answers,
     )
+
+
+def _of_both_sides(cause: WhyFinding, findings: Sequence[WhyFinding]) -> WhyFinding:
+    """Where both sides have failed: the one whose Error message says why, with what is left to do at both."""
+    if not is_failure(cause):
+        return cause
+    failed = sorted(filter(is_failure, findings), key=lambda one: one.cause == ERROR_RECEIVED)
+    remedies = [f"{one.remedy}{'' if one.remedy.endswith(';') else '.'}" for one in failed[:-1]]
+    return msgspec.structs.replace(failed[0], remedy=" Then, ".join([*remedies, failed[-1].remedy]))
 
 
 def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[NetworkAddress, Path | str]) -> str:
@@ -445,9 +459,10 @@ class _Chain:
         for station in self._stations:
             is_cut_off = any(is_refused_by_tls(hop.explanation) for hop in station.before)
             if station.hop is not None and not is_cut_off:
-                of_hop = hop_findings(station.hop, self._dialog(), station.before, leads_on=station.leads_on)
+                dialog = self._dialog(is_initiator=not station.hop.explanation.is_from_target)
+                of_hop = hop_findings(station.hop, dialog, station.before, leads_on=station.leads_on)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
-                found += of_way if is_waiting else [_at_most(Severity.FINE, one) for one in of_way]
+                found += of_way if is_waiting else map(_forecast, of_way)
             if station.answer is not None:
                 of_answer = self._of_answer(station.answer, is_waiting=is_waiting)
                 if is_cut_off:
@@ -458,10 +473,12 @@ class _Chain:
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
                 found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
-                refused = {one.cause for one in found if one.instance == station.answer.instance} & _OF_IMPORTS
-                found += [
-                    one for one in station.answer.findings if is_waiting and refused and one.cause == IMPORTS_LOST
-                ]
+                refused = {one.cause for one in found if one.instance == station.answer.instance} & _REFUSED
+                wanted = {way.explanation.to_broker_instance for way in ways} - {None}
+                for one in station.answer.findings:
+                    is_import = one.cause == IMPORTS_LOST and (is_waiting or NO_WAY_BACK in refused)
+                    is_lost = one.cause == REPLACED and any(str(instance) in one.why for instance in wanted)
+                    found += [one] if refused and (is_import or is_lost) else []
         found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
 
@@ -473,14 +490,16 @@ class _Chain:
         """
         unread = {side.database for side in answer.sides if side.ready}
         for finding in sorted(answer.findings, key=lambda one: is_waiting and one.cause == NO_WAY_BACK):
-            if finding.cause == IMPORTS_LOST:
+            if finding.cause in {IMPORTS_LOST, REPLACED}:
                 continue  # said where something is refused for want of it
-            if finding.cause != WRITE_LOCK or is_waiting or finding.database in unread:
+            if finding.cause not in _NOT_STORING or is_waiting or finding.database in unread:
                 yield self._as_of_now(answer.instance, self._named(answer, finding))
 
-    def _dialog(self) -> WaitingDialog:
-        senders = ((side, answer.instance) for answer in self.answers for side in answer.sides if side.is_initiator)
-        return next((waiting_dialog(*sender) for sender in senders), WaitingDialog())
+    def _dialog(self, *, is_initiator: bool) -> WaitingDialog:
+        """The dialog as this side of it has it, which sends."""
+        sides = ((side, answer.instance) for answer in self.answers for side in answer.sides)
+        senders = (waiting_dialog(*one) for one in sides if one[0].is_initiator == is_initiator)
+        return next(senders, WaitingDialog(is_known=not is_initiator))
 
     def _named(self, answer: WhyAnswer, finding: WhyFinding) -> WhyFinding:
         """A dialog that the far database has failed, with the name of that database, which its way shows."""
@@ -533,7 +552,7 @@ class _Chain:
         for number, hop in enumerate(way.hops):
             if (route := route_of_several(hop, is_reached=number < len(way.hops) - 1)) is not None:
                 for later in way.hops[number:]:
-                    self._ways_out[later.instance] = _way_out(route, self._dialog())
+                    self._ways_out[later.instance] = _way_out(route, self._dialog(is_initiator=not last.is_from_target))
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
@@ -615,7 +634,7 @@ def hop_findings(
     decision = hop.explanation
     service = decision.to_service
     symptom = f"messages for {service} do not get past {hop.instance}"
-    dialog = _KNOWN if decision.is_from_target else replace(dialog, near=decision.near_names)
+    dialog = replace(dialog, near=decision.near_names)
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
@@ -634,6 +653,12 @@ def hop_findings(
         address, what = problem
         remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)
         yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
+
+
+def _forecast(finding: WhyFinding) -> WhyFinding:
+    """As it is for a way that no message waits for."""
+    then = "no message waits for it now; the next one of the dialog would meet it"
+    return msgspec.structs.replace(_at_most(Severity.FINE, finding), next=then)
 
 
 def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from broker.config.settings import Settings
 from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
-from broker.observe.health import Level, judge
+from broker.observe.health import IMPORT_AGAIN, Level, judge
 from broker.observe.status import Status
 from broker.observe.why import WhyAnswer, answer_why, look, received_part
 
@@ -56,12 +56,16 @@ _HELD = (
     f"SELECT TOP {LISTED_MAX} MAX(held_ms), conversation_id, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.dm_broker_forwarded_messages GROUP BY conversation_id, to_service_name ORDER BY 1 DESC"
 )
+_FAILED = (
+    f"SELECT TOP {LISTED_MAX} create_date, conversation_handle, service_name, 0"  # noqa: S608
+    " FROM sys.conversation_endpoints WHERE state = 'ER' ORDER BY 1"
+)
 _ACKNOWLEDGED = (
     "SELECT TOP 1 conversation_handle FROM sys.conversation_endpoints"
     " WHERE is_initiator = 1 AND state IN ('SI', 'CO') AND acknowledged_sequence > 0 ORDER BY create_date DESC"
 )
 _Waiting: TypeAlias = tuple[str, str, str, str, int, bool]
-"""A conversation: since when it waits, GUID, service, database, messages, and whether they are in the queue here."""
+"""A conversation: since when it waits, GUID, service, database, messages, and whether they have arrived here."""
 NOTHING_WAITS = (
     "nothing waits: not to be acknowledged, not for a next hop, not to be received; and no dialog has failed"
 )
@@ -119,7 +123,8 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
             if len(waiting) > ASKED_MAX:
                 note = f"{ASKED_MAX} of {len(waiting):,} dialogs were asked about, the oldest of each service in turn"
                 print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
-            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), how))
+            told = {"drops"} if rows else {"drops", "queue"}
+            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), how, told))
         return
     first, note = _first(config, socket, guid, directory)
     journalled = None
@@ -142,10 +147,11 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, how: _How) -> Iterator[str]:
+def _besides(status: Status, how: _How, about: Collection[str]) -> Iterator[str]:
     """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
     for finding in judge(status).findings:
-        if finding.about == "drops" or (finding.about == "database" and finding.level is Level.BAD):
+        is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
+        if finding.about in about or is_bad:
             yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, *how), *how)}"
     if status.forwarding.enabled:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
@@ -200,9 +206,13 @@ def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_
     """The oldest conversations here that wait."""
     for database, known in status["databases"].items():
         yield from ((*row[:3], database, row[3], False) for row in client.sql(_SENT, database)["rows"])
-        for queue in known["queues"] or ():
-            arrived = client.sql(_ARRIVED.format(render_name(queue["name"])), database)["rows"]
-            yield from ((*row[:3], database, row[3], True) for row in arrived)
+        queues = [queue["name"] for queue in known["queues"] or ()]  # those with messages to receive
+        if known.get("quarantined"):
+            queues = [name for (name,) in client.sql("SELECT name FROM sys.service_queues", database)["rows"]]
+        arrived = [row for queue in queues for row in client.sql(_ARRIVED.format(render_name(queue)), database)["rows"]]
+        unread = {row[1] for row in arrived}
+        failed = [row for row in client.sql(_FAILED, database)["rows"] if row[1] not in unread]
+        yield from ((*row[:3], database, row[3], True) for row in (*arrived, *failed))
     now = datetime.now(UTC)
     for held_ms, *row, messages in client.sql(_HELD, MSDB)["rows"]:
         since = (now - timedelta(milliseconds=held_ms)).replace(tzinfo=None)
@@ -213,8 +223,9 @@ def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
     messages, others = int(str(row["messages"])), int(str(row["dialogs"])) - 1
     place = "held here" if row["database"] == MSDB else f"in {row['database']}"
     about = f"{plural(messages, 'message')} to {row['to_service_name']} {place}, since {row['since']}"
-    more = f", and {plural(others, 'other dialog')} for the same cause" if others else ""
-    yield TextLine(f"{row['conversation_handle']}: {about}{more}", style="bold")
+    about = about if messages else f"dialog of {row['to_service_name']} {place}, begun {row['since']}"
+    more = f" and {plural(others, 'other dialog')} for the same cause" if others else ""
+    yield TextLine(f"{row['conversation_handle']}{more}: {about}", style="bold")
     yield TextLine(f"cause:   {row['cause']}", _INDENT)
     yield TextLine(f"remedy:  {row['remedy']}", _INDENT)
 

@@ -18,6 +18,7 @@ from broker.flow import Disposition
 from broker.net.link import CURABLE
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
+from broker.routing.decide import UNKNOWN_HERE
 
 FINDINGS_MAX = 20
 KEYS_MAX = 10  # settings that wait for a restart, by name
@@ -37,6 +38,7 @@ KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause
     | {Disposition.FRAME_TOO_LARGE, Disposition.QUEUE_DISABLED, Disposition.STORE_BUSY, Disposition.STORE_FAILED}
     | CURABLE - {Disposition.NOT_PERMITTED}  # which fails a dialog that begins, where the target's database says it
 )
+OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 IMPORT_AGAIN = (
     "broker partner import FILE again for each partner, with --via where it was; of those that have left, remove the"
@@ -324,10 +326,12 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         for name, database in status.databases.items()
         if not all(queue.is_receive_enabled for queue in database.queues or ())
     }
+    lacks_imports = any(one.kind == WarningKind.IMPORTS_LOST for one in status.transport.notices)
     for drop in status.drops or ():
         rate = rates.get((drop.reason, drop.database))
         is_recent = bool(rate) or (drop.last_s is not None and drop.last_s < DROPPED_SECONDS)
         is_told = drop.reason == Disposition.QUEUE_DISABLED and drop.database in off  # with the statement, below
+        is_told = is_told or (lacks_imports and drop.reason in OF_IMPORTS)
         if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
             kept = "; their senders keep them and send them again" if drop.reason in KEPT_DROPS else ""

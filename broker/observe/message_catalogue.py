@@ -176,7 +176,7 @@ class WaitingDialog:
         near: Known services with a similar name.
     """
 
-    end: str = "end the dialog at the sender (broker why there has the statement)"
+    end: str = "end the dialog at the sender (broker why there says how)"
     is_known: bool = False
     near: Sequence[str] = ()
 
@@ -301,7 +301,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     if drop.other_instance:
         return (
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
-            f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender has the statement"
+            f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
         )
     there = "" if drop.sender else " there"
     return remedy_of(
@@ -311,9 +311,7 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
         table=database,
         database=database,
         reason=drop.reason,
-        dialog=WaitingDialog(
-            f"end the dialog at its sender (broker why {fields.conversation_id}{there} has the statement)"
-        ),
+        dialog=WaitingDialog(f"end the dialog at its sender (broker why {fields.conversation_id}{there} says how)"),
         route=TakenRoute() if drop.leads_nowhere else None,
         wanted=str(fields.to_broker_instance or ""),
     )

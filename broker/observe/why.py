@@ -221,8 +221,10 @@ _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
 IMPORTS_LOST = "imports lost"
+REPLACED = "database replaced"
 NO_WAY_BACK = "no way back"
 RECEIVED = "received"
+ERROR_RECEIVED, _LIFETIME = "error", "lifetime over"
 LIFETIME_OVER, NO_BINDING = -8489, -9727  # numbers of the Error messages that say so
 
 
@@ -546,7 +548,7 @@ def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
 def _failed(side: SideShown, spot: Spot, *, is_over: bool) -> WhyFinding:
     told = f": {side.error_text}" if side.error_text else ""
     is_read = side.error_code is None and not side.error_text
-    received = "its Error message has been received, and is not kept"
+    received = "it has failed, and its Error message was received, or never stored because its service had been dropped"
     return spot.found(
         "error",
         side,
@@ -560,7 +562,12 @@ def _failed(side: SideShown, spot: Spot, *, is_over: bool) -> WhyFinding:
 
 def cause_of_failure(side: SideShown) -> str:
     """The word for the error with which a dialog has failed."""
-    return {None: "error", LIFETIME_OVER: "lifetime over"}.get(side.error_code, f"error {side.error_code}")
+    return {None: ERROR_RECEIVED, LIFETIME_OVER: _LIFETIME}.get(side.error_code, f"error {side.error_code}")
+
+
+def is_failure(finding: WhyFinding) -> bool:
+    """Whether it is about a dialog that has failed."""
+    return finding.cause == _LIFETIME or finding.cause.startswith(ERROR_RECEIVED)
 
 
 def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: str = "DATABASE") -> str:
@@ -730,6 +737,8 @@ def answer_why(
     lock_waits: Mapping[str, LockWait] | None = None,
     drops: Iterable[tuple[DropSnapshot, float]] = (),
     lost_imports: Iterable[str] = (),
+    store_problems: Mapping[str, str] | None = None,
+    replaced: Mapping[str, str] | None = None,
 ) -> WhyAnswer:
     """
     Make the answer: the facts, with the findings that follow from them.
@@ -745,6 +754,8 @@ def answer_why(
         lock_waits: Long waits for the write transactions of others that go on, by database.
         drops: The last drop of each reason, with its age in seconds.
         lost_imports: New databases that lack what partner files had brought; the trace says where that matters.
+        store_problems: Why databases store nothing, by database.
+        replaced: Sentences about the lost databases in whose place new ones were made; likewise for the trace.
     """
     sides: list[SideShown] = []
     closed: list[ClosedShown] = []
@@ -762,10 +773,14 @@ def answer_why(
             findings += side_findings(side, way, spot, is_bound=is_bound)
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
-    for database, wait in (lock_waits or {}).items():
-        if database in facts.found or not facts.found:
-            findings.append(_locked(Spot(place.name, database), wait))
+    storing = [_locked(Spot(place.name, name), wait) for name, wait in (lock_waits or {}).items()]
+    for name, problem in (store_problems or {}).items():
+        storing.append(Spot(place.name, name).found(Disposition.STORE_FAILED, problem=problem))
+    concerned = facts.found.keys() | {way.explanation.database for way in ways}
+    findings += [one for one in storing if one.database in concerned or not facts.found]
     findings += [Spot(place.name, name, place.config_option).found(IMPORTS_LOST) for name in lost_imports]
+    for name, problem in (replaced or {}).items():
+        findings.append(Spot(place.name, name, place.config_option).found(REPLACED, problem=problem))
     held = list(_held_shown(facts.held))
     held_ways = [_way_of_frames(place, facts, one) for one in _directions(held)]
     findings += [_held_finding(place.name, one, held_ways) for one in held]

@@ -288,7 +288,7 @@ def sentence(decision: Decision, outcome: Outcome, names: DisplayNames) -> str:
 
 def _absent(facts: RoutingFacts) -> str:
     """Say how a database treats a message for a service that it does not have (R4.1)."""
-    answer = "drops it" if facts.is_from_target else "answers with the error -8490"
+    answer = "drops it" if facts.is_from_target else "answers with an error (-8490, or -8470 where it knows the dialog)"
     return f"; it has no service {facts.to_service!r} and {answer}"
 
 

@@ -383,6 +383,46 @@ def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     assert "at a, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP;" in found.remedy
 
 
+def test_where_both_sides_have_failed_the_one_that_says_why_is_the_cause_with_what_is_left_to_do_at_both() -> None:
+    near, far = finding("a", "error -8470", TROUBLE), finding("c", "error", TROUBLE)
+
+    found = traced(first(near, sides=[side(state="ER")]), (B, told(B)), (C, told(C, far, sides=[side(state="ER")])))
+
+    assert ("error -8470", "a") == (found.cause, found.where)
+    assert "remedy of error -8470. Then, remedy of error" == found.remedy
+
+
+def test_what_lacks_the_way_back_at_the_target_is_imported_again_though_nothing_waits_there() -> None:
+    lost = Spot("a", "msdb").found("imports lost")
+    start = first(finding("a", "no way back", TROUBLE), lost, sides=[side(is_initiator=False)], ways=())
+
+    assert "imports lost" == trace(start, Instances({}, {})).cause
+
+
+@pytest.mark.parametrize(("lost", "is_cause"), [(UUID(int=0xDEAD), True), (UUID(int=0xFA), False)])
+def test_a_lost_database_is_put_back_before_a_dialog_with_it_is_ended(lost: UUID, *, is_cause: bool) -> None:
+    anew, begun = place("b", 2, None), way(A, broker_instance=UUID(int=0xDEAD))
+    known = told(anew, Spot("b", "stock", " -c b.toml").found("database replaced", problem=f"it was {lost}"))
+
+    found = traced(first(ways=(begun,)), (anew, known))
+
+    assert is_cause == (found.cause == "database replaced")
+    assert is_cause == ("accept the new one, broker database keep -c b.toml stock" in found.remedy)
+
+
+def test_what_the_target_sends_is_ended_there() -> None:
+    """The database of the initiator has been made again."""
+    target, anew = place("c", 3, "a", service="O"), place("a", 1, None)
+    back = way(target, broker_instance=UUID(int=0xDEAD), from_target=True)
+    start = told(target, WAITS, sides=[holding(is_initiator=False)], ways=(back,))
+
+    found = trace(start, Instances({"a": anew}, {"a": told(anew)}))
+
+    assert found.remedy.endswith(
+        "at c, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and begin another dialog"
+    )
+
+
 @pytest.mark.parametrize(("to", "is_cause"), [("", True), ("c", False)], ids=["refused", "goes on"])
 def test_what_partner_files_had_brought_is_imported_again_before_a_statement_is_written(
     to: str, *, is_cause: bool
@@ -399,7 +439,10 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
     lost = place("b", 2, "")
     well = first(finding("a", "acknowledged", FINE), finding("a", "x", WAITING), sides=[side(send_sequence=1)])
 
-    assert "x" == traced(well, (lost, told(lost))).cause
+    found = traced(well, (lost, told(lost)))
+
+    assert "x" == found.cause
+    assert "no message waits for it now; the next one of the dialog would meet it" == found.findings[-1].next
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.journalled import visit, write
 from tests.support.shop import Shop
-from tests.support.why import AT, CONVERSATION, finding, holding, place, told, way
+from tests.support.why import AT, CONVERSATION, finding, holding, place, side, told, way
 
 A = place("a", 1, "b")
 ANSWER = told(A, finding("a", "not acknowledged", Severity.WAITING), ways=(way(A),), sides=[holding()])
@@ -85,10 +85,11 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         200,
         {"databases": {"orders": {"queues": [{"name": "Q]"}]}}, "forwarding": {"enabled": False}},
     )
+    rows["sys.conversation_endpoints WHERE state = 'ER'"] = []
     daemon.answers["/v1/sql"] = (
         200,
         lambda question: {
-            "rows": next(found for view, found in rows.items() if f"FROM {view} " in question["statement"])
+            "rows": next(found for view, found in reversed(rows.items()) if f"FROM {view} " in question["statement"])
         },
     )
 
@@ -107,7 +108,7 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
     assert " ".join(done.stdout.split()).startswith(
         f"{guids[1]}: 1 message to S in orders, since 2026-02-01 12:00:00.000 cause: a: why of waiting for RECEIVE"
         " remedy: remedy of waiting for RECEIVE"
-        f" {guids[0]}: 5 messages to S in orders, since 2026-03-01 12:00:00.000, and 1 other dialog for the same cause"
+        f" {guids[0]} and 1 other dialog for the same cause: 5 messages to S in orders, since 2026-03-01 12:00:00.000"
         " cause: a: why of not acknowledged remedy: remedy of not acknowledged"
         f" {guids[3]}: 5 messages to S held here, since "
     )
@@ -147,6 +148,33 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
     assert {"a: why of down"} == {row["cause"] for row in listed[1:]}
 
 
+def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake_admin: Any) -> None:
+    """The Error message has been received; of the other queue the status knows nothing that could be received."""
+    guids = [str(UUID(int=number)) for number in (1, 2)]
+    for guid, cause in zip(guids, ("in quarantine", "error"), strict=True):
+        known = told(A, finding("a", cause, Severity.TROUBLE), sides=[side(state="ER")])
+        known = msgspec.structs.replace(known, conversation_id=guid)
+        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
+    rows = {
+        "sys.service_queues": [["Q"]],
+        "[Q] ": [["1", guids[0], "//Orders", 4]],
+        "state = 'ER'": [["2", guids[1], "//Orders", 0], ["1", guids[0], "//Orders", 0]],
+    }
+    fake_admin.answers["/v1/status"] = (
+        200,
+        {"databases": {"orders": {"queues": [], "quarantined": 1}}, "forwarding": {"enabled": False}},
+    )
+    fake_admin.answers["/v1/sql"] = (
+        200,
+        lambda q: {"rows": next((found for view, found in rows.items() if view in q["statement"]), [])},
+    )
+
+    done = " ".join(run("why", "--socket", fake_admin.path).stdout.split())
+
+    assert done.startswith(f"{guids[0]}: 4 messages to //Orders in orders, since 1 cause: a: why of in quarantine")
+    assert f"{guids[1]}: dialog of //Orders in orders, begun 2 cause: a: why of error remedy: remedy of error" in done
+
+
 def test_many_dialogs_for_one_service_do_not_hide_the_cause_of_another(fake_admin: Any) -> None:
     guids = [str(UUID(int=number)) for number in range(1, 3 * ASKED_MAX)]
     rows = [[f"2026-03-01 12:{number:02}", guid, "S", 1] for number, guid in enumerate(guids)]
@@ -179,7 +207,8 @@ def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is
         {"reason": "malformed", "frames": 1, "last_s": 61.0},
         {"reason": "duplicate", "frames": 9, "last_s": 1.0},
     ]
-    locked = {"queues": [], "write_lock": {"waiting_s": 7.0, "pid": 12, "process": "sqlite3"}}
+    off = {"name": "Q", "is_receive_enabled": False, "oldest_s": 0.0}
+    locked = {"queues": [off], "write_lock": {"waiting_s": 7.0, "pid": 12, "process": "sqlite3"}}
     fake_admin.answers["/v1/status"] = (
         200,
         {"databases": {"orders": locked}, "drops": drops, "forwarding": {"enabled": True}},
@@ -192,6 +221,7 @@ def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is
     assert (0, True) == (done.exit_code, text.startswith(f"{NOTHING_WAITS} but process 12 (sqlite3) has kept a write"))
     assert "but frames were dropped: no route, 5 s ago; their senders keep them and send them again -> CREATE" in text
     assert "malformed" not in text
+    assert "but the queue Q of orders is off: no application can receive from it -> " in text
     assert text.endswith("run broker why at the sender")
     assert [] == json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
 

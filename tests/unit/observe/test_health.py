@@ -269,6 +269,12 @@ def test_a_finding_says_what_to_do(parts: dict[str, Any], do: str) -> None:
     assert do == judged(dict(parts)).findings[0].do
 
 
+def test_what_a_database_refuses_for_want_of_partner_files_has_no_other_remedy() -> None:
+    refused = drop("not permitted", last_s=1.0, do="GRANT SEND x")
+
+    assert [IMPORT_AGAIN] == [one.do for one in judged(notice(WarningKind.IMPORTS_LOST) | refused).findings]
+
+
 def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
     assert [] == judged(drop("no route", last_s=1.0, do=DEFINITIONS_CHANGED)).findings
 

@@ -130,15 +130,23 @@ def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_write_transaction_of_others_is_a_cause_in_the_database_of_the_side_or_of_a_new_one(
+def test_what_keeps_a_store_from_storing_is_a_cause_in_the_database_of_the_side_or_of_a_new_one(
     shop: Shop, *, is_known: bool
 ) -> None:
     with shop.connect() as db:
         dialog = shop.begin(db)
     waits = {"shop": LockWait(0.0, 45.0, LockHolder(7, "python3")), "other": LockWait(0.0, 3.0, None)}
 
-    answer = asked(dialog.conversation_handle if is_known else uuid4(), shop, lock_waits=waits)
+    answer = asked(
+        dialog.conversation_handle if is_known else uuid4(),
+        shop,
+        lock_waits=waits,
+        store_problems={"shop": "the disk is full", "other": "it is gone"},
+    )
 
+    failed = {found.database: found.why for found in answer.findings if found.cause == "store failed"}
+    assert waits.keys() & ({"shop"} if is_known else {"shop", "other"}) == failed.keys()
+    assert "its store has failed: the disk is full" == failed["shop"]
     locked = {found.database: found for found in answer.findings if found.cause == "write lock held"}
     assert (["shop"] if is_known else ["shop", "other"]) == list(locked)
     assert "process 7 (python3) has kept a write transaction open for 45 s" == locked["shop"].why
@@ -393,7 +401,7 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
         (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "wait as well: ", "CREATE ROUTE [S]"),
-        (side(state="ER"), GOOD, "error", TROUBLE, "has been received", "USE [orders]; END CONVERSATION 'HANDLE';"),
+        (side(state="ER"), GOOD, "error", TROUBLE, "was received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
 )
 def test_what_one_side_sends(

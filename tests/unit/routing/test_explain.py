@@ -114,7 +114,7 @@ MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
 PAIR = MIRRORED.pair
 assert PAIR is not None
 BILLED = "delivered here, to the database billing"
-ABSENT = "; it has no service 'S' and answers with the error -8490"
+ABSENT = "; it has no service 'S' and answers with an error (-8490, or -8470 where it knows the dialog)"
 AGAIN = "matched again after 10 s and whenever routes or services change"
 SENTENCES: dict[str, tuple[dict[str, Any], str]] = {
     "forwarded": ({"routes": [to("tcp://far", "S")]}, "forwarded to tcp://far:4022 by route far"),
