@@ -32,7 +32,7 @@ from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
 from broker.routing.route import Route, is_live
 from broker.security.grants import Permission, PermissionRule, PermissionState, render_rule
-from broker.security.principal import ANY, PrincipalKind, covers_text
+from broker.security.principal import ANY, PUBLIC, PrincipalKind, covers_text, parse_principal
 
 _GRANTS_MAX = 10  # statements in one hint
 _SHOWN = 3  # names in one sentence; the rest is counted
@@ -254,10 +254,16 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
     by_fold = {name.casefold(): name for name in sorted(known)}
     denied = [rule for rule in rules if rule.state is PermissionState.DENY]
+    grants = grants_of(run.settings, rules)
     for rule in rules:
         if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
             problem = f"{_told(run, rule)} applies to no peer: endpoint.authentication is none, so all are public"
-            yield _of_rule(run, Lint.GRANT_UNUSED, problem, 'set authentication = "certificate"', rule)
+            hint = 'set authentication = "certificate"'
+            if not grants.is_for_all(rule.permission, rule.securable):
+                problem += f", and without a GRANT {rule.permission} to public all are refused"
+                to_all = replace(rule, principal=parse_principal(PUBLIC), state=PermissionState.GRANT)
+                hint += f", or USE msdb; {_told(run, to_all)}"
+            yield _of_rule(run, Lint.GRANT_UNUSED, problem, hint, rule)
         elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
             problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
             yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)

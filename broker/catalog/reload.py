@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Protocol
@@ -25,7 +25,8 @@ from msgspec import Meta, Struct
 from broker.catalog.catalog import MESSAGES_MAX, Catalog
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
-from broker.catalog.dry_run import dry_run
+from broker.catalog.dry_run import DryRun, dry_run
+from broker.catalog.handlers import grants_of
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Permitting, Scripts, look, run_changed
 from broker.catalog.unscripted import Unscripted, unscripted
@@ -43,6 +44,7 @@ from broker.errors import (
     StoreUnavailableError,
 )
 from broker.net.certificates import security_of, unwise
+from broker.security.grants import Grants, Permission
 
 log = structlog.get_logger(__name__)
 
@@ -240,10 +242,15 @@ class Reloads:
         scripts = await asyncio.to_thread(look, settings)
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         left: list[Unscripted] = []
+        rules = instance.catalog.msdb.rows.permissions
+        before = grants_of(old, rules)
         if changed or are_others or is_pruning:
-            left = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
+            run = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
+            if run is not None:
+                left, rules = await asyncio.to_thread(list, unscripted(run)), run.msdb.rows.permissions
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
+        warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
         async with AsyncExitStack() as undo:
             carry_out = await _prepared(instance, settings, changed, undo)
             self._refuse_while_stopping()
@@ -261,7 +268,7 @@ class Reloads:
                 messages=[],
                 connections=instance.connections(now) if is_for_new else 0,
                 waiting=waiting,
-                warnings=await asyncio.to_thread(_new_warnings, old, settings) if changed else [],
+                warnings=[*_taken_away(before, grants_of(settings, rules)), *warnings],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
                 unscripted_more=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
@@ -333,22 +340,20 @@ def _read_again(settings: Settings) -> Settings:
     return found
 
 
-def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> list[Unscripted]:
+def _judge(settings: Settings, changed: Sequence[Difference], *, is_with_scripts: bool) -> DryRun | None:
     """
-    Whether these settings could hold on this machine; returns what their scripts do not name. Blocking.
+    Whether these settings could hold on this machine; returns what their scripts make of its databases. Blocking.
 
     Raises:
         SettingsError: with everything that is wrong.
     """
-    left: list[Unscripted] = []
     errors = [*mixed_contradictions(settings, changed), *changeable_errors(settings)]
-    if is_with_scripts:
-        run = dry_run(settings, now=datetime.now(UTC))
+    run = dry_run(settings, now=datetime.now(UTC)) if is_with_scripts else None
+    if run is not None:
         errors += run.errors
-        left += [] if run.errors else unscripted(run)
     if errors:
         raise SettingsError(sorted(errors, key=by_place))
-    return left
+    return run
 
 
 def _judge_files(settings: Settings) -> None:
@@ -366,6 +371,13 @@ def _new_warnings(old: Settings, new: Settings) -> list[str]:
     """Return the warnings about these settings that the old ones did not have. Blocking."""
     before = {(one.key, one.problem) for one in unwise(old)}
     return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
+
+
+def _taken_away(before: Grants, after: Grants) -> Iterator[str]:
+    """Yield a warning for each permission that every peer had until now."""
+    for permission in Permission:
+        if before.is_for_all(permission) and not after.is_for_all(permission):
+            yield f"msdb: every peer had {permission}; from now on those that no GRANT {permission} names are refused"
 
 
 async def _prepared(

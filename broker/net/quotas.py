@@ -357,9 +357,11 @@ class Permissions:
     @property
     def warning(self) -> str:
         """The warning that no peer may connect, and what to do about it; empty while a peer may."""
-        if self.grants.is_open(Permission.CONNECT) or self.grants.has_granted(Permission.CONNECT):
+        grants = self.grants
+        if grants.has_granted(Permission.CONNECT) if grants.is_default_deny else grants.is_for_all(Permission.CONNECT):
             return ""
-        return f"no peer may connect: no GRANT CONNECT in msdb; {self._check}"
+        to = "" if grants.is_default_deny else " to public, as every peer is without authentication"
+        return f"no peer may connect: no GRANT CONNECT in msdb{to}; {self._check}"
 
     def permit_of(self, identity: Identity | None) -> Permit:
         """Return the permit of a peer that has proved this identity."""

@@ -157,6 +157,11 @@ class Grants:
         """True if every peer has this permission, because nothing is stated about it."""
         return not self.is_default_deny and permission not in self._stated
 
+    def is_for_all(self, permission: Permission, service: str = ANY) -> bool:
+        """True if every peer has this permission, because nothing is stated about it or public has it."""
+        ruling = self.connect(NOBODY) if permission is Permission.CONNECT else self.send(NOBODY, service)
+        return ruling.is_permitted
+
     def has_granted(self, permission: Permission) -> bool:
         """Whether any principal is granted it."""
         return any(rule.permission is permission and rule.state is PermissionState.GRANT for rule in self.rules)

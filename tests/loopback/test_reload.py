@@ -153,6 +153,23 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
         )
 
 
+@pytest.mark.parametrize("what", ["CONNECT ON ENDPOINT::near", "SEND ON SERVICE::[//a]"])
+async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_when_it_holds(
+    tmp_path: Path, what: str
+) -> None:
+    script = tmp_path / "m.sql"
+    script.write_text("")
+    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, _file):
+        told = []
+        for text, is_dry_run in (("[CN=a]", True), ("[CN=a]", False), ("[CN=b]", False)):
+            script.write_text(f"GRANT {what} TO {text};")
+            told.append((await instance.reloads.reload(is_dry_run=is_dry_run)).warnings)
+
+        permission = what.partition(" ")[0]
+        warning = f"msdb: every peer had {permission}; from now on those that no GRANT {permission} names are refused"
+        assert [[warning], [warning], []] == told
+
+
 async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path) -> None:
     """Nothing that the program or a partner has made is among it, and nothing that a guard only looks for."""
     script, route = tmp_path / "m.sql", "CREATE ROUTE [{}] WITH SERVICE_NAME = '//{}', ADDRESS = 'tcp://127.0.0.1:9';"

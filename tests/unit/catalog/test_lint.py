@@ -147,6 +147,11 @@ TOLD: dict[str, tuple[dict[str, str], str, str]] = {
         "msdb.sql:2:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no peer",
         'set authentication = "certificate"',
     ),
+    "a first rule about certificates where none is shown": (
+        {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=a];"},
+        "msdb.sql:1:28: grant-unused: GRANT CONNECT ON ENDPOINT::[one] TO [CN=a] applies to no peer",
+        'public all are refused; set authentication = "certificate", or USE msdb; GRANT CONNECT ON',
+    ),
     "a grant of everything to all": (
         {"msdb": f"{GOOD}GRANT SEND ON SERVICE::[*] TO public;", "endpoint": CERTIFICATE},
         "msdb.sql:3:24: grant-to-all",

@@ -388,9 +388,10 @@ def test_reason_of_a_refused_frame_has_a_bound(permissions: Permissions) -> None
 
 def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permissions) -> None:
     warnings = [permissions.warning]
-    for known in (grants(), grants("orders"), Grants(is_default_deny=False)):
+    for known in (grants(), grants("orders"), Grants(), Grants(grants("orders").rules)):
         permissions.grants = known
         warnings.append(permissions.warning)
 
     told = "no peer may connect: no GRANT CONNECT in msdb; broker check -c x.toml names the statement"
-    assert ["", told, "", ""] == warnings
+    to_public = told.replace(";", " to public, as every peer is without authentication;")
+    assert ["", told, "", "", to_public] == warnings
