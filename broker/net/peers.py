@@ -328,7 +328,8 @@ class Peers:
         """The link is of no use: what it served is served by another, or dialled again while frames wait."""
         if link.error is not None:
             self.protocol_errors[type(link.error).__name__] += 1
-        if isinstance(link.error, ConnectDeniedError) and link.is_accept:
+        is_stranger = link.agreement is None and link.bytes_received > 0  # who only waits may test whether we listen
+        if link.is_accept and link.error and (is_stranger or isinstance(link.error, ConnectDeniedError)):
             self.handshaker.remember_refused(link.address, str(link.error))
         is_self = link.agreement is not None and link.agreement.is_self  # each minute, and the address is logged
         if not self._is_closing and not is_self:

@@ -32,7 +32,7 @@ from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
-from broker.errors import StoreUnavailableError
+from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.files import room_problem
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, conversation_of, route_key_of
@@ -860,9 +860,12 @@ def _read_transport(instance: Running) -> TransportSnapshot:
 
 
 def _is_back(link: Link, host: str, reason: str, at: float) -> bool:
-    """Whether the peer from this host that a reason names, refused at this instant, is connected since."""
-    identity, is_since = link.transport.identity, link.online_at is not None and link.online_at > at
-    return is_since and host_of(link.address) == host and identity is not None and identity.principal_name in reason
+    """Whether a peer from this host, refused at this instant, is connected since: the one that the reason names."""
+    if link.online_at is None or link.online_at <= at or host_of(link.address) != host:
+        return False
+    identity = link.transport.identity
+    names_nobody = "the peer's certificate" not in reason and MAY_NOT_CONNECT not in reason
+    return names_nobody or (identity is not None and identity.principal_name in reason)
 
 
 def certificates_in_use(instance: Running) -> Iterable[tuple[str, Identity]]:

@@ -314,6 +314,15 @@ async def test_address_whose_handshake_fails_is_dialled_again_while_frames_are_h
     assert frame == sent(near.socks[1])
 
 
+async def test_who_speaks_something_else_is_remembered_as_refused_and_who_is_silent_is_not(near: Neighbourhood) -> None:
+    for words in (b"\x16\x03\x01\x02\x00", b""):
+        near.accept(is_greeting=False).feed(words)
+    await asyncio.sleep(60)
+
+    [(_, reason)] = near.peers.handshaker.refused
+    assert "looks like TLS, and encryption is disabled here" in reason
+
+
 def name_north(near: Neighbourhood) -> None:
     near.peers.dialer.on_routes([build_table([Route("north", NORTH)], now=datetime.now(UTC))])
 

@@ -229,7 +229,8 @@ async def test_a_frame_that_expired_names_its_next_hop_and_is_past_once_that_tak
 
 async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
     now = asyncio.get_running_loop().time()
-    gateway.peers.handshaker.refused["10.0.0.7", "the certificate (CN=a) is not trusted"] = now
+    gateway.peers.handshaker.refused["10.0.0.7", "the peer's certificate is not trusted (CN=a)"] = now
+    gateway.peers.handshaker.refused["10.0.0.7", "the peer does not trust this instance's certificate (CN=gw)"] = now
     links = [
         SimpleNamespace(
             address=f"tcp://{host}:5", online_at=at, transport=SimpleNamespace(identity=certificate(name), chain=())
@@ -248,7 +249,7 @@ async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gatew
         told += [[one.kind for one in read(gateway, "transport").transport.warnings].count(WarningKind.REFUSED)]
         del gateway.peers.links[1]
 
-    assert [1, 1, 1, 0] == told
+    assert [2, 1, 2, 0] == told
 
 
 async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_where_nothing_is_forwarded(
