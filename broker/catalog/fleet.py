@@ -24,6 +24,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
+from cryptography.x509 import Certificate
 from msgspec import Struct
 
 from broker.advice import render_name
@@ -32,11 +33,11 @@ from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.lint import differing_names, live_routes, shown, survey
-from broker.config.settings import EndpointSettings
-from broker.config.toml import KeyPath
+from broker.config.settings import DatabaseSettings, EndpointSettings
+from broker.config.toml import KeyPath, dotted
 from broker.errors import CertificateUnusableError, SettingError
 from broker.flow import Disposition
-from broker.net.certificates import security_of
+from broker.net.certificates import security_of, trusted_files
 from broker.net.tls import NO_SECURITY, Security, advice_for_hosts, is_ip
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import TRANSPORT, NetworkAddress
@@ -46,8 +47,8 @@ from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, 
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.security.certificate_files import read_certificates
-from broker.security.grants import Grants, Permission, PermissionState, render_rule
-from broker.security.identity import who_of
+from broker.security.grants import Grants, Permission, PermissionState, RemoteServiceBinding, render_rule
+from broker.security.identity import is_signed_by, who_of
 from broker.security.principal import Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
@@ -93,6 +94,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from differing_names(runs)
     yield from _circles(given)
     yield from lacking
+    yield from _unknown_certificates(given)
     yield from _other_hosts(given)
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
@@ -141,6 +143,14 @@ class Given:
             yield from self.open_facts(service, database)
             for instance in sorted(instances):
                 yield RoutingFacts(service, instance, bytes(16), database=database)
+
+    def arrivals(self) -> Iterator[tuple[DryDatabase, str, JourneyEnd]]:
+        """Ways of messages from a database to another instance: the sender, the service and the way."""
+        for (site, sender), home in self.home_of.items():
+            for facts in self.facts(site, sender) if sender is not None else ():
+                for end in self.network.follow(facts, site):
+                    if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
+                        yield home, facts.to_service, end
 
     def open_facts(self, service: str, database: bytes | None) -> Iterator[RoutingFacts]:
         """Conversations that leave the broker instance open."""
@@ -204,15 +214,10 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
     """Yield the permissions that instances and databases lack for messages of others, as statements to run."""
     # By instance and database, and whether only dialogs that begin need it: statement, and a path that does.
     found: dict[tuple[tuple[Site, str], bool], dict[str, str]] = {}
-    for site, sender in given.home_of:
-        for facts in given.facts(site, sender) if sender is not None else ():
-            for end in given.network.follow(facts, site):
-                if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
-                    for where, statement in _lacking(given, end, facts.to_service):
-                        bindings = given.home_of[site, sender].rows.bindings.values()
-                        is_bound = any(one.remote_service_name == facts.to_service for one in bindings)
-                        is_of_begin = where[1] != MSDB and not is_bound
-                        found.setdefault((where, is_of_begin), {}).setdefault(statement, end.path)
+    for home, service, end in given.arrivals():
+        for where, statement in _lacking(given, end, service):
+            is_of_begin = where[1] != MSDB and _binding(home, service) is None
+            found.setdefault((where, is_of_begin), {}).setdefault(statement, end.path)
     for ((site, name), is_of_begin), statements in found.items():
         run, paths = given.run_of[site], ", ".join(dict.fromkeys(statements.values()))
         problem = f"messages over {paths} are refused: {name} lacks permissions"
@@ -248,6 +253,10 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
             yield (last.site, target.name), statement
 
 
+def _binding(home: DryDatabase, service: str) -> RemoteServiceBinding | None:
+    return next((one for one in home.rows.bindings.values() if one.remote_service_name == service), None)
+
+
 def _endpoint_of(run: DryRun) -> Who | None:
     """The principal that the endpoint of an instance proves; None without a certificate that can be read."""
     return _holder(run.settings.endpoint.certificate)
@@ -267,6 +276,49 @@ def _holder(certificate: Path | None) -> Who | None:
 # --- certificates -----------------------------------------------------------------------------------------
 
 
+def _unknown_certificates(given: Given) -> Iterator[Diagnostic]:
+    """Yield the certificates that an instance or a database has to know of another one and does not."""
+    needed: dict[tuple[Site, str, Path | None, str], None] = {}
+    for home, service, end in given.arrivals():
+        for before, leg in pairwise(end.legs):
+            for near, far in ((before.site, leg.site), (leg.site, before.site)):
+                endpoint, other = (given.run_of[one].settings.endpoint for one in (near, far))
+                is_asking = endpoint.authentication == "certificate" and "disabled" not in (
+                    endpoint.encryption,
+                    other.encryption,
+                )
+                if near is not far and is_asking:
+                    needed[near, MSDB, other.certificate, far.name] = None
+        binding, target = _binding(home, service), given.home_of[end.legs[-1].site, end.database]
+        sender = given.run_of[end.legs[0].site].settings.databases.get(home.name)
+        if binding is not None and not binding.is_anonymous_on and sender is not None:
+            needed[end.legs[-1].site, target.name, sender.certificate, home.name] = None
+    for site, name, file, of in needed:
+        run = given.run_of[site]
+        section = run.settings.databases.get(name, run.settings.endpoint)
+        if not _is_known(file, section):
+            path: KeyPath = ("endpoint", "peers") if name == MSDB else ("databases", name, "peers")
+            effect = "no connection is made" if name == MSDB else "its dialogs are refused"
+            problem, hint = f"{dotted(path)} lacks the certificate of {of}: {effect}", f"copy {file} there"
+            yield of_setting(run, run.databases[name], Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)
+
+
+def _is_known(file: Path | None, by: EndpointSettings | DatabaseSettings) -> bool:
+    """Whether the first certificate of a file is among `peers`, or `trust` has it or its CA; as far as can be read."""
+    if file is None:
+        return True
+    try:
+        chain, peers = read_certificates(file), _certificates_in(by.peers)
+        trusted = _certificates_in(by.trust) if isinstance(by, EndpointSettings) else []
+    except (CertificateUnusableError, OSError, ValueError):  # reported for itself
+        return True
+    return chain[0] in [*peers, *trusted] or any(is_signed_by(one, issuer) for one in chain for issuer in trusted)
+
+
+def _certificates_in(patterns: tuple[str, ...]) -> list[Certificate]:
+    return [one for path in trusted_files(patterns) for one in read_certificates(path)]
+
+
 def _other_hosts(given: Given) -> Iterator[Diagnostic]:
     """Yield the routes to instances whose certificates do not name the host of the route: no connection is made."""
     securities = {site: _security_of(run) for site, run in given.run_of.items()}
@@ -276,7 +328,9 @@ def _other_hosts(given: Given) -> Iterator[Diagnostic]:
             for route, address in _next_hops(run, database):
                 for far in given.network.sites_at(address):
                     own = securities[far].own
-                    if own is not None and own.fingerprint not in near.pinned and not own.covers(address.host):
+                    if own is None or own.fingerprint in near.pinned or own.covers(address.host):
+                        continue
+                    if _is_known(given.run_of[far].settings.endpoint.certificate, run.settings.endpoint):
                         problem = f"{address} leads to {far.name}, and {own.for_hosts}: no connection is made"
                         hint = f"correct the route, or {advice_for_hosts(own, address.host)}"
                         yield of_route(run, database, Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, route=route.name)

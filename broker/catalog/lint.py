@@ -15,6 +15,7 @@ that are here. A service that neither knows may still be meant, so only a name t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
@@ -24,9 +25,11 @@ from msgspec.structs import replace
 from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
+from broker.catalog.identities import credentials_of
 from broker.catalog.unscripted import unscripted
-from broker.config.toml import KeyPath
+from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
+from broker.errors import SettingError
 from broker.net.certificates import holders
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
@@ -75,6 +78,7 @@ def survey(
         yield from _missed_drops(run, database)
         yield from _transport_names(run, database)
         yield from _undeclared_contracts(run, database)
+        yield from _unsealable(run, database)
     yield from _exposed_services(run)
     yield from _forwarding_off(run)
     yield from survey_grants(run)
@@ -158,6 +162,22 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
             statement = database.service_statements.get(name)
             yield of_statement(run, database, Lint.UNDECLARED_CONTRACT, problem, hint, statement=statement)
+
+
+def _unsealable(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+    """Yield the bindings to principals that no certificate of the database's peers proves."""
+    if not database.rows.bindings:
+        return
+    with suppress(SettingError):  # reported for itself
+        known = credentials_of(run.settings, database.name).peers
+        for binding in database.rows.bindings.values():
+            principal = parse_principal(binding.remote_principal)
+            if known.named(principal, run.now.timestamp()) is None:
+                missing = known.missing(principal, run.now.timestamp())
+                problem = f"dialogs with {binding.remote_service_name!r} cannot be sealed: {missing}"
+                path: KeyPath = ("databases", database.name, "peers")
+                hint = f"add it to {dotted(path)}"
+                yield of_setting(run, database, Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)
 
 
 def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:

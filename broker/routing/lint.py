@@ -55,6 +55,7 @@ class Lint(StrEnum):
     DEAD_END = "dead-end"
     MISSING_GRANT = "missing-grant"
     HOST_NOT_IN_CERTIFICATE = "host-not-in-certificate"
+    UNKNOWN_CERTIFICATE = "unknown-certificate"
 
 
 class Remark(Struct, frozen=True):

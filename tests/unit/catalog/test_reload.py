@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from broker.catalog.catalog import Catalog
+from broker.catalog.catalog import MSDB, Catalog, Database
 from broker.catalog.reload import CarryOut, ReloadRefusedError, Reloads, reload_part
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference
@@ -59,7 +59,7 @@ class One:
         self.stopping = asyncio.Event()
         self.told: list[str] = []
         self.admin = Book(self.told)
-        self.catalog = Catalog({}, lambda: None)
+        self.catalog = Catalog({MSDB: Database(MSDB, bytes(16), None, cast("Any", nullcontext))}, lambda: None)
         self.fails: Exception | None = None
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
