@@ -329,7 +329,7 @@ class Script:
             raise StatementError(954, f"the database {name!r} is a mirror here: say this to its principal")
         if found is None:
             known = ", ".join(sorted(self._databases))
-            hint = "leave the statement out" if name.lower() in _OF_A_SERVER else f"there are: {known}"
+            hint = "leave the statement that names it out" if name.lower() in _OF_A_SERVER else f"there are: {known}"
             raise UnknownNameError(911, f"the database {name!r} does not exist here; {hint}")
         return found
 

@@ -20,13 +20,13 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from difflib import get_close_matches
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
+from broker.advice import near_name, render_name
 from broker.catalog.catalog import MSDB, ScriptMessages, stored_route
 from broker.client.dialog import get_dialog, move_conversation
 from broker.config.settings import Settings
@@ -256,7 +256,8 @@ def _drop_service(name: str, _service: Service, session: Session) -> None:
 def _queue_id(session: Session, queue: ddl.QueueName) -> int:
     found = metadata.find_queue(session.db, queue.name)
     if found is None:
-        raise UnknownNameError(208, f"the queue {queue.name!r} does not exist; CREATE QUEUE [{queue.name}] first")
+        hint = _made_or_meant("QUEUE", queue.name, metadata.queues(session.db))
+        raise UnknownNameError(208, f"the queue {queue.name!r} does not exist; {hint}")
     return found.queue_id
 
 
@@ -306,7 +307,8 @@ def _put_priority(statement: ddl.CreatePriority | ddl.AlterPriority, old: Priori
     contract = _criterion(properties.contract_name, before.contract_name)
     new = Priority(name, contract, service, _criterion(remote, before.remote_service_name), level)
     if service is not None and metadata.find_service(session.db, service) is None:
-        problem = f"the service {service!r} does not exist in this database; CREATE SERVICE [{service}] first"
+        hint = _made_or_meant("SERVICE", service, metadata.services(session.db))
+        problem = f"the service {service!r} does not exist in this database; {hint}"
         raise PropertyError(15151, problem, properties=("LOCAL_SERVICE_NAME",))
     same = metadata.find_priority_about(session.db, new)
     if same is not None and same != name:
@@ -445,9 +447,14 @@ def _expect_endpoint(name: str, session: Session) -> None:
 
 def _expect_service(name: str, session: Session) -> None:
     if metadata.find_service(session.db, name) is None:
-        near = get_close_matches(name, sorted(metadata.services(session.db)), n=1)
-        hint = f"did you mean [{near[0]}]?" if near else f"CREATE SERVICE [{name}] first"
+        hint = _made_or_meant("SERVICE", name, metadata.services(session.db))
         raise UnknownNameError(15151, f"the service {name!r} does not exist in this database; {hint}")
+
+
+def _made_or_meant(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to do where an object of this name is missing."""
+    near, make = near_name(name, known), f"CREATE {kind} {render_name(name)} first"
+    return f"did you mean {render_name(near)}? If not, {make}" if near else make
 
 
 # --- conversations and databases ---

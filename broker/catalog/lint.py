@@ -301,7 +301,9 @@ def _lacks(run: DryRun) -> Iterator[Diagnostic]:
     """Yield a diagnostic for each permission that is granted to no principal."""
     grants, endpoint = grants_of(run.settings, run.msdb.rows.permissions), run.settings.endpoint
     own = {who.name for who in holders((str(endpoint.certificate),) if endpoint.certificate else ())}
-    peers = sorted({who.name for who in holders(endpoint.peers)} - own) or ["PRINCIPAL"]
+    named = (one.principal for one in run.msdb.rows.permissions if one.principal.kind is PrincipalKind.SUBJECT)
+    known = {one.text for one in named if ANY not in one.text} | {who.name for who in holders(endpoint.peers)}
+    peers = sorted(known - own) or ["PRINCIPAL"]
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue

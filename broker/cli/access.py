@@ -138,7 +138,7 @@ def admin_client(config: Path | None, where: Path | str | None, *, timeout: floa
             found = read_settings(config).admin.socket
         except SettingsError as error:
             problem = "was not asked, as its socket is read from the configuration"
-            unknown = SettingError("daemon", problem, None, "correct that first, or name the socket with --socket")
+            unknown = SettingError("daemon", problem, None, "correct that first, or add --socket STATE_DIR/admin.sock")
             raise SettingsError([*error.errors, unknown]) from error
     try:
         return AdminClient(found, timeout=timeout or TIMEOUT_SECONDS, credentials=credentials())

@@ -175,7 +175,7 @@ def reset_identity(config: Config, database: _Name, output: Output, *, dry_run: 
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
 
 
-database.add_command(copy_command(reset_identity, "new"))
+database.add_command(copy_command(reset_identity, "new", new="broker database reset-identity"))
 
 
 @database.command("error-conversations")

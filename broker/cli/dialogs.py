@@ -156,7 +156,8 @@ def receive(
     with open_database(config, database) as db, db:
         messages = broker.receive(db, **what, poison=0)  # a failure to print does not count against a message
         if not messages:
-            fail(f"nothing in {what['queue']}; with --wait SECONDS, wait for it", ExitCode.TIMED_OUT)
+            hint = f" within {what['wait']:g} s" if what["wait"] else "; with --wait SECONDS, wait for it"
+            fail(f"nothing in {what['queue']}{hint}", ExitCode.TIMED_OUT)
         rows = [
             {
                 "conversation_handle": str(message.dialog.conversation_handle),

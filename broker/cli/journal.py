@@ -99,7 +99,7 @@ def tail(
         return
 
 
-flows = copy_command(journal, "flows")
+flows = copy_command(journal, "flows", new="broker journal")
 
 
 def _show_visits(visits: Iterable[Mapping[str, Any]], output: str) -> None:

@@ -50,10 +50,10 @@ class Group(Command, click.Group):
     command_class = Command
 
 
-def copy_command(command: click.Command, name: str) -> click.Command:
+def copy_command(command: click.Command, name: str, *, new: str) -> click.Command:
     """The command under an earlier name, kept for a release: help does not list it, and a warning names the new one."""
     old = copy(command)
-    old.name, old.hidden, old.deprecated = name, True, f"use {command.name}"
+    old.name, old.hidden, old.deprecated = name, True, f"use {new}"
     return old
 
 

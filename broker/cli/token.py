@@ -79,7 +79,7 @@ def create(config: Config, role: str, expires: timedelta | None, name: str) -> N
     click.echo(f"token {name}: {role}, {until}; it is not shown again", err=True)
 
 
-token.add_command(copy_command(create, "new"))
+token.add_command(copy_command(create, "new", new="broker token create"))
 
 
 @token.command("list")

@@ -75,14 +75,13 @@ _PARTNER = (
 # Statements of the original that are not statements here, by their first words, and what to do instead.
 _BY_CODE = "an application does it in its own transaction"
 _LEAVE_OUT = "leave it out: a script is one change, and is undone as a whole when one of its statements fails"
-_NO_PROGRAM = (
-    "leave it out: a script has statements of the broker only, those that are to be executed, one after the other"
-)
+_NO_PROGRAM = "leave it out: a script has statements of the broker only"
 _NO_SERVER = "there are no tables, programs or logins here, only objects of the broker: leave it out"
 _ENDPOINT = "set listen, message_forwarding, message_forward_size, encryption ... of [endpoint] in the configuration"
 _CERTIFICATE = "certificates are PEM files: make them with broker certs, and name them in the configuration"
 _FILE_RIGHTS = "the rights of the database file decide who may receive: use chown and chmod"
 _READER = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
+_EVENT = f"for QUEUE_ACTIVATION, {_READER}; other events are in the log and the metrics"
 _PRINCIPAL = "a principal is the subject of a certificate: GRANT ... TO [CN=...]"
 _PERMISSION = (
     "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE; [admin] of the configuration says who may change"
@@ -97,11 +96,12 @@ _INSTEAD = {
     "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
     "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
     **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),
-    **dict.fromkeys(("DECLARE", "EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "ELSE", "RAISERROR"), _NO_PROGRAM),
+    **dict.fromkeys(("DECLARE", "EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "RAISERROR"), _NO_PROGRAM),
     **dict.fromkeys(("BEGIN TRY", "BEGIN CATCH", "THROW", "GOTO", "BREAK", "CONTINUE"), _NO_PROGRAM),
     **dict.fromkeys(
         ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
     ),
+    "ELSE": "begin its statement with a second IF, EXISTS in place of NOT EXISTS, or the other way round",
     "IF OBJECT_ID": "ask for a queue by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')",
     "IF DB_ID": "the databases are those of the configuration: leave it out",
     "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
@@ -113,22 +113,47 @@ _INSTEAD = {
     **{
         f"{verb} {what}": _NO_SERVER
         for verb in _CHANGE
-        for what in ("TABLE", "VIEW", "FUNCTION", "TRIGGER", "SCHEMA", "SYNONYM", "TYPE", "INDEX", "ASSEMBLY", "SERVER")
+        for what in (
+            "TABLE",
+            "VIEW",
+            "FUNCTION",
+            "TRIGGER",
+            "SCHEMA",
+            "SYNONYM",
+            "TYPE",
+            "INDEX",
+            "ASSEMBLY",
+            "SERVER",
+            "SEQUENCE",
+        )
     },
     **{f"{verb} ENDPOINT": _ENDPOINT for verb in _CHANGE},
     **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in (*_CHANGE, "BACKUP")},
     **{f"{verb} MASTER": "private keys are files: databases.NAME.private_key" for verb in (*_CHANGE, "OPEN", "CLOSE")},
     **{f"{verb} SYMMETRIC": "keys of dialogs are made with them" for verb in (*_CHANGE, "OPEN", "CLOSE")},
-    **{f"{verb} {what}": _READER for verb in _CHANGE for what in ("PROCEDURE", "PROC", "EVENT")},
+    **{f"{verb} {what}": _READER for verb in _CHANGE for what in ("PROCEDURE", "PROC")},
+    **{f"{verb} EVENT {what}": _EVENT for verb in _CHANGE for what in ("NOTIFICATION", "SESSION")},
     **{f"{verb} {what}": _PRINCIPAL for verb in _CHANGE for what in ("LOGIN", "USER", "ROLE")},
     "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
     "DROP DATABASE": "take [databases.NAME] out of the configuration, and start the instance again",
     **{
         f"{verb} {what}": _PERMISSION
         for verb in _GIVE
-        for what in ("VIEW", "TAKE", "EXECUTE", "EXEC", "SELECT", "INSERT", "UPDATE", "DELETE", "IMPERSONATE", "ALL")
+        for what in (
+            "VIEW",
+            "TAKE",
+            "EXECUTE",
+            "EXEC",
+            "SELECT",
+            "INSERT",
+            "UPDATE",
+            "DELETE",
+            "IMPERSONATE",
+            "ALL",
+            "CONTROL",
+        )
     },
-    **{f"{verb} {what}": _FILE_RIGHTS for verb in _GIVE for what in ("RECEIVE", "CONTROL")},
+    **{f"{verb} RECEIVE": _FILE_RIGHTS for verb in _GIVE},
     **{f"{verb} REFERENCES": "every application may use every message type and contract" for verb in _GIVE},
 }
 # Statements that end where a word follows that opens one, such as ALTER QUEUE q MOVE and GRANT ALTER ON x.

@@ -215,7 +215,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
             what = f"the store of {name} has failed: {database.problem}"
             yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
         elif database.waiting_messages is None:
-            what = f"the file of {name} is not read: its messages are not known"
+            what = f"the file of {name} is not read yet: its messages are not known"
             yield HealthFinding(Level.NOTICE, "database", what)
         if database.replaced:
             what = f"the database {name} is a new, empty one: {database.replaced}"
@@ -251,7 +251,8 @@ def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
             f"write transactions of others have held up {name} {lock.recent} times within ten minutes, for"
             f" {lock.recent_s:,.0f} s in all, last {who}{_ago(lock.last_s)}"
         )
-        do = f"correct the program that keeps them open{f' (last: {who})' if lock.pid else ''}: {SHORT_TRANSACTIONS}"
+        last = f" (the last was {who})" if lock.pid else ""
+        do = f"correct the program that kept them open{last}: {SHORT_TRANSACTIONS}"
         yield HealthFinding(Level.NOTICE, "database", what, do)
 
 

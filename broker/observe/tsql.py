@@ -135,6 +135,10 @@ LEVELS_MAX = 8  # of nested parentheses: subqueries, conditions, calls and types
 STEPS_MAX = 2 * WORDS_MAX  # of the parser; a statement without tricks takes one or two for each word
 GROWN_MAX = 200_000  # names and values once SQLite has put inner queries into outer ones; half a second, 100 MB
 _STEP_CHARACTERS = 10  # that are split into words in the time of a step
+_INSTEAD = {  # of a call
+    "DB_ID": ": compare the name instead, as in WHERE name = 'work'",
+    "NEXT VALUE FOR": ": there are no sequences",
+}
 _NAME_PARTS = 4  # server, database, schema, object
 
 _GO = re.compile(r"[ \t]*GO[ \t]*;?", re.IGNORECASE)  # a whole line
@@ -452,8 +456,8 @@ class SelectQuery:
         for call in self._of(exp.Func):
             if not is_known_call(call):
                 name = self._name_of(call)
-                hint = ": compare the name instead, as in WHERE name = 'work'" if name.upper() == "DB_ID" else ""
-                raise self.error(195, f"'{name}' is not a recognized function name{hint}", name)
+                hint = _INSTEAD.get(name.upper(), "")
+                raise self.error(195, f"'{name}' is not a recognized function name{hint}", name.partition(" ")[0])
         for node in self._of(exp.Cast):
             if node.args.get("safe"):
                 raise self.error(102, "TRY_CAST is not supported: write CAST")

@@ -126,7 +126,7 @@ async def test_what_was_read_of_a_file_for_a_client_that_has_gone_is_not_shown_t
                 pulse = await listener.next("pulse")
         await until(lambda: not events_of(instance).streams)
 
-    assert all("the file of orders is not read: its messages are not known" in whats for whats in first)
+    assert all("the file of orders is not read yet: its messages are not known" in whats for whats in first)
 
 
 async def test_one_caller_has_so_many_streams_and_others_theirs(instance: Instance) -> None:

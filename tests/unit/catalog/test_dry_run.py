@@ -115,7 +115,7 @@ def test_what_a_refused_create_would_have_made_is_no_second_mistake(run: Run) ->
     assert ["a.sql:1:21", "a.sql:4:36", "a.sql:6:13", "b.sql:1:16", "b.sql:2:5"] == [
         line.partition(" ")[0] for line in errors(found)
     ]
-    assert "the database 'Master' does not exist here; leave the statement out" in errors(found)[-1]
+    assert "the database 'Master' does not exist here; leave the statement that names it out" in errors(found)[-1]
 
 
 def test_what_statements_make_may_be_dropped_and_made_again(run: Run) -> None:

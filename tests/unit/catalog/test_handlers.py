@@ -369,6 +369,7 @@ async def test_same_script_may_run_at_every_start(world: World) -> None:
         ("orders", "CREATE QUEUE Taken", 2714, "already a queue"),
         ("orders", "DROP QUEUE Taken", 3729, "the service 'Known' uses it"),
         ("orders", "CREATE SERVICE S ON QUEUE nix", 208, "CREATE QUEUE [nix] first"),
+        ("orders", "CREATE SERVICE S ON QUEUE Takken", 208, "did you mean [Taken]? If not, CREATE QUEUE [Takken]"),
         ("orders", "CREATE SERVICE Known ON QUEUE Taken", 2714, "already a service"),
         ("orders", "ALTER SERVICE nix ON QUEUE Taken", 15151, "does not exist"),
         ("orders", "ALTER SERVICE Known ON QUEUE nix", 208, "CREATE QUEUE [nix] first"),

@@ -135,7 +135,7 @@ TOLD: dict[str, tuple[dict[str, str], str, str]] = {
     "no GRANT CONNECT": (
         {"msdb": "GRANT SEND ON SERVICE::S TO [CN=orders]", "endpoint": CERTIFICATE},
         "broker.toml:12:18: nobody-may-connect",
-        "USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [PRINCIPAL]",
+        "USE msdb; GRANT CONNECT ON ENDPOINT::[one] TO [CN=orders]",
     ),
     "no GRANT SEND": (
         {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=*]", "endpoint": CERTIFICATE},

@@ -172,7 +172,7 @@ def test_what_would_be_lost_is_asked_for(configuration: Path, copied: Path, comm
 
     assert (2, before) == (result.exit_code, content(copied))
     assert "confirm it with --yes" in result.stderr
-    assert ("use reset-identity" in result.stderr) == (command == "new")
+    assert ("use broker database reset-identity" in result.stderr) == (command == "new")
 
 
 def test_a_file_without_a_configuration_has_no_audit(copied: Path) -> None:

@@ -91,6 +91,8 @@ def test_receive_of_nothing_is_7_and_prints_nothing(store: Shop) -> None:
 
     assert (7, "") == (result.exit_code, result.stdout)
     assert "nothing in OrdersQueue; with --wait SECONDS, wait for it\n" == result.stderr
+    waited = receive(store, "--wait", "0.01")
+    assert (7, "nothing in OrdersQueue within 0.01 s\n") == (waited.exit_code, waited.stderr)
 
 
 @pytest.mark.parametrize("problem", ["Broken pipe", "No space left on device"])

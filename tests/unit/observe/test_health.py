@@ -260,7 +260,7 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (drop("no route", last_s=1.0, do="CREATE ROUTE x"), "CREATE ROUTE x"),
         (
             database(write_lock=HELD | PAST),
-            f"correct the program that keeps them open (last: process 7 (python3)): {SHORT_TRANSACTIONS}",
+            f"correct the program that kept them open (the last was process 7 (python3)): {SHORT_TRANSACTIONS}",
         ),
         (drop("no route", last_s=1.0), "sys.dm_broker_dispositions has the last such frame"),
     ],

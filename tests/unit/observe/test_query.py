@@ -273,7 +273,7 @@ def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
         ("SELECT SUBSTRING(name) FROM sys.routes", 174, "wrong number of arguments to 'SUBSTRING'"),
         ("SELECT name FROM sys.routes WHERE lifetime > 'soon'", 241, "conversion failed: no date, time or number"),
         ("WITH q AS (SELECT * FROM q) SELECT * FROM q", 252, "the expression 'q' refers to itself without UNION ALL"),
-        ("SELECT NEXT VALUE FOR s", 195, "'NEXT VALUE FOR' is not a recognized function name"),
+        ("SELECT NEXT VALUE FOR s", 195, "'NEXT VALUE FOR' is not a recognized function name: there are no sequences"),
         (
             "SELECT name FROM sys.databases WHERE database_id = DB_ID('w')",
             195,
@@ -297,6 +297,7 @@ def test_mistake_is_told_by_number_and_with_the_nearest_name(
         ("SELECT nix.name FROM nix", 22, 3),
         ("SELECT name FROM msdb.sys.nix AS n", 18, 12),
         ("SELECT name FROM [far].msdb.sys.routes", 18, 21),
+        ("SELECT NEXT VALUE FOR s", 8, 4),
         ("SELECT 1, UPPER(REPLICATE(name, 2)) FROM sys.routes", 17, 9),
     ],
 )
