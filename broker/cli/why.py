@@ -137,7 +137,9 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         click.echo(f"{guid} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
         for place in (*first.looked_in, journalled):
             click.echo(f"  {place}", err=True)
-        click.echo("each side of a conversation has its own handle: the other side knows its conversation id", err=True)
+        click.echo(
+            "a handle belongs to one side: broker why there shows the conversation id, which both sides know", err=True
+        )
         if note:
             click.echo(note, err=True)
         sys.exit(ExitCode.NOT_FOUND)

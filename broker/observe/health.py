@@ -266,8 +266,8 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         dialogs, oldest_s = blocked.get(address, (0, 0.0))
         wait = f", and {_waiting(held, 'frame')} for it" if held else ""
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
-        what = f"{address} is not reached: {known.problem}{wait}"
         do = remedy_of_unreached(address, known.problem)
+        what = f"{address} is not reached: {known.problem.removesuffix(f': {do}')}{wait}"
         do = f"{do.rstrip(';')}; broker why lists the dialogs, each with what to do" if dialogs else do
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():

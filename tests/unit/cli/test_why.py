@@ -238,6 +238,7 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
         "  database orders",
         "  0 frames",
         "  no journal: no configuration (-c) names one",
+        "a handle belongs to one side: broker why there shows the conversation id, which both sides know",
     ] == done.stderr.splitlines()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.errors import TLS_REFUSED
 from broker.observe.health import (
     FINDINGS_MAX,
     IMPORT_AGAIN,
@@ -119,6 +120,14 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
     assert f"at this instance, {statement}" == here.do
     other = f"if another instance is meant, correct the route to {HOP}. Otherwise"
     assert f"{other}, at the instance at {HOP}, {statement}" == there.do
+
+
+def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
+    what, do = f"{TLS_REFUSED}of CN=b is for b and not for a", "correct the route, or make the certificate again"
+
+    (finding,) = judged(address(f"{what}: {do}")).findings
+
+    assert (f"{HOP} is not reached: {what}", do) == (finding.what, finding.do)
 
 
 @pytest.mark.parametrize(
