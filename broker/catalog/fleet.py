@@ -231,20 +231,17 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
 def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
     """The statements that a path lacks, each with the instance and database where; a DENY is not lifted."""
     for before, leg in pairwise(end.legs):
-        run, who = given.run_of[leg.site], _endpoint_of(given.run_of[before.site])
+        run, who = given.run_of[leg.site], _holder(given.run_of[before.site].settings.endpoint)
         if leg.site is not before.site and who is not None:
             grants = grants_of(run.settings, run.msdb.rows.permissions)
-            connect, send = grants.connect(who), grants.send(who, service)
-            name = run.settings.instance.name
-            for permission, securable, ruling in (
-                (Permission.CONNECT, name, connect),
-                (Permission.SEND, service, send),
-            ):
+            connect = Permission.CONNECT, run.settings.instance.name, grants.connect(who)
+            for permission, securable, ruling in (connect, (Permission.SEND, service, grants.send(who, service))):
                 if not ruling.is_permitted and ruling.rule is None:
                     yield (leg.site, MSDB), render_rule(PermissionState.GRANT, permission, securable, who.name)
     first, last = end.legs[0], end.legs[-1]
     run, target = given.run_of[last.site], given.home_of[last.site, end.database]
-    who = _identity_of(given.run_of[first.site], given.home_of[first.site, first.database])
+    sender = given.home_of[first.site, first.database].name
+    who = _holder(given.run_of[first.site].settings.databases.get(sender))
     if who is not None and target.name in run.settings.databases:
         is_identified = run.settings.databases[target.name].certificate is not None
         ruling = Grants(target.rows.permissions, is_default_deny=is_identified).send(who, service)
@@ -257,19 +254,11 @@ def _binding(home: DryDatabase, service: str) -> RemoteServiceBinding | None:
     return next((one for one in home.rows.bindings.values() if one.remote_service_name == service), None)
 
 
-def _endpoint_of(run: DryRun) -> Who | None:
-    """The principal that the endpoint of an instance proves; None without a certificate that can be read."""
-    return _holder(run.settings.endpoint.certificate)
-
-
-def _identity_of(run: DryRun, home: DryDatabase) -> Who | None:
-    settings = run.settings.databases.get(home.name)
-    return None if settings is None else _holder(settings.certificate)
-
-
-def _holder(certificate: Path | None) -> Who | None:
+def _holder(section: EndpointSettings | DatabaseSettings | None) -> Who | None:
+    """The principal that an instance or a database proves; None without a certificate that can be read."""
     with suppress(CertificateUnusableError, OSError, ValueError):  # reported for itself
-        return None if certificate is None else who_of(read_certificates(certificate)[0])
+        if section is not None and section.certificate is not None:
+            return who_of(read_certificates(section.certificate)[0])
     return None
 
 
@@ -283,11 +272,8 @@ def _unknown_certificates(given: Given) -> Iterator[Diagnostic]:
         for before, leg in pairwise(end.legs):
             for near, far in ((before.site, leg.site), (leg.site, before.site)):
                 endpoint, other = (given.run_of[one].settings.endpoint for one in (near, far))
-                is_asking = endpoint.authentication == "certificate" and "disabled" not in (
-                    endpoint.encryption,
-                    other.encryption,
-                )
-                if near is not far and is_asking:
+                is_encrypted = "disabled" not in (endpoint.encryption, other.encryption)
+                if near is not far and is_encrypted and endpoint.authentication == "certificate":
                     needed[near, MSDB, other.certificate, far.name] = None
         binding, target = _binding(home, service), given.home_of[end.legs[-1].site, end.database]
         sender = given.run_of[end.legs[0].site].settings.databases.get(home.name)
