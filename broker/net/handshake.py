@@ -145,7 +145,7 @@ class Handshaker:
 
     async def _secure_accepted(self, sock: socket.socket) -> Transport:
         first = await _first_byte(sock)
-        if first == FIRST_OF_HELLO and self.security.encryption is Encryption.SUPPORTED:
+        if first == FIRST_OF_HELLO and self.security.encryption is not Encryption.REQUIRED:
             return PlainTransport(sock)
         if first == FIRST_OF_HELLO:
             error = TlsRefusedError(f"the peer speaks plain text, and {TLS_ONLY} there")
@@ -225,7 +225,8 @@ class Handshaker:
 
     async def _handshake(self, sock: socket.socket, security: Security, *, is_accept: bool) -> TlsTransport:
         context = security.server if is_accept else security.client
-        assert context is not None, "handshakes need contexts"
+        if context is None:
+            raise TlsRefusedError("encryption was disabled here since the connection was made: connect again")
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(incoming, outgoing, server_side=is_accept)
         received = 0

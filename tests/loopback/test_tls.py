@@ -192,6 +192,20 @@ async def test_tls_that_is_turned_on_in_operation_carries_frames_and_ends_plain_
         assert {True} == {bool(link.transport.cipher) for link in near.peers.links.values()}
 
 
+async def test_connection_that_waits_while_tls_is_turned_off_is_plain_or_refused(sides: Sides) -> None:
+    async with (
+        instance(security=sides.good()) as far,
+        raw(far.address) as plain,
+        raw(far.address) as encrypted,
+    ):
+        await until(lambda: len(far.peers.handshaker.handshakes) == 2)
+        far.peers.handshaker.secure(NO_SECURITY, [])
+        await encrypted.say(b"\x16\x03\x01")
+        await plain.greet()
+
+        await until(lambda: far.peers.protocol_errors["TlsRefusedError"] and far.states() == ["LOGGED_IN"])
+
+
 # --- who is trusted ---
 
 Make = Callable[[Sides], Pair]
