@@ -15,13 +15,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
 from broker.advice import render_name, to_run
@@ -46,13 +47,14 @@ from broker.observe.why import (
     WhyFinding,
     cause_of_failure,
     dead_end,
+    instance_of_several,
+    is_cut_off,
     is_failure,
-    is_refused_by_tls,
     next_hop_problem,
     queue_off_finding,
     remedy_of_failed,
     remedy_of_loop,
-    route_of_several,
+    routes_of_service,
     taken_route,
     waiting_dialog,
 )
@@ -63,6 +65,7 @@ from broker.security.principal import PUBLIC, PrincipalError, parse_principal, w
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
 HOPS_MAX = 255  # what the wire can count
+LASTING_SECONDS = 60.0  # after which a message that is not acknowledged is one to ask about
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
@@ -189,6 +192,15 @@ class Directory:
             self._silent[address] = error
             raise
 
+    def explain_if_given(self, address: object, request: ExplainRequest) -> ExplainAnswer | None:
+        """The same of an instance in `given`; None of another one, or where it does not answer."""
+        if not isinstance(address, NetworkAddress) or address not in self.given:
+            return None
+        try:
+            return self.explain(address, request)
+        except NotAskedError:
+            return None
+
     def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
         """
         Ask the instance at this address about a conversation, after `explain`.
@@ -310,7 +322,7 @@ def _next_hop(answer: ExplainAnswer) -> NetworkAddress:
 def _as_it_arrives(answer: ExplainAnswer) -> ExplainRequest:
     """The same message, at the next instance, which checks the permissions of the peer that brings it."""
     peer = PUBLIC if answer.principal is None else answer.principal or None
-    return msgspec.structs.replace(_question(answer), database=None, incoming=True, peer=peer)
+    return structs.replace(_question(answer), database=None, incoming=True, peer=peer)
 
 
 def _is_same_arrival(one: ExplainAnswer, other: ExplainAnswer) -> bool:
@@ -319,9 +331,9 @@ def _is_same_arrival(one: ExplainAnswer, other: ExplainAnswer) -> bool:
 
 
 def _cut_off(hops: list[ExplainAnswer]) -> str:
-    """The way up to the first hop that TLS refuses, past which nothing gets; empty where none is."""
+    """The way up to the first next hop that is not reached, past which nothing gets; empty where none is."""
     for number, hop in enumerate(hops[:-1], 1):
-        if is_refused_by_tls(hop.explanation):
+        if is_cut_off(hop.explanation):
             return f"{_path(hops[:number])} -> {': '.join(next_hop_problem(hop.explanation) or ())}"
     return ""
 
@@ -411,7 +423,7 @@ def _of_both_sides(cause: WhyFinding, findings: Sequence[WhyFinding]) -> WhyFind
         return cause
     failed = sorted(filter(is_failure, findings), key=lambda one: one.cause == ERROR_RECEIVED)
     remedies = [f"{one.remedy}{'' if one.remedy.endswith(';') else '.'}" for one in failed[:-1]]
-    return msgspec.structs.replace(failed[0], remedy=" Then, ".join([*remedies, failed[-1].remedy]))
+    return structs.replace(failed[0], remedy=" Then, ".join([*remedies, failed[-1].remedy]))
 
 
 def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[NetworkAddress, Path | str]) -> str:
@@ -421,7 +433,9 @@ def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[Netwo
     where = {**given, **dict.fromkeys(chain.silent, "http://HOST:PORT")}
     admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())
     ask = f"ask the rest of the way: broker why {chain.answers[0].id}{options}{admin} (or =PATH of its admin socket)"
-    return f"nothing, unless it lasts: then {ask}" if cause.remedy else ask
+    since = [side.held_since for side in chain.answers[0].sides if side.held_since is not None]
+    is_lasting = bool(since) and (datetime.now(UTC) - min(since)).total_seconds() > LASTING_SECONDS
+    return f"nothing, unless it lasts: then {ask}" if cause.remedy and not is_lasting else ask
 
 
 class _Chain:
@@ -446,26 +460,28 @@ class _Chain:
             if answer.sides or answer is self.answers[0]:  # a gateway's own path is known already
                 for way in answer.ways:
                     self._follow(way)
+        for address in self._directory.given:
+            self._look_off_the_way(address)
 
     def findings(self) -> list[WhyFinding]:
         """
         All findings in the order of the path; those of a path on which no message waits are not severe.
 
-        Nothing gets past a next hop that is refused by TLS, so routes and permissions beyond it are not judged yet.
+        Nothing gets past a next hop that is not reached, so routes and permissions beyond it are not judged yet.
         """
         is_waiting = any(side.held for answer in self.answers for side in answer.sides)
         is_waiting = is_waiting or any(answer.held for answer in self.answers)
         found: list[WhyFinding] = []
         for station in self._stations:
-            is_cut_off = any(is_refused_by_tls(hop.explanation) for hop in station.before)
-            if station.hop is not None and not is_cut_off:
+            is_beyond = any(is_cut_off(hop.explanation) for hop in station.before)
+            if station.hop is not None and not is_beyond:
                 dialog = self._dialog(is_initiator=not station.hop.explanation.is_from_target)
                 of_hop = hop_findings(station.hop, dialog, station.before, leads_on=station.leads_on)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
                 found += of_way if is_waiting else map(_forecast, of_way)
             if station.answer is not None:
                 of_answer = self._of_answer(station.answer, is_waiting=is_waiting)
-                if is_cut_off:
+                if is_beyond:
                     found += [_at_most(Severity.WAITING, one) for one in of_answer]
                     continue
                 found += of_answer
@@ -511,16 +527,16 @@ class _Chain:
                 continue
             who = refused_sender(side.error_text)
             if who and far.address and self._directory.may_send(far.address, far.database, who, side.far_service):
-                return msgspec.structs.replace(finding, remedy=BEGIN_AGAIN)
+                return structs.replace(finding, remedy=BEGIN_AGAIN)
             spot = Spot(answer.instance, side.database)
-            return msgspec.structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
+            return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
 
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
         end = "" if finding.remedy.endswith(";") else "."
-        return msgspec.structs.replace(finding, remedy=f"{finding.remedy}{end} {way_out}") if way_out else finding
+        return structs.replace(finding, remedy=f"{finding.remedy}{end} {way_out}") if way_out else finding
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
@@ -528,7 +544,7 @@ class _Chain:
         has_copies = finding.cause == Disposition.ALREADY_HELD and any(answer.held for answer in self.answers)
         if not is_refused or has_copies or not self._is_accepted.get(instance):
             return finding
-        return msgspec.structs.replace(
+        return structs.replace(
             finding,
             severity=Severity.WAITING,
             why=f"{finding.why}; that is over, the next hop would accept it now",
@@ -550,15 +566,47 @@ class _Chain:
             target = _Target(way.hops[-1].instance, last.database, there)
             self._targets[start.instance, not last.is_from_target] = target
         for number, hop in enumerate(way.hops):
-            if (route := route_of_several(hop, is_reached=number < len(way.hops) - 1)) is not None:
-                for later in way.hops[number:]:
-                    self._ways_out[later.instance] = _way_out(route, self._dialog(is_initiator=not last.is_from_target))
+            instance = instance_of_several(hop, is_reached=number < len(way.hops) - 1)
+            if instance is not None:
+                dialog = self._dialog(is_initiator=not last.is_from_target)
+                way_out = _way_out(self._choosers(way.hops[number:], instance), dialog)
+                self._ways_out |= dict.fromkeys((later.instance for later in way.hops[number:]), way_out)
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
             self.silent[_next_hop(way.hops[-1])] = None
         elif way.end is not TraceEnd.DECIDED:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
+
+    def _look_off_the_way(self, address: NetworkAddress) -> None:
+        """An instance off the way may have a copy that went there before routes changed."""
+        try:
+            answer = self._directory.why(address, self._conversation)
+        except NotAskedError:
+            return
+        if answer.held and answer.broker_instance not in self._asked:
+            self._asked.add(answer.broker_instance)
+            self.answers.append(answer)
+            findings = [_at_most(Severity.WAITING, one) for one in answer.findings]
+            other = structs.replace(answer, findings=findings)
+            self._stations.insert(1, _Station(answer=other))
+
+    def _choosers(self, hops: Sequence[ExplainAnswer], instance: str) -> Iterator[TakenRoute]:
+        """
+        Yield the routes to a broker instance where it is chosen among several.
+
+        They are of the instances of the way, and of others that are given.
+        """
+        asked, places = list(hops), {hop.broker_instance for hop in hops}
+        for hop in asked:  # grows while it is walked through
+            every = routes_of_service(hop)
+            routes = [one for one in every if one.broker_instance == instance]
+            for route in routes if len(routes) < len(every) else ():
+                yield TakenRoute(route.name, hop.instance, hop.explanation.passes[-1].table)
+                other = self._directory.explain_if_given(parse_address(route.address), _as_it_arrives(hop))
+                if other is not None and other.broker_instance not in places:
+                    places.add(other.broker_instance)
+                    asked.append(other)
 
     def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
         """Whether the routes of an instance lead on from there, for a peer that may connect."""
@@ -567,7 +615,7 @@ class _Chain:
         if not hop.explanation.permissions[0].is_permitted:
             return False
         try:
-            request = msgspec.structs.replace(_as_it_arrives(before), peer=None)
+            request = structs.replace(_as_it_arrives(before), peer=None)
             return self._directory.explain(address, request).explanation.has_way
         except NotAskedError:
             return False
@@ -658,19 +706,26 @@ def hop_findings(
 def _forecast(finding: WhyFinding) -> WhyFinding:
     """As it is for a way that no message waits for."""
     then = "no message waits for it now; the next one of the dialog would meet it"
-    return msgspec.structs.replace(_at_most(Severity.FINE, finding), next=then)
+    return structs.replace(_at_most(Severity.FINE, finding), next=then)
 
 
 def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:
-    return msgspec.structs.replace(finding, severity=min(severity, finding.severity))
+    return structs.replace(finding, severity=min(severity, finding.severity))
 
 
-def _way_out(route: TakenRoute, dialog: WaitingDialog) -> str:
-    """How a target is taken out."""
-    statement = f"DROP ROUTE {render_name(route.name)};"
-    drop = to_run(statement, database=route.table, instance=route.instance, is_scripted=False)
+def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
+    """How a target is taken out, with the statements for each instance."""
+    drops: dict[tuple[str, str], list[str]] = {}
+    for route in routes:
+        drops.setdefault((route.instance, route.table), []).append(f"DROP ROUTE {render_name(route.name)};")
+    if not drops:
+        return ""
+    steps = (
+        to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
+    )
     answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
-    return f"If it does not return soon, take it out: {drop} Remove it from the script as well.{answered}"
+    out = " And ".join(steps)
+    return f"If it does not return soon, take it out: {out} Remove them from the scripts as well.{answered}"
 
 
 def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:

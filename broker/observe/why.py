@@ -31,7 +31,7 @@ from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
 from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
-from broker.errors import NO_TLS, NOT_TRUSTED, TLS_ONLY, TLS_REFUSED, StoreUnavailableError
+from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
@@ -50,7 +50,7 @@ from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.routing.decide import UNKNOWN_HERE
-from broker.routing.explain import Explanation, Outcome
+from broker.routing.explain import Explanation, Outcome, RouteFate
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.metadata import find_binding_of, queues_off
@@ -440,18 +440,15 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
         steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), dialog.again]
         what = f"{decision.to_service} at {way.instance} is broker instance {now} now, and the messages name {wanted}"
         return f"{what}: {' Then '.join(steps)}"
-    table = decision.passes[-1]
-    for other in (route for step in table.steps if step.step == 1 for route in step.routes):
-        alter = TakenRoute(other.name, way.instance, table.table).altered(f"BROKER_INSTANCE = '{wanted}'")
-        lost = f" Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
-        otherwise = "" if decision.is_from_target else lost
-        again = to_run(create_route(decision.to_service, wanted), database=table.table, instance=way.instance)
-        return (
-            f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does:"
-            f" {again} If it has taken the place of {other.broker_instance} at {other.address} (sys.databases there),"
-            f" {alter}{otherwise}"
-        )
-    return ""
+    table, others = decision.passes[-1], routes_of_service(way)
+    if not others:
+        return ""
+    again = to_run(create_route(decision.to_service, wanted), database=table.table, instance=way.instance)
+    lost = f" Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
+    return (
+        f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does: {again}"
+        f"{'' if decision.is_from_target else lost}"
+    )
 
 
 def taken_route(way: ExplainAnswer) -> TakenRoute | None:
@@ -460,18 +457,22 @@ def taken_route(way: ExplainAnswer) -> TakenRoute | None:
     return TakenRoute(decision.route, way.instance, decision.passes[-1].table) if decision.route else None
 
 
-def route_of_several(way: ExplainAnswer, *, is_reached: bool) -> TakenRoute | None:
+def instance_of_several(way: ExplainAnswer, *, is_reached: bool) -> str | None:
     """
-    The route by which messages leave an instance, if it leads to one of several broker instances of the service.
+    The broker instance that the taken route names, if it is one of several broker instances of the service.
 
     Args:
         way: The decision of the instance.
         is_reached: Whether the next hop is; if all of them share one that is not reached, taking one out does not help.
     """
-    steps = [step for step in way.explanation.passes[-1].steps if step.step in {1, 3}]
-    routes = [route for step in steps for route in step.routes]
-    seen = {route.broker_instance if is_reached else route.address for route in routes}
-    return taken_route(way) if len(seen) > 1 and _instance_of(way) is not None else None
+    seen = {route.broker_instance if is_reached else route.address for route in routes_of_service(way)}
+    return _instance_of(way) if len(seen) > 1 else None
+
+
+def routes_of_service(way: ExplainAnswer) -> list[RouteFate]:
+    """The routes that an instance considered and that name the service and a broker instance."""
+    steps = (step for step in way.explanation.passes[-1].steps if step.step in {1, 3})
+    return [route for step in steps for route in step.routes]
 
 
 def _instance_of(way: ExplainAnswer) -> str | None:
@@ -501,10 +502,10 @@ def next_hop_problem(decision: Explanation) -> tuple[str, str] | None:
     return None
 
 
-def is_refused_by_tls(decision: Explanation) -> bool:
-    """Whether the two instances do not trust each other, or one of them does not speak TLS: nothing gets past that."""
+def is_cut_off(decision: Explanation) -> bool:
+    """Whether nothing gets to the next hop, but for want of a permission: that is judged where it is missing."""
     _, problem = next_hop_problem(decision) or ("", "")
-    return any(mark in problem for mark in (TLS_REFUSED, NOT_TRUSTED, NO_TLS, TLS_ONLY))
+    return bool(problem) and MAY_NOT_CONNECT not in problem
 
 
 def _refused(status: str) -> str | None:
@@ -936,13 +937,19 @@ def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
         )
 
 
-def _held_finding(instance: str, held: HeldShown, ways: Iterable[ExplainAnswer]) -> WhyFinding:
+def _held_finding(instance: str, held: HeldShown, ways: Sequence[ExplainAnswer]) -> WhyFinding:
     frames = "1 frame" if held.frames == 1 else f"{held.frames:,} frames"
-    _, _, problem = held.why_held.rpartition("; ")[0].partition(f"{held.adjacent_broker_address}: ")
-    routes = (taken_route(way) for way in ways if way.explanation.next_hop == held.adjacent_broker_address)
-    remedy = remedy_of_unreached(held.adjacent_broker_address, problem, next(routes, None), instance)
-    seconds = held.longest_ms / 1000
-    return Spot(instance, None).found("held", held, held.frames, frames=frames, seconds=seconds, remedy=remedy)
+    address, spot, seconds = held.adjacent_broker_address, Spot(instance, None), held.longest_ms / 1000
+    going = (way for way in ways if way.explanation.is_from_target != held.is_initiator)
+    hops = {hop: way for way in going if (hop := way.explanation.next_hop)}
+    if hops and address not in hops:
+        remedy = "nothing, routes lead elsewhere now: when the time of these is over, the next copy goes there"
+        severity = Severity.WAITING
+    else:
+        _, _, problem = held.why_held.rpartition("; ")[0].partition(f"{address}: ")
+        route = taken_route(hops[address]) if address in hops else None
+        remedy, severity = remedy_of_unreached(address, problem, route, instance), None
+    return spot.found("held", held, held.frames, severity=severity, frames=frames, seconds=seconds, remedy=remedy)
 
 
 def _instant(at: float | None) -> datetime | None:

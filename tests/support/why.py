@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -104,8 +104,10 @@ def finding(instance: str, cause: str, severity: Severity, **more: Any) -> WhyFi
 class Instances(Directory):
     """Instances by host, which answer without a network; hosts not named are silent."""
 
-    def __init__(self, places: Mapping[str, InstanceView], answers: Mapping[str, WhyAnswer]) -> None:
-        super().__init__({})
+    def __init__(
+        self, places: Mapping[str, InstanceView], answers: Mapping[str, WhyAnswer], given: Iterable[str] = ()
+    ) -> None:
+        super().__init__({NetworkAddress(host): f"{host}.sock" for host in given})
         self.asked: list[str] = []
         self._places = places
         self._answers = answers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,7 +29,7 @@ from broker.admin.trace import (
     hop_findings,
     trace,
 )
-from broker.errors import NOT_TRUSTED, TLS_ONLY, DaemonUnreachableError
+from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import BEGIN_AGAIN, WaitingDialog
 from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer
@@ -303,10 +305,16 @@ def test_a_copy_that_waits_at_the_next_hop_is_no_history() -> None:
 
 
 @pytest.mark.parametrize(
-    "problem",
-    [f"TLS refused: the peer {NOT_TRUSTED}: add it", f"FATAL from the peer: {TLS_ONLY}", "Connection refused"],
+    ("problem", "is_beyond"),
+    [
+        (f"TLS refused: the peer {NOT_TRUSTED}: add it", False),
+        ("Connection refused", False),
+        (f"FATAL from the peer: CN=a {MAY_NOT_CONNECT}: no GRANT", True),
+    ],
 )
-def test_what_tls_refuses_has_not_come_to_the_permissions_beyond(problem: str) -> None:
+def test_what_does_not_reach_the_next_hop_has_not_come_to_the_permissions_beyond(
+    problem: str, *, is_beyond: bool
+) -> None:
     sender = place("a", 1, "b", problem=problem)
     gateway = replace(place("b", 2, "c"), grants=Grants(is_default_deny=True))
     unread = finding("b", "waiting for RECEIVE", TROUBLE)
@@ -314,10 +322,21 @@ def test_what_tls_refuses_has_not_come_to_the_permissions_beyond(problem: str) -
 
     found = traced(start, (gateway, told(gateway, unread)))
 
-    is_tls = "TLS" in problem
-    assert is_tls == (found.cause == "next hop not reached")
-    assert is_tls != ("not permitted" in [one.cause for one in found.findings])
-    assert is_tls == (found.paths == [f"a -> tcp://b:4022: {problem}"])
+    assert is_beyond == (found.cause != "next hop not reached")
+    assert is_beyond == ("not permitted" in [one.cause for one in found.findings])
+    assert is_beyond != (found.paths == [f"a -> tcp://b:4022: {problem}"])
+
+
+def test_a_copy_at_an_instance_that_is_no_longer_on_the_way_is_told_and_is_no_obstacle() -> None:
+    beside = place("d", 4, "c")
+    frames = HeldShown(
+        True, "S", None, "//Orders", None, "tcp://x:4022", "", frames=1, longest_ms=5, message_sequence_number=0
+    )
+    answers = {"b": told(B), "c": told(C), "d": told(beside, finding("d", "held", TROUBLE), held=[frames])}
+
+    found = trace(first(), Instances({"b": B, "c": C, "d": beside}, answers, given="d"))
+
+    assert ("held", WAITING) == (found.cause, found.findings[-1].severity)
 
 
 @pytest.mark.parametrize(
@@ -567,9 +586,7 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     assert found.remedy.startswith(
         f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does: at a, with"
         f" broker sql, and in its script: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
-        f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT'; If it has taken the place of {old} at tcp://c:4022"
-        " (sys.databases there), at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH"
-        f" BROKER_INSTANCE = '{FAR}';"
+        f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT';"
     )
     assert is_from_target != found.remedy.endswith(
         "; Only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
@@ -592,8 +609,29 @@ def test_a_target_that_is_not_reached_and_is_one_of_several_can_be_taken_out(ack
 
     assert found.remedy.startswith(
         "remedy of next hop not reached. If it does not return soon, take it out: at a, with broker sql: USE [msdb];"
-        f" DROP ROUTE [{start.ways[0].explanation.route}]; Remove it from the script as well.{more}"
+        f" DROP ROUTE [{start.ways[0].explanation.route}]; Remove them from the scripts as well.{more}"
     )
+
+
+def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way() -> None:
+    def chooser(name: str, number: int, problem: str, *hops: str) -> InstanceView:
+        routes = [Route(f"{to}{hop}", NetworkAddress(hop), "S", UUID(int=ord(to))) for to in "xy" for hop in hops]
+        table = build_table(routes, now=AT)
+        blank = place(name, number, "", problem=problem)
+        return replace(blank, surroundings=replace(blank.surroundings, table=table, msdb=table))
+
+    sender = chooser("a", 1, "", "g", "h")
+    gateways = {"g": chooser("g", 2, "refused", "x"), "h": chooser("h", 3, "refused", "x")}
+    start = first(ways=(way(sender),))
+    answers = {name: told(one) for name, one in gateways.items()}
+
+    found = trace(start, Instances(gateways, answers, given="gh"))
+
+    gone = start.ways[0].explanation.route
+    assert gone is not None
+    at_a, *others = found.remedy.partition("take it out: ")[2].partition(" Remove them")[0].split(" And ")
+    assert {f"DROP ROUTE [{gone[0]}{hop}];" for hop in "gh"} == set(re.findall(r"DROP ROUTE \[.*?\];", at_a))
+    assert {f"at {name}, with broker sql: USE [msdb]; DROP ROUTE [{gone[0]}x];" for name in "gh"} == set(others)
 
 
 def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None:
@@ -669,16 +707,19 @@ def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "begins"),
+    ("cause", "held_since", "begins"),
     [
-        ("acknowledged", "ask the rest of the way: "),
-        ("not acknowledged", "nothing, unless it lasts: then ask the rest "),
+        ("acknowledged", None, "ask the rest of the way: "),
+        ("not acknowledged", None, "nothing, unless it lasts: then ask the rest "),
+        ("not acknowledged", AT, "ask the rest of the way: "),
     ],
 )
-def test_where_the_rest_of_the_way_may_have_the_cause_the_remedy_is_to_ask_it(cause: str, begins: str) -> None:
+def test_where_the_rest_of_the_way_may_have_the_cause_the_remedy_is_to_ask_it(
+    cause: str, held_since: datetime | None, begins: str
+) -> None:
     """The dialog may be in quarantine at the target."""
     remedy = "" if cause == "acknowledged" else "nothing, unless it lasts"
-    start = first(finding("a", cause, FINE, remedy=remedy), sides=[side()])
+    start = first(finding("a", cause, FINE, remedy=remedy), sides=[side(held_since=held_since)])
     directory = Instances({}, {})
     directory.given = {NetworkAddress("x"): Path("x y.sock"), NetworkAddress("b"): "http://b:1"}
 

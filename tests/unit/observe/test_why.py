@@ -285,6 +285,13 @@ def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UU
     assert f"{start}{LED_ELSEWHERE}" == found.remedy
 
 
+def test_frames_for_a_next_hop_that_routes_no_longer_choose_are_no_trouble() -> None:
+    [found] = asked(DIALOG, frames=(frame(adjacent_broker_address="tcp://former:4022"),)).findings
+
+    assert Severity.WAITING == found.severity
+    assert found.remedy.startswith("nothing, routes lead elsewhere now")
+
+
 LED_ELSEWHERE = (
     "at one, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
 )
