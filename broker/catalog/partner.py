@@ -23,11 +23,11 @@ from typing import Annotated, NamedTuple, TypeGuard
 
 import msgspec
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
 from broker.advice import render_name
@@ -61,6 +61,7 @@ from broker.security.identity import (
     Use,
     describe,
     is_signed_by,
+    load_keys,
     load_pem,
     may_issue,
     parse_own,
@@ -216,8 +217,8 @@ def export(
     assert endpoint.private_key is not None
     shown = tuple(chain[0] for chain in _own_chains(endpoint.certificate, endpoint.private_key))
     try:
-        key = load_pem_private_key(endpoint.private_key.read_bytes(), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm, OSError) as error:
+        key, *_ = load_keys(endpoint.private_key.read_bytes())
+    except (ValueError, OSError) as error:
         raise settings.error(("endpoint", "private_key"), str(error), _MAKE) from error
     holders: list[tuple[str, tuple[x509.Certificate, ...], PrivateKeyTypes]] = [("endpoint", shown, key)]
     if database is not None and own is not None and own.certificate is not None and own.private_key is not None:

@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -403,8 +403,8 @@ def load_keys(data: bytes) -> list[PrivateKeyTypes]:
     """The private keys in a text, of whatever kind, without a password; raises ValueError for one that is none."""
     try:
         return [load_pem_private_key(part, None) for part in PRIVATE_KEY.findall(data)]
-    except (TypeError, UnsupportedAlgorithm) as error:
-        raise ValueError(str(error)) from error
+    except (TypeError, UnsupportedAlgorithm, InternalError) as error:
+        raise ValueError(str(error).partition(". ")[0]) from error
 
 
 def load_der(data: bytes) -> x509.Certificate:

@@ -185,8 +185,12 @@ def pkcs8(password: str = "") -> bytes:
         (pkcs8("secret"), "holds a private key that cannot be read (Password was not given"),
         (pkcs8(), "holds a key of another kind than those made here (RSAPrivateKey)"),
         (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "holds a private key that cannot be read"),
+        (  # X448 with the length of X25519
+            b"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VvBCIEI" + b"A" * 43 + b"\n-----END PRIVATE KEY-----\n",
+            "holds a private key that cannot be read",
+        ),
     ],
-    ids=["empty", "certificate", "password", "RSA", "garbage"],
+    ids=["empty", "certificate", "password", "RSA", "garbage", "another length"],
 )
 def test_file_without_keys_says_what_it_is(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "a.key"
