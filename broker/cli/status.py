@@ -183,7 +183,7 @@ def _render_identity(status: Mapping[str, Any], terminal: Terminal) -> None:
     as_of = datetime.now(UTC).isoformat(" ", "seconds").removesuffix("+00:00")
     terminal.prose(f"{name} {state}, {up}, {runs_on}, as of {as_of} UTC")
     listen = ", ".join(status["listen"]) or "nothing"
-    terminal.prose(f"listens on {listen}, broker instance {status['broker_instance']}")
+    terminal.prose(f"listens on {listen}, broker instance of msdb {status['broker_instance']}")
 
 
 def _render_connections(connections: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
@@ -237,7 +237,8 @@ def _render_database(name: str, database: Mapping[str, Any], terminal: Terminal)
     rows = [{"service": service} | counts for service, counts in database["services"].items()]
     waiting = database["waiting_messages"]
     count = "an unknown number of" if waiting is None else waiting
-    title = f"Database {name}: {count} message{' waits' if waiting == 1 else 's wait'} to be acknowledged"
+    instance = f" (broker instance {database['broker_instance']})" if database.get("broker_instance") else ""
+    title = f"Database {name}{instance}: {count} message{' waits' if waiting == 1 else 's wait'} to be acknowledged"
     terminal.table(["service", "sent", "resent", "acknowledged", "delivered"], rows, title)
     ledger = database.get("ledger")
     if ledger is not None:

@@ -31,6 +31,7 @@ from broker.routing.decide import Decision
 REFUSED = "refused by the next hop: "
 DROPPED_HERE = "dropped in this instance: "
 NOT_STORED = "not stored by the far side: "
+NOT_SEALED = "cannot be sealed: "
 ACK_DROPPED_HERE = "its acknowledgements are dropped in this instance: "
 MOVING = f"{ON_ITS_WAY}acknowledgements come in"
 WRITE_SECONDS = 1.0  # between two checks of a dialog
@@ -106,7 +107,7 @@ class TransmissionStatus:
         if disposition is Disposition.DELIVERED:
             return None
         if sender.seal_error:
-            return f"delayed, cannot be sealed: {sender.seal_error}; tried again {self._at(sender.timer_at)}"
+            return f"delayed, {NOT_SEALED}{sender.seal_error}; tried again {self._at(sender.timer_at)}"
         if disposition is Disposition.FORWARDED:
             return self._connection_problem(decision)
         if disposition is Disposition.PRINCIPAL_UNKNOWN and route is not None and route.pair is not None:

@@ -41,6 +41,7 @@ from broker.dialog.send_queue import FRAME_COST, AckHorizon, FairQueue, LoadBudg
 from broker.dialog.status import (
     ACK_DROPPED_HERE,
     DROPPED_HERE,
+    NOT_SEALED,
     REFUSED,
     DialogContext,
     StatusWriter,
@@ -340,6 +341,10 @@ class Transmitter:
 
     # --- statuses ---
 
+    def is_sending(self, conversation: bytes, *, is_initiator: bool) -> bool:
+        """Whether a side here has messages that are not acknowledged."""
+        return (conversation, is_initiator) in self._by_conversation
+
     def status_of(self, sender: Sender) -> str:
         """Return the status of a dialog: a sentence that says why its messages wait."""
         decision = self._decisions.get(sender.decision_key) if self._generation == self._forwarder.generation else None
@@ -361,7 +366,8 @@ class Transmitter:
         the first of them waits (monotonic seconds).
 
         They are grouped by the address of a next hop that accepts nothing, and otherwise by the far service with the
-        disposition, or with the last reason that is known where the next hop accepts them and none is acknowledged.
+        disposition, with what is missing to seal them, or with the last reason that is known where the next hop
+        accepts them and none is acknowledged.
         """
         found: dict[str, tuple[int, float]] = {}
         for endpoint_id in islice(self._waiting, BLOCKED_MAX):
@@ -372,6 +378,7 @@ class Transmitter:
             is_forwarded = decision.disposition is Disposition.FORWARDED
             where = f"{sender.contact.far_service}: {decision.disposition}"
             where = str(decision.candidates[0].address) if is_forwarded else where
+            where = f"{sender.contact.far_service}: {NOT_SEALED}{sender.seal_error}" if sender.seal_error else where
             dialogs, since = found.get(where, (0, NEVER))
             found[where] = dialogs + 1, min(since, sender.blocked_since)
         reasons: dict[str, str] = {}

@@ -45,6 +45,7 @@ IMPORT_AGAIN = (
     " files partner-*"
 )
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
+_MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 
@@ -61,6 +62,7 @@ _AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # 
 _FILES = "correct the files: they are read again by themselves; the previous ones are in use until a restart"
 _TRANSPORT: Mapping[str, tuple[Level, str]] = {
     WarningKind.FILES_NOT_IN_USE: (Level.BAD, _FILES),
+    WarningKind.PERMISSIONS: (Level.BAD, ""),
     WarningKind.CLOCK: (Level.BAD, "set the clock of this machine"),
     WarningKind.EXPIRED: (Level.BAD, RENEW),
     WarningKind.EXPIRES: (Level.NOTICE, RENEW),
@@ -98,7 +100,12 @@ def judge(
         loop_lag_s: By how much its event loop was late at worst lately.
         drop_rates: Frames a second that are dropped.
     """
-    found = sorted(_findings(status, loop_lag_s or 0.0, drop_rates or {}), key=lambda one: -_WEIGHT[one.level])
+    every, told = list(_findings(status, loop_lag_s or 0.0, drop_rates or {})), set[str]()
+    for one in every:  # peers that were refused are last: what mends several of them is said once
+        if one.about == "connection" and one.do and one.do in told:
+            every = [other for other in every if other is not one]
+        told.add(one.do)
+    found = sorted(every, key=lambda one: -_WEIGHT[one.level])
     return HealthReport(
         found[0].level if found else Level.GOOD,
         _sentence(found, status),
@@ -140,7 +147,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
         others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
         return f"Something is wrong: {shorten(bad[0].what, FIRST_MAX)}{others}"
     held = status.forwarding.held
-    dialogs = sum(count for where, (count, _) in _blocked(status).items() if where in status.addresses)
+    dialogs = sum(count for where, (count, _) in _blocked(status, 0.0).items() if where in status.addresses)
     waits = f"{_waiting(held, 'frame')} for a next hop" if held else "nothing waits for a next hop"
     waits = f"{_waiting(dialogs, 'dialog')} for a next hop" if dialogs and not held else waits
     untried = sum(one.health == "untried" and not one.problem and not one.held for one in status.addresses.values())
@@ -148,6 +155,9 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
     facts = f"{counted(len(status.connections), 'connection')}, {waits}{unknown}"
     if not found:
         return f"All is well: {facts}"
+    if stopped := [one for one in found if one.about in _MAY_NOT_ARRIVE]:
+        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"Something may not arrive ({facts}): {shorten(stopped[0].what, FIRST_MAX)}{others}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
     return f"It works ({facts}), and {things} worth knowing: {shorten(found[0].what, FIRST_MAX)}"
 
@@ -258,12 +268,12 @@ def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
 
 def _next_hops(status: Status) -> Iterator[HealthFinding]:
     waiting = {one.next_hop: one.held for one in status.waiting}
-    blocked = _blocked(status)
+    blocked, at_all = _blocked(status), _blocked(status, 0.0)
     for address, known in status.addresses.items():
         if not known.problem:
             continue
         held = waiting.get(address, known.held)
-        dialogs, oldest_s = blocked.get(address, (0, 0.0))
+        dialogs, oldest_s = at_all.get(address, (0, 0.0))
         wait = f", and {_waiting(held, 'frame')} for it" if held else ""
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         do = remedy_of_unreached(address, known.problem)
@@ -280,12 +290,12 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         yield HealthFinding(Level.BAD, "dialog", what, do)
 
 
-def _blocked(status: Status) -> dict[str, tuple[int, float]]:
-    """The dialogs that wait for longer than `BLOCKED_SECONDS`, by what for; how many, and how long the first does."""
+def _blocked(status: Status, longer_than: float = BLOCKED_SECONDS) -> dict[str, tuple[int, float]]:
+    """The dialogs that wait for longer than so many seconds, by what for; how many, and how long the first does."""
     found: dict[str, tuple[int, float]] = {}
     for database in status.databases.values():
         for one in database.blocked:
-            if one.oldest_s > BLOCKED_SECONDS:
+            if one.oldest_s >= longer_than:
                 dialogs, oldest_s = found.get(one.next_hop, (0, 0.0))
                 found[one.next_hop] = dialogs + one.dialogs, max(oldest_s, one.oldest_s)
     return found
@@ -379,4 +389,5 @@ def _transport(status: Status) -> Iterator[HealthFinding]:
         if notice.kind == WarningKind.IMPORTS_LOST:
             continue  # with the databases
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
-        yield HealthFinding(level, "transport", notice.text, do or statement_of(notice.text, "this instance"))
+        about = "connection" if notice.kind == WarningKind.REFUSED else "transport"
+        yield HealthFinding(level, about, notice.text, do or statement_of(notice.text, "this instance"))

@@ -268,7 +268,7 @@ def remedy_of(
         table=table,
         database=database,
         statement=statement,
-        reason=reason,
+        reason=reason or f"the log of {instance} says which certificate is meant",
         name_right=dialog.question,
         again=dialog.again,
         address_right="" if route is None else route.question(instance, service),
@@ -348,8 +348,8 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
     if TLS_ONLY in problem:
         return (
-            f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'
-            ' certificates with authentication = "certificate" and peers; then broker reload'
+            f'{astray}set endpoint.encryption of {here} to "required", with certificate and private_key, and where'
+            ' peers show certificates with authentication = "certificate" and peers; then broker reload'
         )
     for mark, begin, end in _WRONG_PORT:
         if mark in problem and "looks like TLS" not in problem:
@@ -359,7 +359,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     if not (is_tls and what):
         return ""
     remedy = remedy.replace(" here", where) if where else remedy
-    return f"{astray}{remedy}" if UNTRUSTED in what else remedy
+    return f"{astray}{remedy}" if UNTRUSTED in what or "plain text" in what else remedy
 
 
 def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
@@ -421,6 +421,8 @@ def _filled(
     values = {
         "contract": render_name("CONTRACT" if contract is None else contract[1]),
         "instance": instance,
+        "database": database,
+        "reason": reason,
         "service": render_name(service),
         "service_name": render_text(service),
         "to": shlex.quote(service),

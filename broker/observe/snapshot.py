@@ -63,10 +63,12 @@ from broker.protocol.layout import (
     HEADER,
     HEADER_BYTES,
     HOP_COUNT_AT,
+    KIND_AT,
     MIN_DIALOG_FRAME,
     NO_GUID,
     ROUTE_KEY_AT,
     Flag,
+    FrameKind,
 )
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import UNKNOWN_HERE, AddressHealth, RoutingFacts, decide
@@ -75,6 +77,7 @@ from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
 from broker.security.grants import Grants, refused_sender
 from broker.security.principal import PrincipalError, who_is
+from broker.security.session import SIGNER_UNKNOWN
 from broker.store.sqlite.file_identity import replaced_at
 from broker.store.sqlite.write_lock import WriteWaits
 
@@ -516,13 +519,17 @@ def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
 
 
 def _is_past(instance: Running, drop: DropSnapshot) -> bool:
-    """Whether definitions of a database, or the permissions of peers, would no longer have this drop."""
+    """Whether definitions or certificates of a database, or permissions of peers, would no longer have this drop."""
     to_service, catalog = drop.fields.to_service_name or "", instance.catalog
     rows = CatalogRows() if drop.database is None else catalog.databases[drop.database].rows
     if drop.disposition is Disposition.NOT_PERMITTED:
         grants = instance.peers.permissions.grants
         grants = grants if drop.database is None else Grants(rows.permissions, is_default_deny=True)
         return (drop.last_at or 0.0) < catalog.permitted_at and _may_send(grants, drop.reason, to_service)
+    _, _, signer = drop.reason.partition(SIGNER_UNKNOWN)
+    if signer and drop.database is not None:
+        peers = instance.endpoints[drop.database].transmitter.frames.credentials.peers
+        return peers.by_fingerprint(bytes.fromhex(signer)) is not None
     service = rows.services.get(to_service)
     if service is None or drop.disposition not in {Disposition.SERVICE_NOT_FOUND, Disposition.QUEUE_DISABLED}:
         return False
@@ -561,6 +568,10 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
             "is_past": outbox is not None and outbox.is_ready,
         }
     if is_sent:
+        if home is not None and frame[KIND_AT] == FrameKind.MESSAGE:
+            dialog = conversation_of(frame)
+            is_sending = home.transmitter.is_sending(dialog, is_initiator=not is_from_target)
+            led["is_past"] = led.get("is_past", False) or not is_sending
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
     return {
@@ -662,12 +673,17 @@ def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressS
     """
     Those that were dialled or are served, and the first of those that routes name and that were never dialled.
 
-    One that is not reached, and that no route names any longer, is left out unless frames or dialogs wait for it.
+    One that is not reached or not tried, and that no route names any longer, is left out unless frames
+    or dialogs wait for it.
     """
     peers, outboxes, named = instance.peers, instance.forwarder.table.outboxes, instance.peers.dialer.named
     known, own = peers.table.known_addresses | outboxes.keys(), instance.forwarder.routing_context.own
     untried = list(islice((one for one in named if one not in known and one not in own), UNTRIED_MAX))
-    gone = {one for one in known - named.keys() if peers.table.problem_of(one)}
+    gone = {
+        one
+        for one in known - named.keys()
+        if peers.table.problem_of(one) or peers.table.health_of(one) is AddressHealth.UNTRIED
+    }
     waited = {hop for one in instance.endpoints.values() for hop in one.transmitter.blocked()} if gone else set()
     gone = {one for one in gone if str(one) not in waited and (one not in outboxes or not outboxes[one].held)}
     for address in sorted(known - gone, key=str):

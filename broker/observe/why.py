@@ -30,7 +30,7 @@ from broker.client.transaction import check_schema
 from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
-from broker.dialog.status import DROPPED_HERE, NOT_STORED, REFUSED
+from broker.dialog.status import DROPPED_HERE, NOT_SEALED, NOT_STORED, REFUSED
 from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
@@ -217,6 +217,7 @@ _USUAL = frozenset(  # drops of a dialog that goes on
     | {Disposition.QUEUE_DISABLED}  # while it is, `queues_off` has it
 )
 _OF_ALL = frozenset({Disposition.POOL_LIMIT, Disposition.STORE_BUSY, Disposition.STORE_FAILED})  # whatever the dialog
+_OF_PARTNERS = frozenset({Disposition.SECURITY_UNRESOLVED})  # whatever the dialog between the two databases
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
@@ -347,6 +348,11 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
         _, is_told, then = status.partition(f"({way.explanation.number}): ")  # by the decision, in its own words
         why = why.partition("; matched again")[0] if is_told else why
         return cause, f"{why}; {then if is_told else status}", remedy, "matched again when routes or services change"
+    if NOT_SEALED in status:
+        what = "that certificate" if " peers" in status else "what is missing"
+        where = f"databases.{side.database}.{'peers' if ' peers' in status else 'certificate'}"
+        remedy = f"at {spot.instance}, put {what} into {where}, as broker partner import does: files are read again"
+        return Disposition.SECURITY_UNRESOLVED, status, remedy, ""
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
     if way is not None and (problem := next_hop_problem(way.explanation)):
@@ -812,7 +818,7 @@ def _drop_findings(
     for drop, age in sorted(drops, key=lambda one: one[0].database is not None):  # the farthest along the path last
         fields, reason = drop.fields, drop.disposition
         is_own = fields.conversation_id == UUID(bytes=conversation)
-        if age > DROP_SECONDS or reason in _USUAL or not (is_own or reason in _OF_ALL):
+        if age > DROP_SECONDS or reason in _USUAL or not (is_own or reason in _OF_ALL | _OF_PARTNERS):
             continue
         service, at = fields.to_service_name or "", when(_instant(now - age))
         what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"

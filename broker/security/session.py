@@ -89,6 +89,9 @@ class DialogCredentials:
         return None if self.own is None else self.own.signing.who.name
 
 
+SIGNER_UNKNOWN = "the signer's certificate is not known: sha256:"  # status looks whether it is known by now
+
+
 class CannotSealError(Exception):
     """A frame cannot be sealed now; the sentence says what is missing, and nothing is sent."""
 
@@ -343,8 +346,7 @@ class Opener:
         """Return the certificate of the signer of a packet, if this side may accept it."""
         signing = self._credentials.peers.by_fingerprint(packet.signer)
         if signing is None:
-            found = f"sha256:{packet.signer.hex()}"
-            raise SealRefusedError(Disposition.SECURITY_UNRESOLVED, f"the signer's certificate is not known: {found}")
+            raise SealRefusedError(Disposition.SECURITY_UNRESOLVED, f"{SIGNER_UNKNOWN}{packet.signer.hex()}")
         if not signing.is_valid_at(now):
             raise SealRefusedError(Disposition.SECURITY_UNRESOLVED, f"{signing.who.name} is not valid today")
         if secured is not None and not parse_principal(secured.far_principal).covers(signing.who):

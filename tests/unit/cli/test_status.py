@@ -68,7 +68,7 @@ def test_the_page_begins_with_whether_all_is_well_and_who_it_is(capsys: pytest.C
     identity = r"gateway-a ready, up 0:01:01, broker 1 on uvloop, compiled kernel, as of \d{4}(-\d\d){2} [\d:]{8} UTC"
     assert re.fullmatch(identity, second)
     assert [
-        f"listens on 127.0.0.1:4022, broker instance {GUID.upper()}",
+        f"listens on 127.0.0.1:4022, broker instance of msdb {GUID.upper()}",
         "forwarding is on; since the start 7 frames sent on, 2 delivered here; 0 held, 300 of 1,000,000 bytes",
     ] == lines
 

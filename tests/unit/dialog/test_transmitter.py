@@ -609,6 +609,16 @@ async def test_dialogs_whose_next_hop_accepts_nothing_are_counted_with_their_age
 
 
 @virtual_time
+async def test_dialogs_that_cannot_be_sealed_do_not_wait_for_their_next_hop() -> None:
+    stage = Stage()
+    with mock.patch.object(stage.transmitter.frames, "seal", side_effect=CannotSealError("no certificate of CN=f")):
+        stage.send(1, b"a")
+        await settle()
+
+    assert {"Far: cannot be sealed: no certificate of CN=f"} == stage.transmitter.blocked().keys()
+
+
+@virtual_time
 async def test_dialogs_that_are_not_acknowledged_are_counted_with_the_last_reason_until_something_is() -> None:
     began = asyncio.get_running_loop().time()
     stage = await sent(b"a", b"b")

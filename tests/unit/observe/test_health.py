@@ -295,10 +295,30 @@ def test_that_a_sender_keeps_what_was_dropped_is_said_of_what_it_keeps(reason: s
     assert is_kept == finding.what.endswith("their senders keep them and send them again")
 
 
-def test_notices_leave_it_working() -> None:
-    report = judged(address("refused") | {"loop_lag_s": 1.0})
+def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> None:
+    works = judged(notice(WarningKind.PLAIN_TEXT) | {"loop_lag_s": 1.0})
+    refused = judged(address("refused") | {"loop_lag_s": 1.0})
 
-    assert report.sentence.startswith("It works (1 connection, nothing waits for a next hop), and 2 things are worth")
+    assert works.sentence.startswith("It works (1 connection, nothing waits for a next hop), and 2 things are worth")
+    assert refused.sentence.startswith(
+        "Something may not arrive (1 connection, nothing waits for a next hop): tcp://far"
+    )
+    for one in (notice(WarningKind.REFUSED), drop("no route", last_s=1.0), database(oldest_waiting_s=61.0)):
+        assert judged(one).sentence.startswith("Something may not arrive")
+
+
+def test_a_dialog_waits_for_a_next_hop_that_is_not_reached_from_the_beginning() -> None:
+    report = judged(address("refused") | blocked(0.0))
+
+    assert ("bad", "Something is wrong") == (report.level, report.sentence[:18])
+    assert judged(blocked(0.0)).sentence.endswith("47 dialogs wait for a next hop")
+
+
+def test_a_grant_that_two_refused_peers_need_is_told_once() -> None:
+    reason = "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"
+    notices = [{"kind": WarningKind.REFUSED, "text": f"{host}: {reason}"} for host in "ab"]
+
+    assert 1 == len(judged({"transport": {"notices": notices}}).findings)
 
 
 def test_of_many_findings_some_are_listed_and_the_rest_is_counted() -> None:

@@ -110,9 +110,13 @@ def test_other_errors(code: int | None, text: str) -> None:
         ("TLS refused: the peer does not speak TLS", "if its port is wrong, correct the route to tcp://a:1."),
         (
             f"FATAL from the peer: {TLS_ONLY}",
-            'set endpoint.encryption of this instance to "required", with certificate and private_key, and where peers',
+            "if another instance is meant, correct the route to tcp://a:1. Otherwise, set endpoint.encryption of",
         ),
         ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
+        (
+            "TLS refused: the peer speaks plain text: set encryption there, or",
+            "if another instance is meant, correct the",
+        ),
         ("TLS refused: its certificate is not trusted: name it", "if another instance is meant, correct the route to"),
         ("not a frame: it looks like the answer of an HTTP server", "another program answers there: correct the route"),
         ("TLS refused: TLS failed (unexpected message)", "start the instance at tcp://a:1"),

@@ -39,6 +39,8 @@ from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.route import MirroredPair
+from broker.security.session import SIGNER_UNKNOWN
+from tests.support.identities import credentials
 from tests.unit.observe.conftest import DEAD
 
 FAR = NetworkAddress("127.0.0.1", 1)
@@ -186,7 +188,7 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert 3.0 == drops[-1].last_at
     assert isinstance(drops[0].sample, bytes)
     assert HEAD_MAX_BYTES == len(drops[0].sample)
-    assert [False, True, False, False, False] == [one.is_past for one in drops]
+    assert [False, True, True, False, False] == [one.is_past for one in drops]
 
 
 @pytest.mark.parametrize(
@@ -252,15 +254,20 @@ async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gatew
     assert [2, 1, 2, 0] == told
 
 
-async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_where_nothing_is_forwarded(
-    start: Any,
+async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_or_its_dialog_has_nothing_to_send(
+    start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = await start("orders", forwarding=False)
+    transmitter = orders.endpoints["orders"].transmitter
+    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: True)
     own = replace(HEADER, to_service="//x", from_broker_instance=orders.endpoints["orders"].broker_instance)
     orders.forwarder.drop(encode_dialog(own, b""), Disposition.NO_ROUTE, None)
     script = f"USE orders; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
 
     before = [one.is_past for one in read(orders, "drops").drops]
+    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: False)
+    assert [True] == [one.is_past for one in read(orders, "drops").drops]
+    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: True)
     await execute(orders.catalog, parse_script(script), database="orders")
 
     assert ([False], [True]) == (before, [one.is_past for one in read(orders, "drops").drops])
@@ -279,6 +286,19 @@ async def test_a_drop_by_a_queue_that_was_off_is_past_once_it_is_on(gateway: Any
         seen += [one.is_past for one in read(gateway, "drops").drops]
 
     assert [False, True] == seen
+
+
+async def test_a_drop_for_want_of_a_certificate_is_past_once_the_database_knows_it(gateway: Any) -> None:
+    endpoint, here = gateway.endpoints["gateway"], credentials("gateway", "far")
+    [fingerprint] = here.peers.known
+    endpoint.dropped[Disposition.SECURITY_UNRESOLVED] = 1
+    reason = f"{SIGNER_UNKNOWN}{fingerprint.hex()}"
+    endpoint.last_dropped[Disposition.SECURITY_UNRESOLVED] = (3.0, HEADER, reason)
+
+    before = [one.is_past for one in read(gateway, "drops").drops]
+    endpoint.transmitter.frames.credentials.peers = here.peers
+
+    assert ([False], [True]) == (before, [one.is_past for one in read(gateway, "drops").drops])
 
 
 @pytest.mark.parametrize("sample", [None, b"", b"\x10" * 20])

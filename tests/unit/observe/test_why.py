@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from broker.dialog.status import NOT_SEALED
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.message_catalogue import BEGIN_AGAIN
@@ -180,6 +181,13 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
         (uuid4(), Disposition.POOL_LIMIT, None, 9.0, "see which next hop of one is slow or gone"),
         (uuid4(), Disposition.POOL_LIMIT, None, 900.0, None),
+        (
+            uuid4(),
+            Disposition.SECURITY_UNRESOLVED,
+            "db",
+            9.0,
+            "the log of one says which certificate is meant: name that certificate in databases.db.peers of one",
+        ),
     ],
 )
 def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
@@ -389,6 +397,14 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
     ("one", "route", "cause", "severity", "why", "remedy"),
     [
         (holding(), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE ROUTE [S]"),
+        (
+            holding(status=f"delayed, {NOT_SEALED}no certificate of CN=f is among the peers of this database"),
+            GOOD,
+            "certificate not known",
+            TROUBLE,
+            "no certificate of CN=f is among the peers",
+            "put that certificate into databases.orders.peers",
+        ),
         (holding(), DOWN, "next hop not reached", TROUBLE, "the next hop tcp://two:4022 is not", "start the instance"),
         (
             holding(),
