@@ -47,6 +47,7 @@ from broker.observe.why import (
     WhyFinding,
     cause_of_failure,
     dead_end,
+    far_side_gone,
     instance_of_several,
     is_cut_off,
     is_failure,
@@ -90,7 +91,9 @@ class TraceEnd(StrEnum):
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 _KNOWN = WaitingDialog(is_known=True)
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
-_GOES_ON_BEYOND = frozenset({"acknowledged", "not acknowledged"})  # what the far instances know is what matters
+_GOES_ON_BEYOND = frozenset(
+    {"acknowledged", "not acknowledged", RECEIVED}
+)  # what the far instances know is what matters
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -484,7 +487,7 @@ class _Chain:
                 if is_beyond:
                     found += [_at_most(Severity.WAITING, one) for one in of_answer]
                     continue
-                found += of_answer
+                found += [*of_answer, *self._far_side_gone(station)]
                 known = {one.cause for one in found if one.instance == station.answer.instance}
                 found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
@@ -510,6 +513,19 @@ class _Chain:
                 continue  # said where something is refused for want of it
             if finding.cause not in _NOT_STORING or is_waiting or finding.database in unread:
                 yield self._as_of_now(answer.instance, self._named(answer, finding))
+
+    def _far_side_gone(self, station: _Station) -> Iterator[WhyFinding]:
+        """Yield that an open dialog has come to where its messages are delivered, and is not known there."""
+        there, hop = station.answer, station.hop
+        if there is None or hop is None or there.is_known or hop.explanation.database is None:
+            return
+        if any(place.startswith("not in database") for place in there.looked_in):
+            return
+        for answer in self.answers:
+            for side in answer.sides:
+                is_sender = side.is_initiator != hop.explanation.is_from_target and side.state == "CO"
+                if is_sender and (side.receive_sequence or side.acknowledged_sequence):
+                    yield far_side_gone(side, Spot(answer.instance, side.database), there.instance)
 
     def _dialog(self, *, is_initiator: bool) -> WaitingDialog:
         """The dialog as this side of it has it, which sends."""

@@ -33,6 +33,7 @@ from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.lint import differing_names, live_routes, shown, survey
+from broker.catalog.unscripted import import_again
 from broker.config.settings import DatabaseSettings, EndpointSettings
 from broker.config.toml import KeyPath, dotted
 from broker.errors import CertificateUnusableError, SettingError
@@ -466,7 +467,7 @@ def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
     )
     if one.end.disposition is Disposition.INSTANCE_NOT_HERE:
         problem += f", for an answer names the broker instance of {one.home.name} of {one.site.name}"
-    hint = (
+    hint = import_again(run, home) or (
         f"CREATE ROUTE in {home.name} of {last.site.name} for {shown(one.home.services)},"
         f" leading to {one.site.name} or the next instance towards it"
     )

@@ -26,7 +26,7 @@ from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_stat
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
-from broker.catalog.unscripted import unscripted
+from broker.catalog.unscripted import import_again, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.errors import SettingError
@@ -242,7 +242,7 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
         if meant and is_closed[database.name] and database.name not in unanswered:
             why = "msdb lets others in to" if named else "this instance advertises itself to others for"
             problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
-            hint = (
+            hint = import_again(run, database) or (
                 f"CREATE ROUTE in {database.name}, for the services that begin the conversations or without a name,"
                 " with the address of the next instance towards the sender"
             )

@@ -43,6 +43,10 @@ from broker.security.principal import Who
 
 PARTNER_NAME = "partner:"  # how the routes and bindings of an import begin
 PARTNER_FILE = "partner-"  # and the files of its certificates
+IMPORT_AGAIN = (
+    "broker partner import FILE again for each partner, with --via where it was; of those that have left, remove the"
+    " files partner-*"
+)
 ROUTES_COMPARED = 1000  # a new database has fewer
 
 
@@ -107,6 +111,14 @@ def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
         if database is not None and not _has_import(database) and (has_nowhere or _has_file(one.peers)):
             lost.append(name)
     return lost
+
+
+def import_again(run: DryRun, database: DryDatabase) -> str:
+    """The remedy for a database without routes, where the certificates of its partners are here; "" elsewhere."""
+    one = run.settings.databases.get(database.name)
+    patterns = run.settings.endpoint.peers if one is None or len(run.users) == 1 else one.peers
+    has_import = any(name.startswith(PARTNER_NAME) for name in (*database.rows.bindings, *database.routes))
+    return IMPORT_AGAIN if _has_file(patterns) and not has_import else ""
 
 
 def _has_file(patterns: tuple[str, ...]) -> bool:

@@ -21,6 +21,7 @@ from broker.admin.trace import Directory, Trace, ask_why, trace
 from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
+from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.cli.access import (
     admin_client,
     ask_daemon_or_files,
@@ -37,9 +38,9 @@ from broker.config.settings import Settings
 from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.explain import configured_place
-from broker.observe.health import IMPORT_AGAIN, Level, judge
+from broker.observe.health import Level, judge
 from broker.observe.status import Status
-from broker.observe.why import WhyAnswer, answer_why, look, received_part
+from broker.observe.why import WhyAnswer, answer_why, look, part_of
 
 _INDENT, _DEEP = 2, 6  # columns
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
@@ -187,8 +188,7 @@ def _causes(
         if not answer.is_known or (answer.conversation_id, is_here) in known:
             continue  # acknowledged by now, or another side of it
         known.add((answer.conversation_id, is_here))
-        arrived = received_part(answer, database) if is_here else answer
-        found = how.traced(arrived, directory)
+        found = how.traced(part_of(answer, database, has_arrived=is_here), directory)
         row: dict[str, Any] = {
             "since": since,
             "database": database,

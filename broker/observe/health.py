@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
 from broker.flow import Disposition
 from broker.net.link import CURABLE
@@ -40,10 +41,6 @@ KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause
 )
 OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
-IMPORT_AGAIN = (
-    "broker partner import FILE again for each partner, with --via where it was; of those that have left, remove the"
-    " files partner-*"
-)
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"

@@ -540,13 +540,20 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime), remedy=remedy)
 
 
-def received_part(answer: WhyAnswer, database: str) -> WhyAnswer:
-    """The part of an answer about what has arrived in a database; all of it where that is nothing but a failure."""
+def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer:
+    """
+    The part of an answer about what has arrived in a database, or about what is sent there.
+
+    All of it where that is nothing but a failure.
+    """
     spot = Spot(answer.instance, database)
     sides = (side for side in answer.sides if side.database == database)
     causes = {one.cause for side in sides if side.state != "ER" for one in inbound_findings(side, spot)}
     if not causes:
         return answer
+    if not has_arrived:
+        sent = [one for one in answer.findings if one.database != database or one.cause not in causes]
+        return structs.replace(answer, findings=sent or answer.findings)
     found = [one for one in answer.findings if one.database == database and one.cause in {*causes, WRITE_LOCK}]
     here = [side for side in answer.sides if side.database == database]
     return structs.replace(answer, findings=found or answer.findings, sides=here, held=[], ways=[], drops=[])
@@ -591,6 +598,11 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
     statement = f"END CONVERSATION '{side.conversation_handle}';"
     end = to_run(statement, database=side.database, instance=spot.instance, is_scripted=False)
     return f"END CONVERSATION is left to do: by the application of {side.service_name}, or {end}"
+
+
+def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
+    """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
+    return spot.found("far side gone", side, there=there, lifetime=when(side.lifetime), remedy=_left_to_end(side, spot))
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:

@@ -429,6 +429,23 @@ def test_a_lost_database_is_put_back_before_a_dialog_with_it_is_ended(lost: UUID
     assert is_cause == ("accept the new one, broker database keep -c b.toml stock" in found.remedy)
 
 
+@pytest.mark.parametrize(
+    ("known", "is_gone"),
+    [({}, True), ({"sides": [side()]}, False), ({"looked_in": ["not in database far: it cannot be read"]}, False)],
+)
+def test_a_dialog_that_is_open_here_and_unknown_where_its_messages_go_is_ended_here(
+    known: dict[str, Any], *, is_gone: bool
+) -> None:
+    target, sender = place("c", 3, "a", service="O"), place("a", 1, None)
+    received = side(is_initiator=False, receive_sequence=1, database="far")
+    start = told(target, finding("c", "received", FINE), sides=[received], ways=(way(target, from_target=True),))
+
+    found = trace(start, Instances({"a": sender}, {"a": told(sender, **known)}))
+
+    assert is_gone == (("far side gone", "c, database far") == (found.cause, found.where))
+    assert is_gone == ("at c, with broker sql: USE [far]; END CONVERSATION 'HANDLE';" in found.remedy)
+
+
 def test_what_the_target_sends_is_ended_there() -> None:
     """The database of the initiator has been made again."""
     target, anew = place("c", 3, "a", service="O"), place("a", 1, None)
@@ -710,6 +727,7 @@ def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
     ("cause", "held_since", "begins"),
     [
         ("acknowledged", None, "ask the rest of the way: "),
+        ("received", None, "ask the rest of the way: "),
         ("not acknowledged", None, "nothing, unless it lasts: then ask the rest "),
         ("not acknowledged", AT, "ask the rest of the way: "),
     ],
@@ -718,7 +736,7 @@ def test_where_the_rest_of_the_way_may_have_the_cause_the_remedy_is_to_ask_it(
     cause: str, held_since: datetime | None, begins: str
 ) -> None:
     """The dialog may be in quarantine at the target."""
-    remedy = "" if cause == "acknowledged" else "nothing, unless it lasts"
+    remedy = "" if cause != "not acknowledged" else "nothing, unless it lasts"
     start = first(finding("a", cause, FINE, remedy=remedy), sides=[side(held_since=held_since)])
     directory = Instances({}, {})
     directory.given = {NetworkAddress("x"): Path("x y.sock"), NetworkAddress("b"): "http://b:1"}

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.lint import differing_names, survey
+from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.routing.address import parse_address
@@ -205,6 +206,19 @@ QUIET: dict[str, dict[str, Any]] = {
         "endpoint": CERTIFICATE,
     },
 }
+
+
+def test_a_database_made_again_gets_its_partner_files_again(concerns: Concerns, tmp_path: Path) -> None:
+    """A route that is written by hand has the name of what an import would make."""
+    for name in ("one", "partner-x"):
+        make(name).store(tmp_path, name)
+    files = "certificate = 'one.pem'\nprivate_key = 'one.key'\npeers = ['partner-*.pem']\n"
+    endpoint = f"{ADVERTISED}encryption = 'required'\nauthentication = 'certificate'\n{files}"
+
+    [line] = lines(concerns(msdb=GOOD, endpoint=endpoint), tmp_path)
+
+    assert line.startswith("broker.toml:6:1: missing-return-route: ")
+    assert line.endswith(IMPORT_AGAIN)
 
 
 def test_peers_whose_certificates_are_named_are_in_the_statement(concerns: Concerns, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from broker.observe.why import (
     answer_why,
     cause_texts,
     look,
-    received_part,
+    part_of,
     side_findings,
 )
 from broker.security.grants import Grants, RemoteServiceBinding
@@ -323,14 +323,14 @@ def test_of_a_sealed_dialog_services_with_a_similar_name_are_told() -> None:
 
 
 @pytest.mark.parametrize("is_locked", [True, False])
-def test_what_has_arrived_in_a_database_is_judged_by_itself(*, is_locked: bool) -> None:
-    """Whatever the same dialog has sent waits elsewhere."""
+def test_what_has_arrived_in_a_database_and_what_is_sent_there_are_judged_apart(*, is_locked: bool) -> None:
     one = holding(ready=2, ready_since=AT)
     lock = [Spot("one", "orders").found("write lock held", who="x", seconds=1.0)] * is_locked
     answer = told(place("one", 1, "two"), *side_findings(one, DOWN, Spot("one", "orders")), *lock, sides=[one])
 
-    arrived = received_part(answer, "orders")
+    arrived, sent = (part_of(answer, "orders", has_arrived=has_arrived) for has_arrived in (True, False))
 
+    assert ["next hop not reached", *["write lock held"] * is_locked] == [one.cause for one in sent.findings]
     assert ["waiting for RECEIVE", *["write lock held"] * is_locked] == [one.cause for one in arrived.findings]
     assert [] == arrived.ways
 
@@ -338,7 +338,7 @@ def test_what_has_arrived_in_a_database_is_judged_by_itself(*, is_locked: bool) 
 def test_what_has_arrived_for_a_failed_dialog_is_judged_with_all_that_is_known() -> None:
     answer = told(place("one", 1, "two"), *side_findings(ERROR, GOOD, SPOT), sides=[ERROR], ways=(GOOD,))
 
-    assert answer == received_part(answer, "orders")
+    assert answer == part_of(answer, "orders", has_arrived=True)
 
 
 def test_of_frames_alone_both_ways_are_told() -> None:
