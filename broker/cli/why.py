@@ -57,6 +57,7 @@ _HELD = (
     f"SELECT TOP {LISTED_MAX} MAX(held_ms), conversation_id, to_service_name, COUNT(*)"  # noqa: S608
     " FROM sys.dm_broker_forwarded_messages GROUP BY conversation_id, to_service_name ORDER BY 1 DESC"
 )
+_QUEUES = "SELECT TOP 100 name FROM sys.service_queues WHERE message_count > 0 ORDER BY message_count DESC"
 _FAILED = (
     f"SELECT TOP {LISTED_MAX} create_date, conversation_handle, service_name, 0"  # noqa: S608
     " FROM sys.conversation_endpoints WHERE state = 'ER' ORDER BY 1"
@@ -207,12 +208,12 @@ def _causes(
 
 def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_Waiting]:
     """The oldest conversations here that wait."""
-    for database, known in status["databases"].items():
+    for database in status["databases"]:
         yield from ((*row[:3], database, row[3], False) for row in client.sql(_SENT, database)["rows"])
-        queues = [queue["name"] for queue in known["queues"] or ()]  # those with messages to receive
-        if known.get("quarantined"):
-            queues = [name for (name,) in client.sql("SELECT name FROM sys.service_queues", database)["rows"]]
-        arrived = [row for queue in queues for row in client.sql(_ARRIVED.format(render_name(queue)), database)["rows"]]
+        queues = client.sql(_QUEUES, database)["rows"]
+        arrived = [
+            row for (name,) in queues for row in client.sql(_ARRIVED.format(render_name(name)), database)["rows"]
+        ]
         unread = {row[1] for row in arrived}
         failed = [row for row in client.sql(_FAILED, database)["rows"] if row[1] not in unread]
         yield from ((*row[:3], database, row[3], True) for row in (*arrived, *failed))

@@ -83,9 +83,9 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         daemon.answers[f"/v1/why/{UUID(guid)}"] = (200, msgspec.to_builtins(known))
     daemon.answers["/v1/status"] = (
         200,
-        {"databases": {"orders": {"queues": [{"name": "Q]"}]}}, "forwarding": {"enabled": False}},
+        {"databases": {"orders": {}}, "forwarding": {"enabled": False}},
     )
-    rows["sys.conversation_endpoints WHERE state = 'ER'"] = []
+    rows |= {"sys.service_queues": [["Q]"]], "sys.conversation_endpoints WHERE state = 'ER'": []}
     daemon.answers["/v1/sql"] = (
         200,
         lambda question: {
@@ -129,12 +129,13 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
         known = msgspec.structs.replace(known, conversation_id=guid)
         fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
     rows = {
+        "sys.service_queues": [["Q"]],
         "sys.transmission_queue": [["2", guids[0], "S", 3], ["3", guids[1], "T", 4]],
         "[Q]": [["1", guids[0], "//Orders", 1]],
     }
     fake_admin.answers["/v1/status"] = (
         200,
-        {"databases": {"orders": {"queues": [{"name": "Q"}]}}, "forwarding": {"enabled": False}},
+        {"databases": {"orders": {}}, "forwarding": {"enabled": False}},
     )
     fake_admin.answers["/v1/sql"] = (
         200,
@@ -149,7 +150,7 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
 
 
 def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake_admin: Any) -> None:
-    """The Error message has been received; of the other queue the status knows nothing that could be received."""
+    """The Error message has been received."""
     guids = [str(UUID(int=number)) for number in (1, 2)]
     for guid, cause in zip(guids, ("in quarantine", "error"), strict=True):
         known = told(A, finding("a", cause, Severity.TROUBLE), sides=[side(state="ER")])
@@ -162,7 +163,7 @@ def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake
     }
     fake_admin.answers["/v1/status"] = (
         200,
-        {"databases": {"orders": {"queues": [], "quarantined": 1}}, "forwarding": {"enabled": False}},
+        {"databases": {"orders": {"queues": []}}, "forwarding": {"enabled": False}},
     )
     fake_admin.answers["/v1/sql"] = (
         200,
