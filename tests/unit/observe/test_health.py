@@ -7,18 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.errors import TLS_REFUSED
-from broker.observe.health import (
-    FINDINGS_MAX,
-    IMPORT_AGAIN,
-    NAME_MAX,
-    RENEW,
-    SHORT_TRANSACTIONS,
-    HealthReport,
-    Level,
-    judge,
-    shorten,
-)
+from broker.observe.health import FINDINGS_MAX, NAME_MAX, RENEW, SHORT_TRANSACTIONS, HealthReport, Level, judge, shorten
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
