@@ -51,6 +51,7 @@ from broker.observe.why import (
     instance_of_several,
     is_cut_off,
     is_failure,
+    joined,
     next_hop_problem,
     queue_off_finding,
     remedy_of_failed,
@@ -424,9 +425,10 @@ def _of_both_sides(cause: WhyFinding, findings: Sequence[WhyFinding]) -> WhyFind
     """Where both sides have failed: the one whose Error message says why, with what is left to do at both."""
     if not is_failure(cause):
         return cause
-    failed = sorted(filter(is_failure, findings), key=lambda one: one.cause == ERROR_RECEIVED)
-    remedies = [f"{one.remedy}{'' if one.remedy.endswith(';') else '.'}" for one in failed[:-1]]
-    return structs.replace(failed[0], remedy=" Then, ".join([*remedies, failed[-1].remedy]))
+    first, *others = sorted(filter(is_failure, findings), key=lambda one: one.cause == ERROR_RECEIVED)
+    for one in others:
+        first = structs.replace(first, remedy=joined(first.remedy, f"Then, {one.remedy}"))
+    return first
 
 
 def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[NetworkAddress, Path | str]) -> str:
@@ -551,8 +553,7 @@ class _Chain:
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
-        end = "" if finding.remedy.endswith(";") else "."
-        return structs.replace(finding, remedy=f"{finding.remedy}{end} {way_out}") if way_out else finding
+        return structs.replace(finding, remedy=joined(finding.remedy, way_out)) if way_out else finding
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""

@@ -284,7 +284,8 @@ class Spot:
         number = {"count": counted(count, "message"), "wait": "waits" if count == 1 else "wait"}
         place = {"instance": self.instance, "database": self.database, "config_option": self.config_option}
         values = ({} if about is None else structs.asdict(about)) | place | number | given
-        shown = {name: when(one) if isinstance(one, datetime) else one for name, one in values.items()}
+        instants = {name for name, one in values.items() if name == "lifetime" or isinstance(one, datetime)}
+        shown = {name: when(one) if name in instants else one for name, one in values.items()}
         words = cause_texts()[text]
         sentences = (one.format_map(shown) for one in (words.symptom, words.why, words.next, words.remedy))
         severity = Severity[words.severity] if severity is None else severity
@@ -300,8 +301,7 @@ def side_findings(
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
             _, why, remedy = dead_end(way, WaitingDialog("RECEIVE the Error message, END CONVERSATION here"))
             why = f"{failed.why}, and another dialog would wait as well: {why}"
-            end = "" if remedy.endswith(";") else "."
-            failed = structs.replace(failed, why=why, remedy=f"{remedy}{end} Then {BEGIN_AGAIN}")
+            failed = structs.replace(failed, why=why, remedy=joined(remedy, f"Then {BEGIN_AGAIN}"))
         yield failed
         return
     if side.held:
@@ -312,11 +312,11 @@ def side_findings(
     elif side.send_sequence:
         yield spot.found("acknowledged", side, side.send_sequence)
     elif side.is_initiator:
-        yield spot.found("nothing sent", side, lifetime=when(side.lifetime))
+        yield spot.found("nothing sent", side)
     inbound = list(inbound_findings(side, spot))
     yield from inbound
     if side.receive_sequence and not (inbound or side.held or side.send_sequence or side.is_initiator):
-        yield spot.found(RECEIVED, side, side.receive_sequence, lifetime=when(side.lifetime))
+        yield spot.found(RECEIVED, side, side.receive_sequence)
 
 
 # --- sending --------------------------------------------------------------------------------------------------------
@@ -334,7 +334,6 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
         remedy=remedy,
         again=f"{again}; " if again else "",
         ending=_ending(side),
-        lifetime=when(side.lifetime),
     )
 
 
@@ -537,7 +536,7 @@ def inbound_findings(side: SideShown, spot: Spot) -> Iterator[WhyFinding]:
         severity = Severity.WAITING if side.ready else Severity.TROUBLE
         receive = f"the application of {side.service_name} should RECEIVE the EndDialog message and END CONVERSATION"
         remedy = receive if side.ready else _left_to_end(side, spot)
-        yield spot.found("far side ended", side, severity=severity, lifetime=when(side.lifetime), remedy=remedy)
+        yield spot.found("far side ended", side, severity=severity, remedy=remedy)
 
 
 def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer:
@@ -570,7 +569,6 @@ def _failed(side: SideShown, spot: Spot, *, is_over: bool) -> WhyFinding:
         number="" if side.error_code is None else f" with {side.error_code}",
         why=received if is_read else f"the Error message in its queue says so{told}",
         remedy=BEGIN_AGAIN if is_over else remedy_of_failed(side, spot),
-        lifetime=when(side.lifetime),
     )
 
 
@@ -602,7 +600,7 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
 
 def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
     """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
-    return spot.found("far side gone", side, there=there, lifetime=when(side.lifetime), remedy=_left_to_end(side, spot))
+    return spot.found("far side gone", side, there=there, remedy=_left_to_end(side, spot))
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:
@@ -621,7 +619,8 @@ def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:
 
 
 def _unread(side: SideShown, spot: Spot) -> WhyFinding:
-    what = f"{counted(side.ready, 'message')} for {side.service_name} {_wait(side.ready)} in the queue"
+    wait = "waits" if side.ready == 1 else "wait"
+    what = f"{counted(side.ready, 'message')} for {side.service_name} {wait} in the queue"
     symptom = f"{what} {side.queue_name} of {spot.database}, since {when(side.ready_since)}"
     if not side.is_receive_enabled:
         return queue_off_finding(spot, str(side.queue_name), symptom)
@@ -640,20 +639,20 @@ def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
 
 
 def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
-    who = "another process" if wait.holder is None else str(wait.holder)
-    return spot.found(WRITE_LOCK, who=who, seconds=wait.seconds)
+    return spot.found(WRITE_LOCK, who=wait.holder or "another process", seconds=wait.seconds)
 
 
 # --- words ------------------------------------------------------------------------------------------------------
 
 
+def joined(remedy: str, more: str) -> str:
+    """A remedy with another sentence; one that ends with a statement ends with its semicolon."""
+    return f"{remedy}{'' if remedy.endswith(';') else '.'} {more}"
+
+
 def when(at: datetime | None) -> str:
     """An instant, whole seconds."""
     return "an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _wait(count: int) -> str:
-    return "waits" if count == 1 else "wait"
 
 
 # --- the facts of one instance ---
