@@ -9,6 +9,7 @@ Source: fstab(5), proc_pid_mountinfo(5).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -113,7 +114,8 @@ def write_problem(directory: Path) -> str | None:
         with tempfile.TemporaryFile(dir=existing):  # for file systems without O_TMPFILE
             return None
     except OSError as error:
-        return f'"{existing}" cannot be written: {error.strerror}'
+        why = "no file can be made there" if error.errno == errno.ENOENT else error.strerror
+        return f'"{existing}" cannot be written: {why}'
 
 
 def room_problem(directory: Path) -> str | None:

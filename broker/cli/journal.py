@@ -87,7 +87,10 @@ def tail(
     _report_unread(found.unread)
     if found.unread and not found.read and not follow:
         fail("nothing could be read: none of the files is a usable journal", 1)
-    if conversation is not None and not found.visits:
+    if not found.read and not found.unread:
+        when = "an instance completes one after journal.file_age, and when it stops"
+        click.echo(f"no finished file of a journal below {str(directory)!r}: {when}", err=True)
+    elif conversation is not None and not found.visits:
         hint = "`broker why HANDLE` names that of a conversation_handle"
         click.echo(f"no visit with the conversation_id {conversation}: {hint}", err=True)
     try:

@@ -72,7 +72,9 @@ _grace_option = click.option(
     type=DURATION,
     help="Count nothing as lost within this time before the end of the journals; 1m for paths, 150s for reconcile.",
 )
-_window_option = click.option("--window", type=DURATION, default="5m", help="Length of a window.")
+_window_option = click.option(
+    "--window", type=DURATION, help="Length of a window; chosen by the length of the history if not given."
+)
 _pool_option = click.option("--pool", type=SIZE, help="Size of the pool (message_forward_size), for its headroom.")
 
 
@@ -166,7 +168,7 @@ def reconcile(**options: Any) -> None:
 
 @pipeline.command(params=[*_COMMON])
 @_grace_option
-@click.option("--window", type=DURATION, help="Length of a window; chosen by the length of the history if not given.")
+@_window_option
 @_pool_option
 def report(**options: Any) -> None:
     """
@@ -213,7 +215,7 @@ def _run_jobs(
     end: datetime | None,
     is_explain: bool,
     grace: timedelta | None = None,
-    window: timedelta | None = timedelta(minutes=5),
+    window: timedelta | None = None,
     pool: int | None = None,
     is_report: bool = False,
     **spark_options: Any,

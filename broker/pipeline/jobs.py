@@ -48,7 +48,7 @@ class Options:
     """
 
     grace_seconds: int | None = None
-    window_seconds: int | None = 300
+    window_seconds: int | None = None
     pool_bytes: int | None = None
     sampled: frozenset[str] = frozenset()
 

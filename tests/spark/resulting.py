@@ -32,6 +32,7 @@ def small(spark: SparkSession) -> dict[str, DataFrame]:
     way = {"path": ["shop", "gate", "bill"], "residence_us": [100, 20, 300], "link_us": [1000, 2000]}
     way["next_hops"] = [*hops, None]
     short = {"path": ["shop", "gate"], "residence_us": [100, None], "link_us": [1000], "next_hops": [hops[0], None]}
+    gone = {**short, "next_hops": hops, "end": "lost", "end_instance": "gate", "lost_to": hops[1]}
     loop = {"path": ["shop", "gate", "far", "gate"], "residence_us": [1, 1, 1, 1], "link_us": [1, 1, 1]}
     told: dict[str, Any] = {"missing_hops": 0, "unknown_links": 0, "has_loop": False, **common, **instants}
     windows = [START, START + timedelta(minutes=5)]
@@ -42,7 +43,7 @@ def small(spark: SparkSession) -> dict[str, DataFrame]:
             "paths",
             {**told, **way, "end": "delivered", "end_instance": "bill", "total_us": 3_420},
             {**told, **short, "end": "dropped", "end_instance": "gate", "reason": "no route"},
-            {**told, **short, "end": "lost", "end_instance": "gate", "lost_to": hops[1]},
+            {**told, **gone},
             {**told, **loop, "end": "dropped", "end_instance": "gate", "reason": "hops exhausted", "has_loop": True},
         ),
         "dialogs": result(

@@ -118,7 +118,7 @@ def on_this_machine(spark: SparkSession, flows: Path, name: str) -> list[str]:
     """The result without a cluster."""
     found = inventory.take([flows])
     visits = inventory.read(spark, (state.path for state in found.readable))
-    return as_rows(JOBS[name].run(visits, None, Options()))
+    return as_rows(JOBS[name].run(visits, None, Options(window_seconds=300)))
 
 
 @pytest.fixture(scope="module")

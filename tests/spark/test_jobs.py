@@ -173,7 +173,7 @@ def test_a_job_gives_the_columns_of_its_schema(spark: SparkSession, name: str) -
     frame = visits(spark, *journalling.passage(1))
 
     for history in (frame, frame.limit(0)):
-        found = JOBS[name].run(history, None, Options(grace_seconds=10, pool_bytes=1 << 20))
+        found = JOBS[name].run(history, None, Options(grace_seconds=10, window_seconds=300, pool_bytes=1 << 20))
         assert RESULTS[name].names == found.columns
         assert RESULTS[name].simpleString() == found.schema.simpleString()
     assert JOBS[name].time in {"", *found.columns}
@@ -264,8 +264,7 @@ def test_windows_fit_the_period_and_not_its_margins(tmp_path: Path, spark: Spark
     journalling.write(tmp_path / "flows", *rows)
     bounds = PeriodBounds(START + HOUR, START + HOUR + timedelta(minutes=11))
 
-    options = Options(window_seconds=None)
-    jobs.run(RunRequest(("routes",), (tmp_path / "flows",), tmp_path / "out", options, bounds=bounds))
+    jobs.run(RunRequest(("routes",), (tmp_path / "flows",), tmp_path / "out", bounds=bounds))
 
     assert {10} == {row.window_seconds for row in spark.read.parquet(str(tmp_path / "out" / "routes")).collect()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -105,14 +106,21 @@ def test_directory_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Pa
     assert f'"{tmp_path / "a"}" is not a directory' == write_problem(tmp_path / "a" / "b")
 
 
-def test_directory_that_refuses_a_file_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "why"), [(errno.ENOSPC, "No space left on device"), (errno.ENOENT, "no file can be made there")]
+)
+def test_directory_that_refuses_a_file_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, why: str
+) -> None:
+    """Below /proc nothing can be made: the kernel answers that it is not there."""
+
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
 
-    assert f'"{tmp_path}" cannot be written: No space left on device' == write_problem(tmp_path)
+    assert f'"{tmp_path}" cannot be written: {why}' == write_problem(tmp_path)
 
 
 def test_file_system_that_makes_no_nameless_files_is_written_with_a_name(

@@ -143,7 +143,7 @@ class LoopRow:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Messages from one service to another, sender to target."""
+    """Messages from one service to another that arrived, and how long they took, sender to target."""
 
     from_service: str
     to_service: str
@@ -156,13 +156,13 @@ class Extent:
     """
     How far the history goes, how much went wrong in all of it, and how much of it is not known.
 
-    All counts are of transmissions.
+    All counts are of transmissions; `unsent` of those whose sender has no record of them.
     """
 
     first_at: datetime | None = None
     last_at: datetime | None = None
     transmissions: int = 0
-    missing_hops: int = 0
+    unsent: int = 0
     unknown_links: int = 0
     under_way: int = 0
     lost: int = 0

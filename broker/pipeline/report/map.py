@@ -83,7 +83,6 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
     within = [(boxes[one.from_instance], boxes[one.to_instance]) for one in links]
     whole = max([width, *(a.x + a.width + _bow(a, b, form) for a, b in within if a.column == b.column)])
     most = max((one.frames for one in links), default=1) or 1
-    sent = max(1, sum(one.ends for one in stations) // 2)  # frames from end to end
     lanes = [_lane(one, boxes, ports, most, form) for one in sorted(links, key=lambda one: one.frames)]
     words = f"Traffic map: {len(stations)} instances, {len(links)} links; the tables below have the same figures"
     return element(
@@ -92,7 +91,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
         element("desc", words),
         element("g", *lanes, class_="lanes"),
         *(_loss(link, boxes, ports, most, form) for link in (_worst(links) if form.has_figures else ())),
-        *(_station(known[instance], box, sent, form) for instance, box in boxes.items()),
+        *(_station(known[instance], box, form) for instance, box in boxes.items()),
         viewBox=f"0 0 {whole:.0f} {height:.0f}",
         style=f"min-width:{width * form.least_scale:.0f}px",
         role="img",
@@ -225,7 +224,7 @@ def _loss(
     )
 
 
-def _station(station: StationRow, box: _Box, most: int, form: Format) -> Html:
+def _station(station: StationRow, box: _Box, form: Format) -> Html:
     here, gone = station.residence, station.dropped + station.lost
     words = (
         f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"
@@ -234,13 +233,13 @@ def _station(station: StationRow, box: _Box, most: int, form: Format) -> Html:
     )
     if station.is_unknown:
         words = (
-            f"{count(station.frames).text} frames, {share(station.frames, most).text} of all, passed an instance of"
-            f" which there are no records, reached at {station.instance.removeprefix(NO_RECORD)}"
+            f"{count(station.frames).text} frames went to an instance of which there are no records,"
+            f" reached at {station.instance.removeprefix(NO_RECORD)}"
         )
     how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
     dropped = f"{count(gone).text} {how}"
     state = ("sick" if gone > _SICK * station.frames else "ailing") if gone else ""
-    usual = share(station.frames, most).text if station.is_unknown else f"p95 {duration(station.residence.p95).text}"
+    usual = "" if station.is_unknown else f"p95 {duration(station.residence.p95).text}"
     second = (dropped if gone else usual) if form.has_figures else ""
     state = f"{state} unknown".strip() if station.is_unknown else state
     middle, line = box.width / 2, form.box_height / 2

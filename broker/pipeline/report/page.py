@@ -163,8 +163,12 @@ def _lead(digest: Digest, balance: LedgerTotal) -> str:
     if balance.adds_up is None:
         return "No instance that sends keeps a journal: whether anything is missing is not known."
     if balance.adds_up:
-        rest = " or still on its way" if balance.under_way else ""
-        return f"Every message that was sent is delivered{rest}, and none was delivered twice."
+        fates = ((1, "delivered"), (balance.acknowledged, "acknowledged"), (balance.under_way, "still on its way"))
+        words = f"Every message that was sent is {' or '.join(fate for number, fate in fates if number)}"
+        if not balance.acknowledged:
+            return f"{words}, and none was delivered twice."
+        unseen = f"of {plural(balance.acknowledged, 'message')} no journal has the delivery"
+        return f"{words}, and none is known to be delivered twice; {unseen}."
     wrong = digest.imbalances.total
     failed = (
         " Journals do not show that a dialog ended by an error, by its lifetime or WITH CLEANUP. Messages that had not"
@@ -236,13 +240,9 @@ def _gaps(digest: Digest) -> Iterator[Child]:
     if files:
         yield details("The files that were left out", element("ul", *files))
     extent = digest.extent
-    if extent.missing_hops:
-        of_all = share(extent.missing_hops, extent.transmissions).text
-        words = (
-            "passed an instance that has no record of them: when they were there, and what became of them there, is"
-            " unknown."
-        )
-        yield f"{plural(extent.missing_hops, 'transmission')} ({of_all}) {words}"
+    if extent.unsent:
+        words = "arrived whose sender keeps no journal, or none that goes so far back."
+        yield f"{plural(extent.unsent, 'transmission')} {words}"
     yield from map(_gap, digest.gaps.rows[:_SHOWN])
     if digest.gaps.total > _SHOWN:
         yield details(
@@ -254,9 +254,9 @@ def _gaps(digest: Digest) -> Iterator[Child]:
             " in both directions."
         )
         yield f"{plural(extent.unknown_links, 'transmission')} {words}"
-    if digest.balance is not None and digest.balance.untold:
-        words = "arrived whose sender keeps no journal, or none that goes so far back."
-        yield f"{plural(digest.balance.untold, 'message')} {words}"
+    if digest.balance is not None and digest.balance.acknowledged:
+        words = "only the acknowledgement is known, and not whether they were delivered twice."
+        yield f"Of {plural(digest.balance.acknowledged, 'message')} {words}"
 
 
 def _gap(gap: Gap) -> Html:
@@ -264,7 +264,7 @@ def _gap(gap: Gap) -> Html:
     if address == gap.instance:
         words = ": it has no record of them, because it died before it wrote, or because some of its files are missing."
     else:
-        words = ": no journal of an instance there was read. Their fate is unknown, and they do not count as lost."
+        words = ": no journal of an instance there was read. Those that were seen nowhere after do not count as lost."
     times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
     return join([*times, plural(gap.frames, "transmission"), " went to ", name(address), words])
 

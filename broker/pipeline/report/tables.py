@@ -48,6 +48,7 @@ from broker.pipeline.results import RESULTS
 NEEDED = tuple(RESULTS)
 """The jobs whose results the report is made of."""
 TALKERS_MAX = 10
+_OF_HOPS = ("residence_us", "next_hops", "link_us")  # of each hop in `path`
 _PROBLEMS_SHOWN = 3
 _BALANCE = tuple(LedgerTotal.__dataclass_fields__)
 _SPREADS = ("residence", "transit", "total", "typical")
@@ -154,19 +155,20 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
 # address is found from the frames that arrived: the one that got most of what the same instance gave to the address.
 # When none of that arrived anywhere, it is the one that got most of what other instances gave to it. Without any, no
 # instance of that address keeps a journal here: what it got is not lost but unknown, a gap. So is what an instance got
-# while its journal has a hole.
+# while its journal has a hole. A message may be known as acknowledged even so.
 
 
 RANKS = (0.5, 0.95, 0.99)
-_LOST = "lost"
-_DROPPED = "dropped"
+_LOST, _ACKNOWLEDGED, _DROPPED, _DELIVERED = "lost", "acknowledged", "dropped", "delivered"
 
 
 def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None = None) -> Digest:
     """Return a digest with the contents of `paths`; `holes` as `Inventory.holes`."""
-    known = paths.where("missing_hops = 0").transform(_owners).persist()
-    whole = paths.transform(_with_unrecorded, known)
-    ended = whole.transform(losses, holes or {}).persist()
+    arrivals = paths.transform(_arrivals).persist()
+    owners = {row["next_hop"]: row["owner"] for row in arrivals.transform(_owners, "next_hop").collect()}
+    owner = _dictionary(owners, "string")
+    whole = paths.transform(_with_unrecorded, owner)
+    ended = paths.transform(losses, arrivals, owner, holes or {}).persist()
     lost = ended.where("gap IS NULL").drop("gap", "first_at", "last_at")
     try:
         return Digest(
@@ -175,54 +177,67 @@ def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None =
             losses=_listing(Loss, losses_of(whole, lost)),
             gaps=_listing(Gap, gaps(whole, ended.where("gap IS NOT NULL"))),
             loops=_listing(LoopRow, paths.transform(loops)),
-            journeys=_listing(Journey, paths.transform(journeys)),
+            journeys=_listing(Journey, whole.transform(journeys)),
             extent=_extent(paths, lost),
         )
     finally:
         ended.unpersist()
-        known.unpersist()
+        arrivals.unpersist()
 
 
-def _with_unrecorded(paths: DataFrame, known: DataFrame) -> DataFrame:
-    """
-    Put an instance into each path in which a hop is missing, by the address at which the one before reached it: `gap`.
-
-    It is the `known` owner of that address, which was killed before it wrote, or else the address itself. Where several
-    hops of a path are missing, only the first is known by its address.
-    """
-    places = "filter(sequence(0, size(path) - 2), i -> link_us[i] IS NULL)"
-    gap = F.when((F.col("missing_hops") > 0) & (F.size("path") > 1), F.expr(f"get({places}, 0)"))
-
-    def with_gap(column: str, new: Column) -> Column:
-        head, tail = F.slice(column, 1, F.col("gap") + 1), F.slice(column, F.col("gap") + 2, F.size(column))
-        return F.when(F.col("gap").isNull(), F.col(column)).otherwise(F.concat(head, F.array(new), tail))
-
-    name = F.coalesce("owner", _unrecorded("next_hop"))
-    return (
-        paths.withColumn("gap", gap)
-        .withColumn("next_hop", F.get("next_hops", F.col("gap")))
-        .join(F.broadcast(known), on="next_hop", how="left")
-        .withColumns(
-            {
-                "path": with_gap("path", name),
-                "residence_us": with_gap("residence_us", F.lit(None)),
-                "next_hops": with_gap("next_hops", F.lit(None)),
-                "link_us": with_gap("link_us", F.lit(None)),
-            }
-        )
-        .select(*paths.columns, F.when(F.col("gap").isNotNull(), name).alias("gap"))
-    )
+def _dictionary(values: Mapping[str, Any], form: str) -> Column:
+    return F.from_json(F.lit(json.dumps(values)), f"map<string,{form}>")
 
 
-def _unrecorded(address: str) -> Column:
-    return F.concat(F.lit(NO_RECORD), F.coalesce(address, F.lit("?")))
+def _arrivals(paths: DataFrame) -> DataFrame:
+    """One row per instance, next hop and instance to which that was seen to lead, with `frames`."""
+    seen = paths.transform(_steps).where((F.col("missing_hops") == 0) | F.col("link_us").isNotNull())
+    return seen.groupBy("from_instance", "next_hop", "to_instance").agg(F.count("*").alias("frames"))
 
 
-def _owners(paths: DataFrame) -> DataFrame:
-    """One row per next hop: `owner` is the instance that got most of what was given to it."""
+def _owners(arrivals: DataFrame, *keys: str) -> DataFrame:
+    """One row per key: `owner` is the instance that got most of what was given to its next hop."""
     most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
-    steps = paths.transform(_steps).groupBy("next_hop", "to_instance").agg(F.count("*").alias("frames"))
-    return steps.groupBy("next_hop").agg(most["instance"].alias("owner"))
+    return arrivals.where("next_hop IS NOT NULL").groupBy(*keys).agg(most["instance"].alias("owner"))
+
+
+def _with_unrecorded(paths: DataFrame, owner: Column) -> DataFrame:
+    """
+    Put the instances that are missing into each path, by the address at which the one before reached them: `gaps`.
+
+    It is the `owner` of that address, which was killed before it wrote, or else the address itself: so is the target at
+    the end when none there keeps a journal. Null are a sender without one, and what is missing after the first of
+    several in a row: no link leads to these.
+    """
+    last = F.size("path") - 1
+    is_open = F.col("end").isin(_LOST, _ACKNOWLEDGED)
+    is_missing = F.coalesce(F.col("missing_hops") > 0, F.lit(col=False))
+    has_no_sender = is_missing & F.col("is_resend").isNull()
+    nulls = F.size(F.filter("link_us", lambda link: link.isNull()))
+    are_more = F.col("missing_hops") - has_no_sender.cast("int") > nulls
+
+    def hop(instance: Column, place: Column | None = None, *, is_gap: bool = False) -> Column:
+        values = [(F.lit(None) if place is None else F.get(name, place)).alias(name) for name in _OF_HOPS]
+        return F.struct(instance.alias("path"), *values, F.lit(is_gap).alias("is_gap"))
+
+    def with_gap(instance: Column, place: Column) -> Column:
+        address = F.get("next_hops", place)
+        there = F.coalesce(owner[address], _unrecorded(address))
+        is_within = is_missing & F.get("link_us", place).isNull() & (there != F.get("path", place + 1))
+        is_gap = F.when(place == last, is_open & owner[address].isNull()).otherwise(is_within)
+        gap, more = F.when(is_gap, hop(there, is_gap=True)), F.when(is_gap & are_more & (place < last), unknown)
+        return F.array(hop(instance, place), gap, more)
+
+    unknown = hop(F.lit(None).cast("string"))
+    sender = F.array(F.when(has_no_sender, unknown))
+    hops = F.array_compact(F.concat(sender, F.flatten(F.transform("path", with_gap))))
+    found = paths.withColumn("hops", F.when(is_missing | is_open, hops))
+    columns = {name: F.coalesce(f"hops.{name}", name) for name in ("path", *_OF_HOPS)}
+    return found.withColumns({"gaps": F.filter("hops", lambda one: one["is_gap"])["path"], **columns}).drop("hops")
+
+
+def _unrecorded(address: Column) -> Column:
+    return F.concat(F.lit(NO_RECORD), F.coalesce(address, F.lit("?")))
 
 
 def stations(paths: DataFrame, lost: DataFrame) -> DataFrame:
@@ -235,6 +250,7 @@ def stations(paths: DataFrame, lost: DataFrame) -> DataFrame:
         paths.select("*", last.alias("last"))
         .select("bytes", "from_target", "end", "residence_us", "last", F.posexplode("path"))
         .withColumnsRenamed({"pos": "place", "col": "instance"})
+        .where("instance IS NOT NULL")
         .groupBy("instance")
         .agg(
             F.count("*").alias("frames"),
@@ -254,6 +270,7 @@ def links(paths: DataFrame) -> DataFrame:
     """One row per pair of neighbours on a way: what arrived, and how long it took."""
     return (
         paths.transform(_steps)
+        .where("from_instance IS NOT NULL AND to_instance IS NOT NULL")
         .groupBy("from_instance", "to_instance")
         .agg(
             F.count("*").alias("frames"),
@@ -264,44 +281,41 @@ def links(paths: DataFrame) -> DataFrame:
 
 
 def _steps(paths: DataFrame) -> DataFrame:
-    """One row per step from neighbour to neighbour: instances, `next_hop` it was given to, `link_us`, `bytes`."""
+    """One row per step from neighbour to neighbour: instances, `next_hop` it was given to, `link_us`."""
     place = F.explode(F.sequence(F.lit(0), F.size("path") - 2)).alias("place")
     return (
         paths.where(F.size("path") > 1)
-        .select("path", "next_hops", "link_us", "bytes", place)
+        .select("path", "next_hops", "link_us", "bytes", "missing_hops", place)
         .select(
             F.get("path", F.col("place")).alias("from_instance"),
             F.get("path", F.col("place") + 1).alias("to_instance"),
             F.get("next_hops", F.col("place")).alias("next_hop"),
             F.get("link_us", F.col("place")).alias("link_us"),
-            "bytes",
+            *("bytes", "missing_hops"),
         )
     )
 
 
-def losses(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]]) -> DataFrame:
+def losses(
+    paths: DataFrame, arrivals: DataFrame, owner: Column, holes: Mapping[str, Sequence[Sequence[int]]]
+) -> DataFrame:
     """
-    One row per instance and next hop after which nothing is known; `to_instance` whose address it is, or null.
+    One row per instance and next hop, of an instance with a journal, after which nothing is known: `to_instance`.
 
-    `gap` is what has no record of them: the address, or the instance for what it got in one of its `holes`. It is null
-    for those that are lost.
+    `gap` is that instance for what it got in one of its `holes`, be it acknowledged. It is null for those that are
+    lost.
     """
-    given = (
-        paths.transform(_steps).groupBy("from_instance", "next_hop", "to_instance").agg(F.count("*").alias("frames"))
-    )
-    most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
-    by_sender = given.groupBy("from_instance", "next_hop").agg(most["instance"].alias("of_sender"))
-    to = F.coalesce("of_sender", "owner")
-    known = F.from_json(F.lit(json.dumps(holes)), "map<string,array<array<bigint>>>")
-    left_us = F.unix_micros("ended_at")
+    of_sender = arrivals.transform(_owners, "from_instance", "next_hop")
+    to, left_us = F.coalesce("owner", owner[F.col("next_hop")]), F.unix_micros("ended_at")
+    known = _dictionary(holes, "array<array<bigint>>")
     is_in_hole = F.exists(known[to], lambda one: left_us.between(one[0], one[1]))
-    unrecorded = F.when(F.coalesce(to.startswith(NO_RECORD), F.lit(col=True)), _unrecorded("next_hop"))
+    last = F.size("path") - 1
     return (
-        paths.where(F.col("end") == _LOST)
-        .withColumnsRenamed({"end_instance": "from_instance", "lost_to": "next_hop"})
-        .join(by_sender, on=["from_instance", "next_hop"], how="left")
-        .join(paths.transform(_owners), on="next_hop", how="left")
-        .withColumns({"to_instance": to, "gap": F.coalesce(unrecorded, F.when(is_in_hole, to))})
+        paths.where(F.col("end").isin(_LOST, _ACKNOWLEDGED))
+        .withColumns({"from_instance": F.get("path", last), "next_hop": F.get("next_hops", last)})
+        .join(F.broadcast(of_sender), on=["from_instance", "next_hop"], how="left")
+        .withColumns({"to_instance": to, "gap": F.when(is_in_hole, to)})
+        .where(F.col("to_instance").isNotNull() & (F.col("gap").isNotNull() | (F.col("end") == _LOST)))
         .groupBy("from_instance", "next_hop", "to_instance", "gap")
         .agg(F.count("*").alias("lost"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
     )
@@ -320,7 +334,7 @@ def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
 def gaps(paths: DataFrame, ended: DataFrame) -> DataFrame:
     """One row per instance or address whose record is missing, of frames that it passed on and that `ended` there."""
     times = F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at")
-    passed = paths.where(F.col("gap").isNotNull()).groupBy(F.col("gap").alias("instance"))
+    passed = paths.select("started_at", "ended_at", F.explode("gaps").alias("instance")).groupBy("instance")
     ends = ended.select(F.col("gap").alias("instance"), F.col("lost").alias("frames"), "first_at", "last_at")
     return (
         passed.agg(F.count("*").alias("frames"), *times)
@@ -357,11 +371,14 @@ def loops(paths: DataFrame) -> DataFrame:
 
 
 def journeys(paths: DataFrame) -> DataFrame:
-    """One row per pair of services: how long messages took that were delivered."""
+    """One row per pair of services: messages delivered, or acknowledged from where no record is, and their times."""
+    is_delivered = F.col("end") == _DELIVERED
+    took = F.percentile(F.when(is_delivered, F.col("total_us")), RANKS)
+    is_known = (F.col("end") == _ACKNOWLEDGED) & F.get("path", F.size("path") - 1).startswith(NO_RECORD)
     return (
-        paths.where((F.col("kind") == "message") & (F.col("end") == "delivered"))
+        paths.where((F.col("kind") == "message") & (is_delivered | is_known))
         .groupBy("from_service", "to_service")
-        .agg(F.count("*").alias("messages"), F.percentile("total_us", RANKS).alias("total"))
+        .agg(F.count("*").alias("messages"), took.alias("total"))
         .orderBy(F.desc("messages"), "from_service", "to_service")
     )
 
@@ -372,7 +389,7 @@ def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
         F.min("started_at").alias("first_at"),
         F.max("ended_at").alias("last_at"),
         F.count("*").alias("transmissions"),
-        F.count_if(F.col("missing_hops") > 0).alias("missing_hops"),
+        F.count_if((F.col("missing_hops") > 0) & F.col("is_resend").isNull()).alias("unsent"),
         F.count_if(F.col("unknown_links") > 0).alias("unknown_links"),
         F.count_if(F.col("end") == "under way").alias("under_way"),
         F.count_if("has_loop").alias("looped"),

@@ -71,7 +71,7 @@ def test_the_losses_of_a_link_are_beside_its_lanes() -> None:
     assert back - 8 > max(lanes) + WIDE.lane_max / 2
 
 
-def test_an_instance_without_records_has_its_share_and_a_look_of_its_own() -> None:
+def test_an_instance_without_records_has_a_look_of_its_own() -> None:
     gone = f"{NO_RECORD}tcp://gone:1"
     stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]
 

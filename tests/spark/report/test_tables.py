@@ -36,7 +36,7 @@ from broker.pipeline.report.tables import (
 from tests.spark.resulting import START, result, small
 
 COUNTS = dict.fromkeys(LedgerTotal.__dataclass_fields__, 0)
-LOST = {"path": ["a"], "end": "lost", "end_instance": "a", "lost_to": "x", "bytes": 1}
+LOST = {"path": ["a"], "next_hops": ["x"], "end": "lost", "bytes": 1}
 LOOP = {"path": ["s", "g", "h", "g"], "end": "dropped", "has_loop": True, "bytes": 1}
 
 
@@ -119,7 +119,8 @@ def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSe
         one.instance: (one.frames, one.is_unknown) for one in found.stations.rows
     }
     assert [Spread(3, 3, 3)] == [one.residence for one in found.stations.rows if one.instance == "bill"]
-    assert 1 == found.extent.missing_hops
+    assert [gone] == [one.instance for one in found.gaps.rows]
+    assert 1 == found.extent.unsent
 
 
 def test_an_instance_that_was_killed_before_it_wrote_is_known_by_the_address_at_which_others_arrived(
@@ -135,6 +136,43 @@ def test_an_instance_that_was_killed_before_it_wrote_is_known_by_the_address_at_
     }
     assert {"shop": 3, "gate": 3, "bill": 2} == {one.instance: one.frames for one in found.stations.rows}
     assert [("gate", 2)] == [(one.instance, one.frames) for one in found.gaps.rows]
+
+
+def test_a_killed_instance_is_known_though_the_next_one_never_has_a_record(spark: SparkSession) -> None:
+    """What is behind both is not drawn as a neighbour of either."""
+    common = {"bytes": 1, "is_resend": False, "end": "delivered"}
+    usual = {"path": ["shop", "gate", "bill"], "next_hops": ["g", "far", None], "link_us": [7, None], "missing_hops": 1}
+    killed = {"path": ["shop", "bill"], "next_hops": ["g", None], "link_us": [None], "missing_hops": 2}
+
+    found = tables(spark, *[{**usual, **common}] * 3, {**killed, **common})
+
+    far = "no record: far"
+    assert [(far, 3), ("gate", 1)] == [(one.instance, one.frames) for one in found.gaps.rows]
+    assert {("shop", "gate"): 4, ("gate", far): 3, (far, "bill"): 3} == {
+        (one.from_instance, one.to_instance): one.frames for one in found.links.rows
+    }
+
+
+def test_a_target_without_a_journal_is_at_the_end_and_as_a_sender_at_no_place(spark: SparkSession) -> None:
+    services = {"kind": "message", "bytes": 1, "from_service": "Shop", "to_service": "Bill"}
+    there = {"path": ["shop", "gate"], "next_hops": ["g", "bill"], "link_us": [1], "missing_hops": 0, **services}
+    back = {"path": ["gate", "shop"], "next_hops": ["s", None], "link_us": [1], "missing_hops": 1, **services}
+    sent = {**there, "end": "acknowledged", "is_resend": False, "from_target": False, "total_us": 5}
+
+    found = tables(spark, *[sent] * 3, {**back, "end": "delivered", "from_target": True, "from_service": "Bill"})
+
+    bill = "no record: bill"
+    assert [(bill, 3)] == [(one.instance, one.frames) for one in found.gaps.rows]
+    assert {"shop": (4, 4), "gate": (4, 0), bill: (3, 3)} == {
+        one.instance: (one.frames, one.ends) for one in found.stations.rows
+    }
+    assert {("shop", "gate"), ("gate", bill), ("gate", "shop")} == {
+        (one.from_instance, one.to_instance) for one in found.links.rows
+    }
+    assert {("Shop", 3, None), ("Bill", 1, None)} == {
+        (one.from_service, one.messages, one.total.p50) for one in found.journeys.rows
+    }
+    assert 1 == found.extent.unsent
 
 
 def test_an_instance_has_its_average_position_in_both_directions(spark: SparkSession) -> None:
@@ -156,8 +194,8 @@ def test_an_address_is_that_of_the_instance_at_which_most_of_the_same_sender_arr
         {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1},
         *[{"path": ["s", "c"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}] * 2,
         LOST,
-        {**LOST, "path": ["other"], "end_instance": "other"},
-        {**LOST, "lost_to": "y"},
+        {**LOST, "path": ["other"]},
+        {**LOST, "next_hops": ["y"]},
     )
 
     assert {("a", "x"): "b", ("other", "x"): "c"} == {
@@ -171,7 +209,7 @@ def test_what_an_instance_without_a_journal_got_is_not_lost_but_unknown(spark: S
     later, last = START + timedelta(hours=1), START + timedelta(hours=2)
     arrived = {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
     passed = {"path": ["a", "b"], "next_hops": ["y", None], "link_us": [None], "bytes": 1, "missing_hops": 1}
-    handed = {**LOST, "lost_to": "y", "started_at": later, "ended_at": last}
+    handed = {**LOST, "next_hops": ["y"], "started_at": later, "ended_at": last}
 
     found = tables(spark, arrived, LOST, {**passed, "started_at": START, "ended_at": START}, handed, handed)
 
@@ -191,10 +229,10 @@ def test_what_fell_into_a_hole_of_a_journal_is_not_lost_but_unknown(spark: Spark
     hole = [round((START + timedelta(minutes=minute)).timestamp()) * 1_000_000 for minute in (1, 3)]
     left = [{**LOST, "started_at": at, "ended_at": at} for at in (START + timedelta(minutes=n) for n in (0, 2, 4))]
 
-    found = ways(result(spark, "paths", arrived, *left), {"b": [hole]})
+    found = ways(result(spark, "paths", arrived, *left, {**left[1], "end": "acknowledged"}), {"b": [hole]})
 
-    assert (Loss("a", "x", 2, 4, "b"),) == found.losses.rows
-    assert (Gap("b", 1, START + timedelta(minutes=2), START + timedelta(minutes=2)),) == found.gaps.rows
+    assert (Loss("a", "x", 2, 5, "b"),) == found.losses.rows
+    assert (Gap("b", 2, START + timedelta(minutes=2), START + timedelta(minutes=2)),) == found.gaps.rows
     assert 2 == found.extent.lost
 
 
@@ -203,7 +241,7 @@ def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSessi
 
     found = tables(
         spark,
-        *({**LOST, "path": [f"i{one}"], "end_instance": f"i{one}"} for one in many),
+        *({**LOST, "path": [f"i{one}"]} for one in many),
         *({**LOOP, "reason": f"r{one}"} for one in many),
         {"path": ["b", "a"], "next_hops": ["x", None], "link_us": [1], "bytes": 1},
     )

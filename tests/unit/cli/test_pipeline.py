@@ -105,7 +105,7 @@ def test_options_become_a_request(asked: list[Any]) -> None:
     session = request.session
     assert (("paths",), (Path("b"), Path("a")), Path("o")) == (request.jobs, request.flows, request.out)
     assert ("spark://h:7077", "2g", {"a.b": "c=d"}) == (session.master, session.driver_memory, session.conf)
-    assert (300, 300) == (request.options.grace_seconds, request.options.window_seconds)
+    assert (300, None) == (request.options.grace_seconds, request.options.window_seconds)
     assert PeriodBounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
     assert DONE == json.loads(result.stdout)
     note = "DeprecationWarning: The option 'flows' is deprecated. use --journal"
@@ -117,6 +117,7 @@ def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
         assert 0 == run("pipeline", *words.split(), "--journal", "a", "--out", "o").exit_code
 
     assert [JOBS, ("routes", "paths"), JOBS] == [request.jobs for request in asked]
+    assert {None} == {request.options.window_seconds for request in asked}
     assert (64 << 20, 300) == (asked[1].options.pool_bytes, asked[2].options.grace_seconds)
 
 
