@@ -158,7 +158,7 @@ $(SHIPPING)/.installed: requirements/shipping.txt requirements/helm.txt tools/he
 rehearsal: shipping  ## The Dockerfile's steps in a bare Debian tree, and the daemon in it; needs root and debootstrap
 	@$(SHIPPING)/bin/python -m tests.shipping.rehearsal Dockerfile build/rehearsal
 
-pictures: setup  ## The pictures of README and of the status page; four minutes, needs script and chromium
+pictures: setup  ## The pictures of README, the status page and the report; six minutes, needs script and chromium
 	@$(BIN)/python -m tools.pictures
 
 lock: setup  ## Lock the requirements anew; needs uv

@@ -1,5 +1,6 @@
 """
-The pictures of README and docs/status-page.md: real commands in a terminal, and the status page of the demo.
+The pictures of README, docs/status-page.md and docs/pipeline.md: real commands in a terminal, the status page of the
+demo, and its report.
 
     python -m tools.pictures
 
@@ -27,6 +28,7 @@ from rich.text import Text
 
 import broker
 from examples.demo.cast import BILLING, ORDERS, QUEUE, SHIPPING, demo_topology
+from examples.demo.story import run_demo
 from tests.support.chromium import Browser, Tab, chromium
 from tests.support.traffic import Traffic
 
@@ -53,6 +55,8 @@ SESSION = (
 )
 WARM_SECONDS, TROUBLE_SECONDS = 150.0, 25.0  # of traffic, so that the plots have a past
 WIDE, PHONE = (1280, 860), (390, 844)
+SHEET = (1120, 1726)  # the report down to the first latencies
+REPORTED = 10_000  # messages
 LANES = """
 new Promise(resolve => setInterval(() => { if (document.querySelector("#map svg .lane")) resolve(true); }, 100))
 """
@@ -144,6 +148,17 @@ async def status_page(directory: Path) -> None:
                 await _save(directory, "explain", dark)
 
 
+async def report(directory: Path) -> None:
+    """Play the demo to its end, and write a picture of its report."""
+    with tempfile.TemporaryDirectory() as home:
+        html = Path(home, "report.html")
+        if run_demo(messages=REPORTED, directory=None, keep=False, report=html):
+            raise SystemExit("the demo went wrong")
+        async with chromium(Path(home)) as browser:
+            tab = await browser.open(html.as_uri(), width=SHEET[0], height=SHEET[1])
+            await _save(directory, "report", tab)
+
+
 async def _open(browser: Browser, page: str, size: tuple[int, int], *, dark: bool = False) -> Tab:
     tab = await browser.open(page, width=size[0], height=size[1], dark=dark)
     await tab.evaluate(LANES)
@@ -158,3 +173,4 @@ async def _save(directory: Path, name: str, tab: Tab) -> None:
 if __name__ == "__main__":
     terminal(DOCS / "tour.svg")
     asyncio.run(status_page(DOCS / "status-page"))
+    asyncio.run(report(DOCS))
