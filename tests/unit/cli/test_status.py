@@ -154,6 +154,10 @@ LEDGER = {"sent": 3, "acknowledged": 2, "held": 1, "failed": {}, "unaccounted": 
         (status(transport={"refused": {"connections": 3}}), "connections refused: 3 connections"),
         (status(addresses=DOWN), "Addresses with a problem"),
         (status(databases={"orders": database()}), "Database orders: 6 messages wait to be acknowledged"),
+        (
+            status(databases={"orders": database(broker_instance=GUID)}),
+            f"Database orders (broker instance {GUID}): 6 messages wait",
+        ),
         (status(databases={"orders": database(waiting_messages=None)}), "an unknown number of messages wait"),
         (status(databases={"orders": database(problem="disk full")}), "the store of orders has failed: disk full"),
         (status(databases={"orders": database(dropped={"duplicate": 9})}), "dropped at orders: 9 duplicate"),

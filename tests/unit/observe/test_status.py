@@ -17,6 +17,7 @@ from broker.observe.snapshot import UNTRIED_MAX, ForwardingSnapshot, own_certifi
 from broker.observe.status import QueueStatus, Status
 from broker.observe.status_rendering import STATUS, kind_name, render_status
 from broker.protocol.layout import FrameKind
+from broker.routing.address import NetworkAddress
 from broker.store.sqlite.inspect import Backlog, LedgerBalance
 from tests.support.loopback import until
 from tests.unit.observe.conftest import DEAD
@@ -57,6 +58,8 @@ async def test_an_address_that_no_route_names_any_longer_is_not_there(start: Any
 
     await execute(gateway.catalog, parse_script("DROP ROUTE far"), database="msdb")
 
+    assert {} == status_of(gateway).addresses
+    gateway.forwarder.table.outbox(NetworkAddress("former"))  # nothing is held there, and it was never dialled
     assert {} == status_of(gateway).addresses
 
 
