@@ -12,6 +12,7 @@ path, so the sender is found from the target, and the reverse.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,15 +196,6 @@ class Directory:
         except NotAskedError as error:
             self._silent[address] = error
             raise
-
-    def explain_if_given(self, address: object, request: ExplainRequest) -> ExplainAnswer | None:
-        """The same of an instance in `given`; None of another one, or where it does not answer."""
-        if not isinstance(address, NetworkAddress) or address not in self.given:
-            return None
-        try:
-            return self.explain(address, request)
-        except NotAskedError:
-            return None
 
     def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
         """
@@ -620,10 +612,13 @@ class _Chain:
             routes = [one for one in every if one.broker_instance == instance]
             for route in routes if len(routes) < len(every) else ():
                 yield TakenRoute(route.name, hop.instance, hop.explanation.passes[-1].table)
-                other = self._directory.explain_if_given(parse_address(route.address), _as_it_arrives(hop))
-                if other is not None and other.broker_instance not in places:
+                address = parse_address(route.address)
+                if not isinstance(address, NetworkAddress) or address not in self._directory.given:
+                    continue
+                with contextlib.suppress(NotAskedError):
+                    other = self._directory.explain(address, _as_it_arrives(hop))
+                    asked += [] if other.broker_instance in places else [other]
                     places.add(other.broker_instance)
-                    asked.append(other)
 
     def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
         """Whether the routes of an instance lead on from there, for a peer that may connect."""
