@@ -86,8 +86,8 @@ _SENTENCES: tuple[tuple[str, type[StatementError], int, str], ...] = (
 _CALLERS = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
 _COLUMN = 207
 FILE_GONE = (
-    "its file is not there. If it was moved, stop the daemon, put the file back together with its -wal, and start the"
-    " daemon; a new database has no file before the first start"
+    "its file is not there. A daemon that runs may have the only copy open: do not stop it, broker status says what to"
+    " do. Otherwise put the file back together with its -wal; a new database has no file before the first start"
 )
 
 

@@ -269,6 +269,22 @@ def _create(db: sqlite3.Connection, instance: uuid.UUID) -> None:
     put_routes(db, [RouteRow.of(AUTO_CREATED_LOCAL)])
 
 
+_PAGE = "docs/how-to/back-up-and-restore.md"
+_FILE_GONE = (
+    "if it was renamed, rename it back, and the daemon goes on; if it was deleted, do not stop the daemon, which has"
+    f" the only copy open, and save that first: see Save a deleted file in {_PAGE}"
+)
+_FILE_REPLACED = (
+    "if the former one was deleted and is wanted, save it before the daemon stops, which has the only copy open: see"
+    f" Save a deleted file in {_PAGE}. Otherwise, stop the daemon and all other programs that use the database, and see"
+    " Move or copy a file there"
+)
+_LOG_LOST = (
+    "stop all other programs that use the database, then the daemon with SIGTERM, which writes what it has into the"
+    f" file: see When the file fails in {_PAGE}"
+)
+
+
 class FileWatch:
     """
     Whether the path of a database still leads to the file that was open when this was made.
@@ -295,14 +311,12 @@ class FileWatch:
         for file, known in self._numbers.items():
             number = _file_number(file)
             if number != known:
-                is_log = file is not self._path
+                is_log, is_gone = file is not self._path, number is None
                 what = f"write-ahead log {file}" if is_log else "file"
-                happened = "is gone" if number is None else "was replaced by another one"
-                remedy = "" if is_log else "rename it back, and the daemon goes on; or "
+                happened = "is gone" if is_gone else "was replaced by another one"
+                remedy = _LOG_LOST if is_log else _FILE_GONE if is_gone else _FILE_REPLACED
                 problem = (
-                    f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged:"
-                    f" {remedy}stop the daemon and all other programs that use the database, and see"
-                    " docs/how-to/back-up-and-restore.md"
+                    f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged: {remedy}"
                 )
                 raise StoreUnavailableError(str(self._path), problem)
 

@@ -318,7 +318,7 @@ def test_unknown_database_of_the_request(views: SystemViews) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "its file is not there. If it was"), (b"", "no such table")],
+    [(None, "its file is not there. A daemon that runs may"), (b"", "no such table")],
 )
 def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: bytes | None, problem: str) -> None:
     path = tmp_path / "gone.db"

@@ -271,10 +271,16 @@ def test_file_that_is_gone_is_reported_until_it_is_back_and_one_that_was_replace
     problem = refusal(watch)
     plain.with_name("away").rename(plain)
 
-    assert problem.startswith("the file is gone while it is in use, so nothing more is stored or acknowledged: rename")
+    assert problem.startswith(
+        "the file is gone while it is in use, so nothing more is stored or acknowledged: if it was"
+    )
+    assert "renamed, rename it back" in problem
+    assert "deleted, do not stop the daemon" in problem
     watch.check()
     replace(plain)
-    assert "the file was replaced by another one while it is in use" in refusal(watch)
+    problem = refusal(watch)
+    assert "the file was replaced by another one while it is in use" in problem
+    assert problem.index("save it before the daemon stops") < problem.index("Otherwise, stop the daemon")
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
