@@ -601,24 +601,17 @@ class _Chain:
             self._stations.insert(1, _Station(answer=other))
 
     def _choosers(self, hops: Sequence[ExplainAnswer], instance: str) -> Iterator[TakenRoute]:
-        """
-        Yield the routes to a broker instance where it is chosen among several.
-
-        They are of the instances of the way, and of others that are given.
-        """
-        asked, places = list(hops), {hop.broker_instance for hop in hops}
-        for hop in asked:  # grows while it is walked through
+        """Yield the routes to a broker instance where it is chosen among several, here and at others that are given."""
+        asked = {hop.broker_instance: hop for hop in hops}
+        for address in self._directory.given:
+            with contextlib.suppress(NotAskedError):
+                other = self._directory.explain(address, _as_it_arrives(hops[0]))
+                asked.setdefault(other.broker_instance, other)
+        for hop in asked.values():
             every = routes_of_service(hop)
             routes = [one for one in every if one.broker_instance == instance]
             for route in routes if len(routes) < len(every) else ():
                 yield TakenRoute(route.name, hop.instance, hop.explanation.passes[-1].table)
-                address = parse_address(route.address)
-                if not isinstance(address, NetworkAddress) or address not in self._directory.given:
-                    continue
-                with contextlib.suppress(NotAskedError):
-                    other = self._directory.explain(address, _as_it_arrives(hop))
-                    asked += [] if other.broker_instance in places else [other]
-                    places.add(other.broker_instance)
 
     def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
         """Whether the routes of an instance lead on from there, for a peer that may connect."""

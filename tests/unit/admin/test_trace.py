@@ -630,25 +630,28 @@ def test_a_target_that_is_not_reached_and_is_one_of_several_can_be_taken_out(ack
     )
 
 
-def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way() -> None:
-    def chooser(name: str, number: int, problem: str, *hops: str) -> InstanceView:
-        routes = [Route(f"{to}{hop}", NetworkAddress(hop), "S", UUID(int=ord(to))) for to in "xy" for hop in hops]
-        table = build_table(routes, now=AT)
-        blank = place(name, number, "", problem=problem)
+@pytest.mark.parametrize("chooses", [True, False], ids=["the sender chooses as well", "gateways choose"])
+def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, chooses: bool) -> None:
+    def with_routes(name: str, number: int, routes: list[Route], problem: str = "") -> InstanceView:
+        table, blank = build_table(routes, now=AT), place(name, number, "", problem=problem)
         return replace(blank, surroundings=replace(blank.surroundings, table=table, msdb=table))
 
-    sender = chooser("a", 1, "", "g", "h")
-    gateways = {"g": chooser("g", 2, "refused", "x"), "h": chooser("h", 3, "refused", "x")}
+    def several(*hops: str) -> list[Route]:
+        ways = [(to, hop) for to in "xy" for hop in hops or to]
+        return [Route(f"{to}{hop}", NetworkAddress(hop), "S", UUID(int=ord(to))) for to, hop in ways]
+
+    sender = with_routes("a", 1, several("g", "h") if chooses else [Route(hop, NetworkAddress(hop)) for hop in "gh"])
+    gateways = {name: with_routes(name, number, several(), "refused") for name, number in [("g", 2), ("h", 3)]}
     start = first(ways=(way(sender),))
     answers = {name: told(one) for name, one in gateways.items()}
 
-    found = trace(start, Instances(gateways, answers, given="gh"))
+    found = trace(start, Instances({"a": sender, **gateways}, answers, given="agh"))
 
-    gone = start.ways[0].explanation.route
-    assert gone is not None
-    at_a, *others = found.remedy.partition("take it out: ")[2].partition(" Remove them")[0].split(" And ")
-    assert {f"DROP ROUTE [{gone[0]}{hop}];" for hop in "gh"} == set(re.findall(r"DROP ROUTE \[.*?\];", at_a))
-    assert {f"at {name}, with broker sql: USE [msdb]; DROP ROUTE [{gone[0]}x];" for name in "gh"} == set(others)
+    steps = found.remedy.partition("take it out: ")[2].partition(" Remove them")[0].split(" And ")
+    out = {step[3]: set(re.findall(r"DROP ROUTE \[(.*?)\];", step)) for step in steps}
+    gone = min(out["g"])[0]
+    assert {**({"a": {f"{gone}g", f"{gone}h"}} if chooses else {}), "g": {gone * 2}, "h": {gone * 2}} == out
+    assert f"at h, with broker sql: USE [msdb]; DROP ROUTE [{gone * 2}];" in steps
 
 
 def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None:
