@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
-from broker.errors import NO_TLS, NOT_TRUSTED, UNTRUSTED
+from broker.errors import ADD_TO_PEERS, NO_TLS, NOT_TRUSTED, UNTRUSTED
 from broker.forwarding.entry import Buffer
 from broker.net.tls import Identity
 
@@ -328,7 +328,7 @@ _SENTENCES = {
     "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "the peer does not speak sbrk/1 over TLS",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a TLS record was changed on its way",
 }
-_UNTRUSTED = f"the peer's {UNTRUSTED}{{shown}}, {{why}}: name that certificate in peers here, or its CA in trust"
+_UNTRUSTED = f"the peer's {UNTRUSTED}{{shown}}, {{why}}: {ADD_TO_PEERS}"
 _VERIFY_SENTENCES = {
     10: "the peer's certificate has expired{shown}: it has to be renewed there",
     26: "the peer's certificate is not made for this{shown}: its extended key usage has to allow clientAuth and "

@@ -8,6 +8,7 @@ of bounded length: the program that shows them has to escape them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
@@ -15,6 +16,7 @@ from msgspec import Struct, structs
 
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
+from broker.errors import UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
@@ -40,6 +42,7 @@ KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause
     | CURABLE - {Disposition.NOT_PERMITTED}  # which fails a dialog that begins, where the target's database says it
 )
 OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files
+_UNTRUSTED = re.compile(rf"{UNTRUSTED} \((.+?), \d{{4}}-.*: put that certificate into")  # as a label begins
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})
@@ -283,7 +286,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
         do = "broker why lists them, each with what to do"
         if f"({Disposition.ALREADY_HELD.number})" in where:
-            do += "; when the copy there has left or expired, broker dialogs retry sends the message again at once"
+            do += ", and says whether that is over; then broker dialogs retry sends the message again at once"
         yield HealthFinding(Level.BAD, "dialog", what, do)
 
 
@@ -386,5 +389,9 @@ def _transport(status: Status) -> Iterator[HealthFinding]:
         if notice.kind == WarningKind.IMPORTS_LOST:
             continue  # with the databases
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
-        about = "connection" if notice.kind == WarningKind.REFUSED else "transport"
-        yield HealthFinding(level, about, notice.text, do or statement_of(notice.text, "this instance"))
+        about, what = "connection" if notice.kind == WarningKind.REFUSED else "transport", notice.text
+        do = do or statement_of(what, "this instance")
+        if certificate := _UNTRUSTED.search(what):
+            what, _, do = what.rpartition(": ")
+            do = do.replace("that certificate", f"the certificate of {certificate[1]}")
+        yield HealthFinding(level, about, what, do)

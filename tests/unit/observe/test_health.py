@@ -249,10 +249,18 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
             notice(WarningKind.REFUSED, "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"),
             "at this instance, with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];",
         ),
+        (
+            notice(
+                WarningKind.REFUSED,
+                "a peer at h was refused: the peer's certificate is not trusted (CN=a, 2025-01-01 00:00 to 2026-01-01"
+                " 00:00 UTC, sha256:00), why: put that certificate into endpoint.peers (/p/*.pem), or its CA there",
+            ),
+            "put the certificate of CN=a into endpoint.peers (/p/*.pem), or its CA there",
+        ),
         (notice(WarningKind.EXPIRED), RENEW),
         (
             database(blocked=[{"next_hop": "//S: refused: already held (11288)", "dialogs": 1, "oldest_s": 30.0}]),
-            f"{LIST}; when the copy there has left or expired, broker dialogs retry sends the message again at once",
+            f"{LIST}, and says whether that is over; then broker dialogs retry sends the message again at once",
         ),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),

@@ -15,6 +15,7 @@ from broker.catalog.catalog import ScriptProgress, ScriptStage
 from broker.catalog.execute import execute
 from broker.config.settings import AdminSettings
 from broker.ddl.parser import parse_script
+from broker.errors import ADD_TO_PEERS
 from broker.flow import Disposition
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
@@ -252,6 +253,26 @@ async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gatew
         del gateway.peers.links[1]
 
     assert [2, 1, 2, 0] == told
+
+
+async def test_of_the_refusals_of_a_host_that_name_nobody_the_last_counts(gateway: Any) -> None:
+    now, host = asyncio.get_running_loop().time(), "10.0.0.7"
+    untrusted = f"the peer's certificate is not trusted (CN=a), why: {ADD_TO_PEERS}"
+    gateway.peers.handshaker.refused[host, "the peer speaks plain text"] = now + 1
+    gateway.peers.handshaker.refused["10.0.0.8", "the peer speaks plain text"] = now + 1
+    gateway.peers.handshaker.refused[host, untrusted] = now + 2
+    gateway.peers.handshaker.refused[host, "CN=b may not connect"] = now + 3
+    endpoint = gateway.settings.endpoint.replace(peers=("/p/*.pem",))
+    gateway.settings = gateway.settings.replace(endpoint=endpoint)
+
+    told = read(gateway, "transport").transport.warnings
+
+    do = "put that certificate into endpoint.peers (/p/*.pem), or its CA into endpoint.trust"
+    assert [
+        "a peer at 10.0.0.8 was refused: the peer speaks plain text",
+        f"a peer at {host} was refused: the peer's certificate is not trusted (CN=a), why: {do}",
+        f"a peer at {host} was refused: CN=b may not connect",
+    ] == [one.text for one in told if one.kind == WarningKind.REFUSED]
 
 
 async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_or_its_dialog_has_nothing_to_send(
