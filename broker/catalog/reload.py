@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 import structlog
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from broker.catalog.catalog import MESSAGES_MAX, Catalog
 from broker.catalog.check import changeable_errors
@@ -285,6 +286,7 @@ class Reloads:
         self._scripts.done = scripts
         if is_for_new:
             self._reconnect_at = asyncio.get_running_loop().time()
+            return replace(done, connections=self.connections_as_before)  # without those that it has closed
         return done
 
     def _refuse_while_stopping(self) -> None:

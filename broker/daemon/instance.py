@@ -44,7 +44,7 @@ from broker.forwarding.kernels import KERNEL_VARIABLE, choose_kernel
 from broker.forwarding.outbox import Destination
 from broker.net.certificates import CertificateWatch
 from broker.net.drain import Drain, DrainRemainder
-from broker.net.link import Link
+from broker.net.link import Link, LinkState
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers, largest_frame, refresh_narrow
@@ -298,7 +298,8 @@ class Instance:
 
     def connections(self, before: float) -> int:
         """Connections to peers that were there before an instant of the loop's clock, and still are."""
-        return sum(link.opened_at < before for link in self.peers.links.values())
+        closing = LinkState.LINGERING
+        return sum(link.opened_at < before and link.state is not closing for link in self.peers.links.values())
 
     def _new_listener(self, address: ListenAddress) -> Listener:
         """One more listener, which does not accept yet. Raises ListenFailedError."""

@@ -130,8 +130,9 @@ async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_
         async with raw(NetworkAddress("127.0.0.1", instance.listeners[0].port), arbitration=b"1" * 16):
             await until(lambda: instance.peers.links)
 
-            await file.reload(instance, with_tls(tmp_path, authentication="certificate"))
+            done = await file.reload(instance, with_tls(tmp_path, authentication="certificate"))
 
+            assert 0 == done.connections
             await until(lambda: not instance.peers.links)
         assert {"TlsRefusedError": 1} == dict(instance.peers.protocol_errors)
 
