@@ -95,7 +95,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from differing_names(runs)
     yield from _circles(given)
     yield from lacking
-    yield from _unknown_certificates(given)
+    yield from _strangers(given)
     yield from _other_hosts(given)
     yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
 
@@ -266,20 +266,28 @@ def _holder(section: EndpointSettings | DatabaseSettings | None) -> Who | None:
 # --- certificates -----------------------------------------------------------------------------------------
 
 
-def _unknown_certificates(given: Given) -> Iterator[Diagnostic]:
-    """Yield the certificates that an instance or a database has to know of another one and does not."""
+def _strangers(given: Given) -> Iterator[Diagnostic]:
+    """Yield what keeps instances from connecting: encryption, and certificates that they or databases do not know."""
     needed: dict[tuple[Site, str, Path | None, str], None] = {}
+    differing: dict[tuple[Site, Site], None] = {}
     for home, service, end in given.arrivals():
         for before, leg in pairwise(end.legs):
             for near, far in ((before.site, leg.site), (leg.site, before.site)):
                 endpoint, other = (given.run_of[one].settings.endpoint for one in (near, far))
                 is_encrypted = "disabled" not in (endpoint.encryption, other.encryption)
+                if (endpoint.encryption, other.encryption) == ("disabled", "required"):
+                    differing[near, far] = None
                 if near is not far and is_encrypted and endpoint.authentication == "certificate":
                     needed[near, MSDB, other.certificate, far.name] = None
         binding, target = _binding(home, service), given.home_of[end.legs[-1].site, end.database]
         sender = given.run_of[end.legs[0].site].settings.databases.get(home.name)
         if binding is not None and not binding.is_anonymous_on and sender is not None:
             needed[end.legs[-1].site, target.name, sender.certificate, home.name] = None
+    for near, far in differing:
+        run = given.run_of[near]
+        problem = f'endpoint.encryption is "disabled" here and "required" at {far.name}: no connection is made'
+        hint = f'set "required" here, with a certificate, or "disabled" at {far.name}; then broker reload at both'
+        yield of_setting(run, run.msdb, Lint.ENCRYPTION_DIFFERS, problem, hint, path=("endpoint", "encryption"))
     for site, name, file, of in needed:
         run = given.run_of[site]
         section = run.settings.databases.get(name, run.settings.endpoint)

@@ -254,7 +254,8 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
     """Yield what is in a database and in none of its scripts."""
     for one in unscripted(run):
         problem = f"{one.what} is here and in no script: it was removed from one, or made by broker sql"
-        all_of_them = " or, for all of them, broker reload --prune" if one.is_prunable else ""
+        prune = f"broker reload{run.settings.config_option} --prune"
+        all_of_them = f" or, for all of them, {prune}" if one.is_prunable else ""
         hint = f"write it into a script, or drop it: {one.script}{all_of_them}"
         is_msdb = one.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", one.database.name, "scripts")
@@ -268,10 +269,10 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     """Yield every diagnostic about the permissions of msdb."""
     rules = run.msdb.rows.permissions
     is_authenticating = run.settings.endpoint.authentication == "certificate"
-    if is_authenticating:
-        yield from _lacks(run)
     known = {service for database in run.users for service in database.services}
     known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
+    if is_authenticating:
+        yield from _lacks(run, known)
     by_fold = {name.casefold(): name for name in sorted(known)}
     denied = [rule for rule in rules if rule.state is PermissionState.DENY]
     grants = grants_of(run.settings, rules)
@@ -297,8 +298,8 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
             yield _of_rule(run, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
 
 
-def _lacks(run: DryRun) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each permission that is granted to no principal."""
+def _lacks(run: DryRun, services: Collection[str]) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each permission that is granted to no principal; `services` are those it may be for."""
     grants, endpoint = grants_of(run.settings, run.msdb.rows.permissions), run.settings.endpoint
     own = {who.name for who in holders((str(endpoint.certificate),) if endpoint.certificate else ())}
     named = (one.principal for one in run.msdb.rows.permissions if one.principal.kind is PrincipalKind.SUBJECT)
@@ -307,9 +308,11 @@ def _lacks(run: DryRun) -> Iterator[Diagnostic]:
     for permission, (lint, problem) in _LACK.items():
         if grants.has_granted(permission):
             continue
-        securable = run.settings.instance.name if permission is Permission.CONNECT else "SERVICE"
-        statements = (render_rule(PermissionState.GRANT, permission, securable, peer) for peer in peers[:_GRANTS_MAX])
-        more = f"; and {len(peers) - _GRANTS_MAX:,} more" if len(peers) > _GRANTS_MAX else ""
+        of_send = sorted(services) or ["SERVICE"]
+        securables = [run.settings.instance.name] if permission is Permission.CONNECT else of_send
+        pairs = [(securable, peer) for securable in securables for peer in peers]
+        statements = (render_rule(PermissionState.GRANT, permission, *pair) for pair in pairs[:_GRANTS_MAX])
+        more = f"; and {len(pairs) - _GRANTS_MAX:,} more" if len(pairs) > _GRANTS_MAX else ""
         hint = f"USE msdb; {'; '.join(statements)}{more}"
         yield of_setting(run, run.msdb, lint, problem, hint, path=("endpoint", "authentication"))
 

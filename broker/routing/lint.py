@@ -55,6 +55,7 @@ class Lint(StrEnum):
     DEAD_END = "dead-end"
     MISSING_GRANT = "missing-grant"
     HOST_NOT_IN_CERTIFICATE = "host-not-in-certificate"
+    ENCRYPTION_DIFFERS = "encryption-differs"
     UNKNOWN_CERTIFICATE = "unknown-certificate"
 
 

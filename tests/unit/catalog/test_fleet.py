@@ -381,6 +381,27 @@ def test_a_route_by_a_host_that_the_certificate_does_not_name_is_told(
     assert all(one.startswith("orders/db.sql:") and what in one and command in one for one in told)
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "count"), [("disabled", "required", 1), ("disabled", "supported", 0), ("required", "required", 0)]
+)
+def test_encryption_with_which_two_instances_cannot_connect_is_told(
+    found: Find, tmp_path: Path, here: str, there: str, count: int
+) -> None:
+    ca = authority()
+    sites = orders(route("there", "Billing", "billing")), billing(route("back", "Orders", "orders"))
+    for site, encryption in zip(sites, (here, there), strict=True):
+        certificate, key = make(site.name, site.name, by=ca).store(tmp_path, site.name)
+        site.more = f"encryption = '{encryption}'\n"
+        if encryption != "disabled":
+            site.more += f"certificate = '{certificate}'\nprivate_key = '{key}'\ntrust = ['{tmp_path}/ca.pem']\n"
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+
+    told = [one for one in found(*sites) if "encryption-differs" in one]
+
+    assert count == len(told)
+    assert all('"disabled" here and "required" at billing: no connection' in one for one in told)
+
+
 # --- permissions and what is known of others ---
 
 PERMISSIONS = {Lint.MISSING_GRANT, Lint.NOBODY_MAY_CONNECT, Lint.NOBODY_MAY_SEND}

@@ -141,7 +141,7 @@ TOLD: dict[str, tuple[dict[str, str], str, str]] = {
     "no GRANT SEND": (
         {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=*]", "endpoint": CERTIFICATE},
         "broker.toml:12:18: nobody-may-send",
-        "USE msdb; GRANT SEND ON SERVICE::[SERVICE] TO [PRINCIPAL]",
+        "USE msdb; GRANT SEND ON SERVICE::[S] TO [PRINCIPAL]",
     ),
     "a rule about certificates where none is shown": (
         {"msdb": "GRANT SEND ON SERVICE::S TO public;\nGRANT SEND ON SERVICE::S TO [CN=a];"},
@@ -289,6 +289,15 @@ def test_several_targets_are_told_of_the_database_whose_routes_are_known_to_lead
     told = concerns(msdb=two, a=two, has_several_targets=lambda home, service: (home.name, service) == ("msdb", "T"))
 
     assert ["msdb.sql:2:14"] == [one.split(": ")[0] for one in lines(told, tmp_path) if "several-targets" in one]
+
+
+def test_what_is_in_no_script_is_dropped_at_its_own_instance(concerns: Concerns, tmp_path: Path) -> None:
+    with closing(database.open_store(tmp_path / "a.db")) as db:
+        metadata.put_routes(db, [RouteRow.of(Route("hand", parse_address("tcp://x"), "T"))])
+
+    [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
+
+    assert told.endswith("or, for all of them, broker reload -c broker.toml --prune")
 
 
 def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: Path) -> None:
