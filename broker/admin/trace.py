@@ -58,6 +58,7 @@ from broker.observe.why import (
     remedy_of_failed,
     remedy_of_loop,
     routes_of_service,
+    sent_to,
     taken_route,
     waiting_dialog,
 )
@@ -94,7 +95,7 @@ _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 _KNOWN = WaitingDialog(is_known=True)
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
 _GOES_ON_BEYOND = frozenset(
-    {"acknowledged", "not acknowledged", RECEIVED}
+    {"acknowledged", "not acknowledged", RECEIVED, Disposition.ALREADY_HELD}
 )  # what the far instances know is what matters
 
 
@@ -427,12 +428,16 @@ def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[Netwo
     """How the rest of the way is asked, where that may have the cause; otherwise ""."""
     if not chain.silent or cause.cause not in _GOES_ON_BEYOND:
         return ""
-    where = {**given, **dict.fromkeys(chain.silent, "http://HOST:PORT")}
+    copies = filter(None, (sent_to(side.transmission_status) for side in chain.answers[0].sides))
+    where: dict[str, Path | str] = dict.fromkeys(copies, "http://HOST:PORT")
+    where |= {str(address): at for address, at in given.items()}
+    where |= dict.fromkeys(map(str, chain.silent), "http://HOST:PORT")
     admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())
     ask = f"ask the rest of the way: broker why {chain.answers[0].id}{options}{admin} (or =PATH of its admin socket)"
     since = [side.held_since for side in chain.answers[0].sides if side.held_since is not None]
     is_lasting = bool(since) and (datetime.now(UTC) - min(since)).total_seconds() > LASTING_SECONDS
-    return f"nothing, unless it lasts: then {ask}" if cause.remedy and not is_lasting else ask
+    is_trouble = cause.severity is Severity.TROUBLE or not cause.remedy
+    return ask if is_lasting or is_trouble else f"nothing, unless it lasts: then {ask}"
 
 
 class _Chain:

@@ -345,7 +345,8 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
         return f"{astray}{remedy}" if is_there else remedy
     if NOT_TRUSTED in problem:
-        return f"{astray}at {address}: add the certificate of {here} to endpoint.peers, as partner import does"
+        add = f"add the certificate of {here} to endpoint.peers, as broker partner import FILE does"
+        return f"{astray}at {address}: {add}"
     if TLS_ONLY in problem:
         return (
             f'{astray}set endpoint.encryption of {here} to "required", with certificate and private_key, and where'

@@ -9,6 +9,7 @@ may be one that runs, or the files of a configuration. The findings of all insta
 
 from __future__ import annotations
 
+import re
 import shlex
 import sqlite3
 import tomllib
@@ -219,6 +220,7 @@ _USUAL = frozenset(  # drops of a dialog that goes on
 _OF_ALL = frozenset({Disposition.POOL_LIMIT, Disposition.STORE_BUSY, Disposition.STORE_FAILED})  # whatever the dialog
 _OF_PARTNERS = frozenset({Disposition.SECURITY_UNRESOLVED})  # whatever the dialog between the two databases
 _UNKNOWN_THERE = UNKNOWN_HERE | {Disposition.SERVICE_NOT_FOUND}
+_SENT_TO = re.compile(r"sent to (tcp://\S+) ")  # as `broker.dialog.status` words it
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
 IMPORTS_LOST = "imports lost"
@@ -350,7 +352,8 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
     if NOT_SEALED in status:
         what = "that certificate" if " peers" in status else "what is missing"
         where = f"databases.{side.database}.{'peers' if ' peers' in status else 'certificate'}"
-        remedy = f"at {spot.instance}, put {what} into {where}, as broker partner import does: files are read again"
+        put = f"put {what} into {where}, as broker partner import FILE does"
+        remedy = f"at {spot.instance}, {put}: files are read again"
         return Disposition.SECURITY_UNRESOLVED, status, remedy, ""
     route = None if way is None else taken_route(way)
     by = "" if route is None else f"by route {route.name}, "
@@ -363,6 +366,8 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
         hop = "the next hop" if way is None or way.explanation.next_hop is None else way.explanation.next_hop
         if DROPPED_HERE in status:
             hop, route = spot.instance, None
+        elif (sent := sent_to(status)) and sent != hop:  # the next copy takes another way
+            hop, route, by = sent, None, ""
         route = route if refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE else None
         remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, dialog=dialog, route=route)
         what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
@@ -508,9 +513,15 @@ def next_hop_problem(decision: Explanation) -> tuple[str, str] | None:
 
 
 def is_cut_off(decision: Explanation) -> bool:
-    """Whether nothing gets to the next hop, but for want of a permission: that is judged where it is missing."""
+    """Whether nothing gets to the next hop, but for want of a permission there: that is judged where it is missing."""
     _, problem = next_hop_problem(decision) or ("", "")
-    return bool(problem) and MAY_NOT_CONNECT not in problem
+    return bool(problem) and not (problem.startswith("FATAL") and MAY_NOT_CONNECT in problem)
+
+
+def sent_to(status: str) -> str:
+    """The next hop that has the last copy of what a transmission status is about; empty where it names none."""
+    found = _SENT_TO.match(status)
+    return found[1] if found else ""
 
 
 def _refused(status: str) -> str | None:
@@ -834,7 +845,7 @@ def _drop_findings(
         service, at = fields.to_service_name or "", when(_instant(now - age))
         what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"
         why = f"{what} dropped here at {at}: {reason} ({reason.number})" + (f": {drop.reason}" if drop.reason else "")
-        remedy = remedy_of_drop(drop, place.name)
+        remedy = remedy_of_drop(drop, place.name).removeprefix(f"{drop.reason}: ")
         why += "; that is over" if drop.is_past else ""
         symptom = f"{fields.from_service_name} {'did' if drop.is_past else 'does'} not get through to {service}"
         symptom = symptom if is_own else f"frames {'were' if drop.is_past else 'are'} dropped at {place.name}"

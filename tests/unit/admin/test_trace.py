@@ -310,6 +310,7 @@ def test_a_copy_that_waits_at_the_next_hop_is_no_history() -> None:
         (f"TLS refused: the peer {NOT_TRUSTED}: add it", False),
         ("Connection refused", False),
         (f"FATAL from the peer: CN=a {MAY_NOT_CONNECT}: no GRANT", True),
+        (f"CN=b {MAY_NOT_CONNECT}: no GRANT", False),
     ],
 )
 def test_what_does_not_reach_the_next_hop_has_not_come_to_the_permissions_beyond(
@@ -733,6 +734,7 @@ def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:
         ("received", None, "ask the rest of the way: "),
         ("not acknowledged", None, "nothing, unless it lasts: then ask the rest "),
         ("not acknowledged", AT, "ask the rest of the way: "),
+        ("already held", AT, "ask the rest of the way: "),
     ],
 )
 def test_where_the_rest_of_the_way_may_have_the_cause_the_remedy_is_to_ask_it(

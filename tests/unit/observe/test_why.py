@@ -203,6 +203,14 @@ def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
     assert [remedy] * (remedy is not None) == [one.remedy[: len(remedy or "")] for one in found]
 
 
+def test_the_remedy_of_a_drop_does_not_repeat_its_reason() -> None:
+    sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
+
+    [found] = asked_of(where(), DropSnapshot(Disposition.SECURITY_UNRESOLVED, "db", 1, 0.0, sample, "no sha256:ab"))
+
+    assert (True, True) == ("no sha256:ab" in found.why, found.remedy.startswith("name that certificate in databases."))
+
+
 def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
     sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
     drop = DropSnapshot(Disposition.NO_ROUTE, None, 1, 0.0, sample, "", is_past=True)
@@ -472,6 +480,15 @@ def test_what_the_next_hop_refuses_has_its_reason_and_remedy(reason: str, why: s
     assert (TROUBLE, reason[: len(first.cause)]) == (first.severity, first.cause)
     assert (why in first.why, remedy in first.remedy) == (True, True)
     assert "the next hop" in without_a_route.why
+
+
+def test_a_refusal_by_another_next_hop_than_that_of_the_next_copy_names_the_one_that_refused() -> None:
+    status = "sent to tcp://three:4022 and not acknowledged yet: sent again at 12:00; attempt 2, at 11:59, "
+
+    first = found(holding(status=f"{status}refused by the next hop: already held (11288), answered by three"))[0]
+
+    assert first.why.startswith("tcp://three:4022 has copies of them that wait there: ")
+    assert "tcp://two:4022" not in first.why + first.remedy
 
 
 @pytest.mark.parametrize("route", [GOOD, NO_ROUTE, DOWN], ids=["good", "no route", "down"])
