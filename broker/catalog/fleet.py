@@ -48,9 +48,9 @@ from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, 
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.security.certificate_files import read_certificates
-from broker.security.grants import Grants, Permission, PermissionState, RemoteServiceBinding, render_rule
+from broker.security.grants import Permission, PermissionState, RemoteServiceBinding, render_rule
 from broker.security.identity import is_signed_by, who_of
-from broker.security.principal import Who
+from broker.security.principal import NOBODY, Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
 NAMES_MAX = 200  # that are asked for, each in a thread
@@ -232,9 +232,10 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
 def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
     """The statements that a path lacks, each with the instance and database where; a DENY is not lifted."""
     for before, leg in pairwise(end.legs):
-        run, who = given.run_of[leg.site], _holder(given.run_of[before.site].settings.endpoint)
+        run = given.run_of[leg.site]
+        grants = grants_of(run.settings, run.msdb.rows.permissions)
+        who = _holder(given.run_of[before.site].settings.endpoint) if grants.is_default_deny else NOBODY
         if leg.site is not before.site and who is not None:
-            grants = grants_of(run.settings, run.msdb.rows.permissions)
             connect = Permission.CONNECT, run.settings.instance.name, grants.connect(who)
             for permission, securable, ruling in (connect, (Permission.SEND, service, grants.send(who, service))):
                 if not ruling.is_permitted and ruling.rule is None:
@@ -242,10 +243,12 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
     first, last = end.legs[0], end.legs[-1]
     run, target = given.run_of[last.site], given.home_of[last.site, end.database]
     sender = given.home_of[first.site, first.database].name
-    who = _holder(given.run_of[first.site].settings.databases.get(sender))
-    if who is not None and target.name in run.settings.databases:
-        is_identified = run.settings.databases[target.name].certificate is not None
-        ruling = Grants(target.rows.permissions, is_default_deny=is_identified).send(who, service)
+    if target.name not in run.settings.databases:
+        return
+    grants = grants_of(run.settings, target.rows.permissions, target.name)
+    who = _holder(given.run_of[first.site].settings.databases.get(sender)) if grants.is_default_deny else NOBODY
+    if who is not None:
+        ruling = grants.send(who, service)
         if not ruling.is_permitted and ruling.rule is None:
             statement = render_rule(PermissionState.GRANT, Permission.SEND, service, who.name)
             yield (last.site, target.name), statement

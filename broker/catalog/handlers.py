@@ -402,10 +402,12 @@ for _kind in _KINDS:
 # --- permissions ---
 
 
-def grants_of(settings: Settings, rules: Iterable[PermissionRule]) -> Grants:
-    """Return the rules of msdb as grants to peers: where peers authenticate, everything not granted is denied."""
-    is_authenticating = settings.endpoint.authentication == "certificate"
-    return Grants(rules, is_default_deny=is_authenticating, endpoint=settings.instance.name)
+def grants_of(settings: Settings, rules: Iterable[PermissionRule], database: str = MSDB) -> Grants:
+    """Return the rules of a database as grants: where senders may prove who they are, what is not granted is denied."""
+    is_proving = settings.endpoint.authentication == "certificate"
+    if database != MSDB:
+        is_proving = settings.databases[database].certificate is not None
+    return Grants(rules, is_default_deny=is_proving, endpoint=settings.instance.name)
 
 
 def rules_of(statement: ddl.ChangePermission) -> list[PermissionRule]:

@@ -22,6 +22,7 @@ from itertools import chain, islice
 
 from msgspec.structs import replace
 
+from broker.advice import render_name
 from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
@@ -262,40 +263,56 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
         yield of_setting(run, one.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
 
 
-# --- permissions of msdb ---
+# --- permissions ---
 
 
 def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
-    """Yield every diagnostic about the permissions of msdb."""
-    rules = run.msdb.rows.permissions
-    is_authenticating = run.settings.endpoint.authentication == "certificate"
+    """Yield every diagnostic about the permissions of msdb and of databases."""
     known = {service for database in run.users for service in database.services}
     known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
-    if is_authenticating:
+    if run.settings.endpoint.authentication == "certificate":
         yield from _lacks(run, known)
+    for database in run.databases.values():
+        yield from _survey_rules(run, database)
     by_fold = {name.casefold(): name for name in sorted(known)}
-    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
-    grants = grants_of(run.settings, rules)
-    for rule in rules:
-        if not is_authenticating and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem = f"{_told(run, rule)} applies to no peer: endpoint.authentication is none, so all are public"
-            hint = 'set authentication = "certificate"'
-            if not grants.is_for_all(rule.permission, rule.securable):
-                problem += f", and without a GRANT {rule.permission} to public all are refused"
-                to_all = replace(rule, principal=parse_principal(PUBLIC), state=PermissionState.GRANT)
-                hint += f", or USE msdb; {_told(run, to_all)}"
-            yield _of_rule(run, Lint.GRANT_UNUSED, problem, hint, rule)
-        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
-            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
-            yield _of_rule(run, Lint.GRANT_UNUSED, problem, "REVOKE one of the two", rule)
-        elif is_authenticating and _is_for_all(rule):
-            problem = f"{_told(run, rule)} lets every peer send to every service, whatever name it proves"
-            hint = "name the principals, or the services that all may send to"
-            yield _of_rule(run, Lint.GRANT_TO_ALL, problem, hint, rule)
+    for rule in run.msdb.rows.permissions:
         spelled = by_fold.get(rule.securable.casefold())
         if spelled is not None and rule.securable not in known:
             problem = f"{_told(run, rule)} is not about {spelled!r}: they differ in case"
-            yield _of_rule(run, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", rule)
+            statement = run.msdb.permission_statements.get(rule)
+            yield of_statement(
+                run, run.msdb, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", statement=statement
+            )
+
+
+def _survey_rules(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+    """Yield the rules of one database that do nothing, or too much."""
+    is_msdb, rules = database is run.msdb, database.rows.permissions
+    why, remedy = "peer: endpoint.authentication is none", 'set authentication = "certificate"'
+    if not is_msdb:
+        setting = dotted(("databases", database.name, "certificate"))
+        why, remedy = f"sender: {setting} is not set, so no dialog here is sealed", f"set {setting}"
+    denied = [rule for rule in rules if rule.state is PermissionState.DENY]
+    grants = grants_of(run.settings, rules, database.name)
+    for rule in rules:
+        lint = Lint.GRANT_UNUSED
+        if not grants.is_default_deny and rule.principal.kind is not PrincipalKind.PUBLIC:
+            problem, hint = f"{_told(run, rule)} applies to no {why}, and all are public", remedy
+            if not grants.is_for_all(rule.permission, rule.securable):
+                to_all = replace(rule, principal=parse_principal(PUBLIC), state=PermissionState.GRANT)
+                problem += " and are refused"
+                hint += f", or USE {render_name(database.name)}; {_told(run, to_all)}"
+        elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
+            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
+            hint = "REVOKE one of the two"
+        elif is_msdb and grants.is_default_deny and _is_for_all(rule):
+            lint = Lint.GRANT_TO_ALL
+            problem = f"{_told(run, rule)} lets every peer send to every service, whatever name it proves"
+            hint = "name the principals, or the services that all may send to"
+        else:
+            continue
+        statement = database.permission_statements.get(rule)
+        yield of_statement(run, database, lint, problem, hint, statement=statement)
 
 
 def _lacks(run: DryRun, services: Collection[str]) -> Iterator[Diagnostic]:
@@ -337,11 +354,6 @@ def _is_for_all(rule: PermissionRule) -> bool:
 def _told(run: DryRun, rule: PermissionRule) -> str:
     securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
     return render_rule(rule.state, rule.permission, securable, rule.principal.text)
-
-
-def _of_rule(run: DryRun, lint: Lint, problem: str, hint: str, rule: PermissionRule) -> Diagnostic:
-    statement = run.msdb.permission_statements.get(rule)
-    return of_statement(run, run.msdb, lint, problem, hint, statement=statement)
 
 
 # --- service names that differ in case ---

@@ -23,10 +23,10 @@ import structlog
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from broker.catalog.catalog import MESSAGES_MAX, Catalog
+from broker.catalog.catalog import MESSAGES_MAX, MSDB, Catalog, Database
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
-from broker.catalog.dry_run import DryRun, dry_run
+from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Permitting, Scripts, look, run_changed
@@ -243,12 +243,12 @@ class Reloads:
         scripts = await asyncio.to_thread(look, settings)
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         left: list[Unscripted] = []
-        rules = instance.catalog.msdb.rows.permissions
-        before = grants_of(old, rules)
+        databases: Mapping[str, Database | DryDatabase] = instance.catalog.databases
+        before = _grants(old, databases)
         if changed or are_others or is_pruning:
             run = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
             if run is not None:
-                left, rules = await asyncio.to_thread(list, unscripted(run)), run.msdb.rows.permissions
+                left, databases = await asyncio.to_thread(list, unscripted(run)), run.databases
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
         warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
@@ -269,7 +269,7 @@ class Reloads:
                 messages=[],
                 connections=instance.connections(now) if is_for_new else 0,
                 waiting=waiting,
-                warnings=[*_taken_away(before, grants_of(settings, rules)), *warnings],
+                warnings=[*_taken_away(before, _grants(settings, databases)), *warnings],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
                 unscripted_more=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
@@ -375,11 +375,18 @@ def _new_warnings(old: Settings, new: Settings) -> list[str]:
     return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
 
 
-def _taken_away(before: Grants, after: Grants) -> Iterator[str]:
-    """Yield a warning for each permission that every peer had until now."""
-    for permission in Permission:
-        if before.is_for_all(permission) and not after.is_for_all(permission):
-            yield f"msdb: every peer had {permission}; from now on those that no GRANT {permission} names are refused"
+def _grants(settings: Settings, databases: Mapping[str, Database | DryDatabase]) -> dict[str, Grants]:
+    return {name: grants_of(settings, one.rows.permissions, name) for name, one in databases.items()}
+
+
+def _taken_away(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:
+    """Yield a warning for each permission that all peers, or senders to a database, had until now."""
+    for name, grants in after.items():
+        for one in Permission if name in before else ():
+            if before[name].is_for_all(one) and not grants.is_for_all(one):
+                to = "" if grants.is_default_deny else " TO [public]"
+                also = ", acknowledgements and answers too" if name == MSDB and one is Permission.SEND else ""
+                yield f"{name}: all had {one}; from now on what no GRANT {one}{to} permits is refused{also}"
 
 
 async def _prepared(

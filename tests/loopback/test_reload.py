@@ -154,20 +154,28 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
         )
 
 
-@pytest.mark.parametrize("what", ["CONNECT ON ENDPOINT::near", "SEND ON SERVICE::[//a]"])
+@pytest.mark.parametrize(
+    ("database", "what", "also"),
+    [
+        ("msdb", "CONNECT ON ENDPOINT::near", ""),
+        ("msdb", "SEND ON SERVICE::[//a]", ", acknowledgements and answers too"),
+        ("a", "SEND ON SERVICE::[a*]", ""),
+    ],
+)
 async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_when_it_holds(
-    tmp_path: Path, what: str
+    tmp_path: Path, database: str, what: str, also: str
 ) -> None:
     script = tmp_path / "m.sql"
     script.write_text("")
-    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, _file):
+    sections: dict[str, dict[str, object]] = {"routes": {"files": ["m.sql"]}, "databases.a": {"path": "a.db"}}
+    async with running(tmp_path, **sections) as (instance, _file):
         told = []
         for text, is_dry_run in (("[CN=a]", True), ("[CN=a]", False), ("[CN=b]", False)):
-            script.write_text(f"GRANT {what} TO {text};")
+            script.write_text(f"USE {database}; GRANT {what} TO {text};")
             told.append((await instance.reloads.reload(is_dry_run=is_dry_run)).warnings)
 
-        permission = what.partition(" ")[0]
-        warning = f"msdb: every peer had {permission}; from now on those that no GRANT {permission} names are refused"
+        one = what.partition(" ")[0]
+        warning = f"{database}: all had {one}; from now on what no GRANT {one} TO [public] permits is refused{also}"
         assert [[warning], [warning], []] == told
 
 

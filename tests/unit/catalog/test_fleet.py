@@ -100,7 +100,8 @@ def billing(*routes: str, msdb: str = "") -> Site:
 
 THERE = route("there", "Billing", "g")
 BACK = route("back", "Orders", "g", ORDERS)
-GOOD = gateway("g", route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS))
+GOOD_ROUTES = route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS)
+GOOD = gateway("g", *GOOD_ROUTES)
 
 
 TWO_WAYS = route("1", "Billing", "g") + route("2", "Billing", "h")
@@ -468,6 +469,20 @@ def test_every_grant_that_a_path_lacks_is_a_statement_to_run(tmp_path: Path) -> 
 
 def test_a_path_with_all_its_grants_lacks_nothing(tmp_path: Path) -> None:
     assert [] == [one for one in between_two(tmp_path, is_granted=True) if one.lint in PERMISSIONS]
+
+
+def test_where_nobody_proves_anything_a_grant_is_lacking_as_soon_as_there_is_another(found: Find) -> None:
+    """The first GRANT of an instance without certificates shuts out what comes back, that of a database all others."""
+    grant = "GRANT SEND ON SERVICE::[Billing] TO [{}];\n"
+    begins, via = (
+        Site("orders", "", service("Orders") + THERE, ORDERS),
+        gateway("g", *GOOD_ROUTES, grant.format("public")),
+    )
+
+    told = [one for one in found(begins, via, billing(BACK + grant.format("CN=x"))) if "missing-grant" in one]
+
+    hints = "USE [db]; GRANT SEND ON SERVICE::[Billing]", "USE [msdb]; GRANT SEND ON SERVICE::[Orders]"
+    assert [f"{hint} TO [public];" for hint in hints] == [one[one.index("USE [") :] for one in told]
 
 
 def test_every_certificate_that_an_instance_or_a_database_does_not_know_is_told(tmp_path: Path) -> None:

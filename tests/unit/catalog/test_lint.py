@@ -151,7 +151,12 @@ TOLD: dict[str, tuple[dict[str, str], str, str]] = {
     "a first rule about certificates where none is shown": (
         {"msdb": "GRANT CONNECT ON ENDPOINT::one TO [CN=a];"},
         "msdb.sql:1:28: grant-unused: GRANT CONNECT ON ENDPOINT::[one] TO [CN=a] applies to no peer",
-        'public all are refused; set authentication = "certificate", or USE msdb; GRANT CONNECT ON',
+        'are refused; set authentication = "certificate", or USE [msdb]; GRANT CONNECT ON ENDPOINT::[one] TO [public]',
+    ),
+    "a rule about certificates in a database without one": (
+        {"a": f"{SERVICE}GRANT SEND ON SERVICE::S TO [CN=a];\n"},
+        "a.sql:3:24: grant-unused: GRANT SEND ON SERVICE::[S] TO [CN=a] applies to no sender: databases.a.certificate",
+        "are refused; set databases.a.certificate, or USE [a]; GRANT SEND ON SERVICE::[S] TO [public]",
     ),
     "a grant of everything to all": (
         {"msdb": f"{GOOD}GRANT SEND ON SERVICE::[*] TO public;", "endpoint": CERTIFICATE},
