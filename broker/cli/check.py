@@ -142,7 +142,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
     yield from (f"warning: {concern}" for concern in concerns)
     for kind, count in hidden.items():
         yield _more("warning: ", kind, count + report.left_out.get(kind, 0))
-    yield from (f"not checked until this is corrected: {one}" for one in report.waiting)
+    yield from (f"{one} are not checked until this is corrected" for one in report.waiting)
     yield from (f"not checked, --offline: {one}" for one in report.skipped)
     note = "its own ports and files do not count, and a second one would not start there"
     yield from (f"note: an instance runs from {one}; {note}" for one in report.running)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TypeAlias
 import click
 
 from broker.catalog.catalog import MSDB
-from broker.catalog.database_files import emptiness, path_of
+from broker.catalog.database_files import LOST_HINT, emptiness, path_of
 from broker.cli.access import is_nothing_given, option_of, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
@@ -266,6 +266,8 @@ def _file(settings: Settings, database: str) -> Path:
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
         hint = f"the configuration has {_names(settings)}" if settings.config_option else _NAME_ONE
+        if is_named:
+            hint = LOST_HINT.format(database, settings.config_option)
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 

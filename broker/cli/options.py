@@ -53,7 +53,7 @@ class Group(Command, click.Group):
 def copy_command(command: click.Command, name: str, *, new: str) -> click.Command:
     """The command under an earlier name, kept for a release: help does not list it, and a warning names the new one."""
     old = copy(command)
-    old.name, old.hidden, old.deprecated = name, True, f"use {new}"
+    old.name, old.hidden, old.deprecated = name, True, f"Use {new} instead."
     return old
 
 

@@ -53,7 +53,9 @@ _COMMON = (  # of every job
         type=click.Path(path_type=Path),
         help="Directory of a journal; several times for several.",
     ),
-    click.Option(("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="use --journal"),
+    click.Option(
+        ("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="Use --journal instead."
+    ),
     click.Option(("--out",), type=OUTPUT_DIRECTORY, help="Directory for the results."),
     click.Option(("--master",), default="local[*]", help="Spark's master: this machine, or a cluster."),
     click.Option(("--conf",), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),

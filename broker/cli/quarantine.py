@@ -168,14 +168,14 @@ def end(*, error: int | None, description: str, cleanup: bool, **options: Any) -
     _end(error, description, **options)
 
 
-@quarantine.command(params=[*_CHANGING], hidden=True, deprecated="use broker quarantine end with --cleanup")
+@quarantine.command(params=[*_CHANGING], hidden=True, deprecated="Use broker quarantine end with --cleanup.")
 def discard(**options: Any) -> None:
     """End the dialog with cleanup, under an earlier name. Exit codes: as end."""
     _end(None, "", **options)
 
 
 @quarantine.command(
-    params=[*_CHANGING], hidden=True, deprecated="use broker quarantine end with --error CODE --description TEXT"
+    params=[*_CHANGING], hidden=True, deprecated="Use broker quarantine end with --error CODE --description TEXT."
 )
 @click.option("--code", type=click.IntRange(1, 2**31 - 1), required=True, help="Code of the error, above 0.")
 @click.option("--text", required=True, help="Description of the error, for the far side.")

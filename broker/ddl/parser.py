@@ -652,7 +652,9 @@ class _StatementParser:
         if whole.kind in {"TO", "FROM"}:
             problem = f"{permission} on a whole database is not a permission here: say {permission} ON {what}::name"
             self._refuse(whole, 102, problem)
-        self.words("ON", what, "::")
+        self.words("ON", what)
+        if not self.accept("::"):
+            self._refuse(self._tokens[self._next], 102, f"the name comes after '::': say {permission} ON {what}::name")
         securable = self.accept("*") or self.name_token(NAME_MAX_BYTES)
         if len(securable.value.encode()) > NAME_MAX_BYTES:
             self._refuse(securable, 103, f"the name of a service has at most {NAME_MAX_BYTES} bytes")

@@ -360,8 +360,10 @@ class Permissions:
         grants = self.grants
         if grants.has_granted(Permission.CONNECT) if grants.is_default_deny else grants.is_for_all(Permission.CONNECT):
             return ""
-        to = "" if grants.is_default_deny else " to public, as every peer is without authentication"
-        return f"no peer may connect: no GRANT CONNECT in msdb{to}; {self._check}"
+        if grants.is_default_deny:
+            return f"no peer may connect: no GRANT CONNECT in msdb; {self._check}"
+        why = grants.connect(NOBODY).why
+        return f"no peer may connect: {why} in msdb, and without authentication every peer is public"
 
     def permit_of(self, identity: Identity | None) -> Permit:
         """Return the permit of a peer that has proved this identity."""

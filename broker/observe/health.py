@@ -223,7 +223,8 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
     for name, database in status.databases.items():
         if database.problem:
             what = f"the store of {name} has failed: {database.problem}"
-            yield HealthFinding(Level.BAD, "database", what, "do what it says: the store is tried again by itself")
+            do = "" if status.room_problem else "do what it says: the store is tried again by itself"
+            yield HealthFinding(Level.BAD, "database", what, do)
         elif database.waiting_messages is None:
             what = f"the file of {name} is not read yet: its messages are not known"
             yield HealthFinding(Level.NOTICE, "database", what)

@@ -605,7 +605,7 @@ def vital_problems(instance: Running) -> dict[str, str]:
     expired = own_certificate_problem(instance.certificates.security)
     failed = [store_problem(endpoint) for endpoint in instance.endpoints.values()]
     is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
-    problems = {"certificate": expired, "a store works": failed[0] if is_useless else ""}
+    problems = {"certificate": expired, "a store works": f"none does: {failed[0]}" if is_useless else ""}
     return {name: problem for name, problem in problems.items() if problem}
 
 

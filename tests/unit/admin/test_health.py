@@ -72,7 +72,7 @@ async def test_parts_that_fail_are_told_and_stop_nothing_but_where_no_store_work
     assert parts == bad(instance)
     endpoint = replace(instance.settings.endpoint, message_forwarding=False)
     monkeypatch.setattr(instance, "settings", replace(instance.settings, endpoint=endpoint))
-    assert ["[-] a store works: disk I/O error", *parts] == bad(instance)
+    assert ["[-] a store works: none does: disk I/O error", *parts] == bad(instance)
     assert not read_snapshot(instance, ()).is_ready
 
 
@@ -87,7 +87,7 @@ async def test_a_full_disk_is_told_before_a_store_has_failed_on_it(
 
     marks = [line.partition(": the disk of ")[0] for line in bad(instance)]
 
-    assert [*["[-] a store works"] * (not is_forwarding), "[!] store of orders"] == marks
+    assert [*["[-] a store works: none does"] * (not is_forwarding), "[!] store of orders"] == marks
     assert is_forwarding == read_snapshot(instance, ()).is_ready
 
 

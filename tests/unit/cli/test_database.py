@@ -172,7 +172,7 @@ def test_what_would_be_lost_is_asked_for(configuration: Path, copied: Path, comm
 
     assert (2, before) == (result.exit_code, content(copied))
     assert "confirm it with --yes" in result.stderr
-    assert ("use broker database reset-identity" in result.stderr) == (command == "new")
+    assert ("broker database reset-identity instead" in result.stderr) == (command == "new")
 
 
 def test_a_file_without_a_configuration_has_no_audit(copied: Path) -> None:
@@ -191,10 +191,12 @@ def test_an_empty_database_is_made_in_place_of_a_lost_one_only(configuration: Pa
     for end in ("", "-wal", "-shm"):
         Path(f"{used}{end}").unlink(missing_ok=True)
     lost = problems(configuration)
+    kept = run("database", "keep", "-c", configuration, "orders")
 
     made = run("database", "create", "-c", configuration, "orders")
 
-    assert (6, 0) == (there.exit_code, made.exit_code)
+    assert (6, 3, 0) == (there.exit_code, kept.exit_code, made.exit_code)
+    assert f"new, empty database: broker database create orders -c {configuration}\n" in kept.stderr
     assert "there is a database in it; move the file away first" in there.stderr
     assert "the file is missing: this instance had a database in this file" in lost[0]
     assert "has a new, empty database of broker instance" in made.stdout

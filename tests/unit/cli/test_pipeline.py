@@ -108,7 +108,7 @@ def test_options_become_a_request(asked: list[Any]) -> None:
     assert (300, None) == (request.options.grace_seconds, request.options.window_seconds)
     assert PeriodBounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
     assert DONE == json.loads(result.stdout)
-    note = "DeprecationWarning: The option 'flows' is deprecated. use --journal"
+    note = "DeprecationWarning: The option 'flows' is deprecated. Use --journal instead."
     assert [note, "paths: 3 rows, 0.1 s", "1 files of 1 instances read, 3 visits"] == result.stderr.splitlines()
 
 

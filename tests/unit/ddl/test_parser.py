@@ -264,6 +264,7 @@ REFUSED = [
     (105, "END CONVERSATION «'»abc", "this text is not closed: its ' is missing"),
     (105, "DROP ROUTE «[»abc", "this name is not closed: its ] is missing"),
     (113, "DROP ROUTE x «/*» y", "this comment is not closed: its */ is missing"),
+    (102, "GRANT CONNECT ON ENDPOINT «TO» [x]", "say CONNECT ON ENDPOINT::name"),
     (15151, "GRANT SEND ON SERVICE::s TO «[sha256:1]»", "write sha256: and 64 hexadecimal digits"),
     (102, "GRANT SEND ON SERVICE::s TO a, b, «[a]»", "the principal 'a' is given twice; remove one"),
     (102, "GRANT SEND ON SERVICE::s TO [CN=a], «[cn = a]»", "the principal 'cn = a' is given twice; remove one"),

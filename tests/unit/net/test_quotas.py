@@ -393,5 +393,6 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
         warnings.append(permissions.warning)
 
     told = "no peer may connect: no GRANT CONNECT in msdb; broker check -c x.toml names the statement"
-    to_public = told.replace(";", " to public, as every peer is without authentication;")
+    to_public = "no peer may connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [public] in msdb, and without"
+    to_public += " authentication every peer is public"
     assert ["", told, "", "", to_public] == warnings
