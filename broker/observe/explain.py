@@ -35,7 +35,7 @@ from broker.observe.views import find_name
 from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
-from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions
+from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions, with_target
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable, build_table
 from broker.security.grants import Grants
@@ -85,6 +85,7 @@ class SendingDatabase(Struct, frozen=True):
     broker_instance: bytes
     table: RouteTable
     path: Path
+    grants: Grants = field(default_factory=Grants)
 
 
 class InstanceView(Struct, frozen=True):
@@ -126,7 +127,12 @@ class InstanceView(Struct, frozen=True):
 def running_place(instance: Running) -> InstanceView:
     """Return a running instance as it is now. Loop-only, and so are its functions for health, problems and pairs."""
     homes = {
-        name: SendingDatabase(endpoint.broker_instance, endpoint.transmitter.table, endpoint.path)
+        name: SendingDatabase(
+            endpoint.broker_instance,
+            endpoint.transmitter.table,
+            endpoint.path,
+            grants_of(instance.settings, instance.catalog.databases[name].rows.permissions, name),
+        )
         for name, endpoint in instance.endpoints.items()
     }
     here, own = instance.forwarder.routing_context, instance.peers.handshaker.security.own
@@ -190,7 +196,10 @@ def configured_place(settings: Settings, *, now: datetime) -> InstanceView:
     )
     homes = {
         database.name: SendingDatabase(
-            database.broker_instance, tables[database.name], settings.databases[database.name].path
+            database.broker_instance,
+            tables[database.name],
+            settings.databases[database.name].path,
+            grants_of(settings, database.rows.permissions, database.name),
         )
         for database in run.users
     }
@@ -258,6 +267,9 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
     databases = {home.broker_instance: name for name, home in place.homes.items()}
     names = DisplayNames(databases, place.problem_of, place.pair_told)
     explanation = explain(facts, replace(place.surroundings, table=table), names)
+    target = place.homes.get(explanation.database or "")
+    if target is not None and facts.is_incoming and not facts.is_from_target and not target.grants.is_default_deny:
+        explanation = with_target(explanation, target.grants)
     if request.peer is not None:
         explanation = with_permissions(explanation, _who(place, request.peer), place.grants)
     return ExplainAnswer(

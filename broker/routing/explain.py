@@ -49,7 +49,7 @@ from broker.routing.decide import (
 )
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route, is_live
 from broker.security.grants import Grants, Permission, PermissionRuling
-from broker.security.principal import PUBLIC, Who
+from broker.security.principal import NOBODY, PUBLIC, Who
 
 MSDB = "msdb"  # whose routes are searched for incoming messages
 ROUTES_SHOWN = 50  # of one step
@@ -629,14 +629,24 @@ def with_permissions(explanation: Explanation, who: Who, grants: Grants) -> Expl
     )
 
 
+def with_target(explanation: Explanation, grants: Grants) -> Explanation:
+    """An explanation for a message that comes to a database here without a proof; with its `grants`."""
+    ruling = grants.send(NOBODY, explanation.to_service)
+    if ruling.is_permitted or explanation.outcome is not Outcome.DELIVERED or explanation.database is None:
+        return explanation
+    sentence = f"{explanation.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
+    hint = _hint(ruling, explanation.database)
+    return structs.replace(explanation, sentence=sentence, hints=(*explanation.hints, hint))
+
+
 def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
     return PermissionShown(permission.value, ruling.is_permitted, ruling.why)
 
 
-def _hint(refused: PermissionRuling) -> str:
+def _hint(refused: PermissionRuling, database: str = MSDB) -> str:
     """How the statement that is missing is run."""
     if refused.rule is not None:
         statement = refused.why.replace("DENY", "REVOKE", 1)
     else:
         statement = refused.why.removeprefix("no ").removesuffix(f" or {PUBLIC}")
-    return to_run(f"{statement};", database=MSDB)
+    return to_run(f"{statement};", database=database)

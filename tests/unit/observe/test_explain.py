@@ -29,7 +29,7 @@ from broker.observe.explain import (
     frozen_place,
     running_place,
 )
-from broker.routing.address import NetworkAddress
+from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -118,6 +118,33 @@ def test_the_answer_has_the_question_and_the_instance() -> None:
     assert "tcp://orders:4022 is down" == told.passes[0].candidates[0].problem
     assert [False, True, True] == [one.is_conversation_drawn for one in (found, *drawn)]
     assert 2 == len({one.explanation.conversation_id for one in drawn})
+
+
+@pytest.mark.parametrize(
+    ("principal", "question", "is_told"),
+    [
+        ("CN=a", {"incoming": True}, True),
+        ("public", {"incoming": True}, False),
+        ("CN=a", {"incoming": True, "from_target": True}, False),
+        ("CN=a", {"database": "orders"}, False),
+    ],
+)
+def test_a_database_that_answers_what_begins_with_an_error_is_told(
+    principal: str, question: dict[str, Any], *, is_told: bool
+) -> None:
+    rule = PermissionRule(Permission.SEND, "S", parse_principal(principal), PermissionState.GRANT)
+    one, here = place("orders"), build_table([Route("here", LOCAL)], now=NOW)
+    around = replace(one.surroundings, table=here, msdb=here, hosted=hosted({ORDERS.bytes: ["S"]}))
+    one = replace(
+        one, surroundings=around, homes={"orders": replace(one.homes["orders"], table=here, grants=Grants([rule]))}
+    )
+
+    told = answer(one, ExplainRequest("S", **question)).explanation
+
+    assert "delivered here, to the database orders" in told.sentence
+    missing = "GRANT SEND ON SERVICE::[S] TO [public]"
+    assert is_told == (f"ends in an Error: no {missing}" in told.sentence)
+    assert is_told == any(f"USE [orders]; {missing};" in one for one in told.hints)
 
 
 @pytest.fixture
