@@ -33,7 +33,7 @@ from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.health import OF_IMPORTS
-from broker.observe.message_catalogue import BEGIN_AGAIN, TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
     ERROR_RECEIVED,
     IMPORTS_LOST,
@@ -41,11 +41,13 @@ from broker.observe.why import (
     NO_WAY_BACK,
     RECEIVED,
     REPLACED,
+    UNREAD,
     WRITE_LOCK,
     Severity,
     Spot,
     WhyAnswer,
     WhyFinding,
+    begin_again,
     cause_of_failure,
     dead_end,
     far_side_gone,
@@ -396,7 +398,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     chain.run()
     findings = chain.findings()
     cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
-    symptom = next((one for one in findings if one.severity >= min(cause.severity, Severity.WAITING)), cause)
+    least, others = min(cause.severity, Severity.WAITING), UNREAD - {cause.cause}
+    symptom = next((one for one in findings if one.severity >= least and one.cause not in others), cause)
     cause = _of_both_sides(cause, findings)
     return Trace(
         id=first.id,
@@ -537,13 +540,13 @@ class _Chain:
         for side in answer.sides:
             if side.database != finding.database or finding.cause != cause_of_failure(side):
                 continue
-            far = self._targets.get((answer.instance, side.is_initiator))
-            if far is None or finding.remedy == BEGIN_AGAIN:
+            far, spot = self._targets.get((answer.instance, side.is_initiator)), Spot(answer.instance, side.database)
+            again = begin_again(side, spot)
+            if far is None or finding.remedy == again:
                 continue
             who = refused_sender(side.error_text)
             if who and far.address and self._directory.may_send(far.address, far.database, who, side.far_service):
-                return structs.replace(finding, remedy=BEGIN_AGAIN)
-            spot = Spot(answer.instance, side.database)
+                return structs.replace(finding, remedy=again)
             return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
 
@@ -691,7 +694,8 @@ def hop_findings(
     """
     decision = hop.explanation
     service = decision.to_service
-    symptom = f"messages for {service} do not get past {hop.instance}"
+    what = "answers and acknowledgements" if decision.is_from_target else "messages"
+    symptom = f"{what} for {service} do not get past {hop.instance}"
     dialog = replace(dialog, near=decision.near_names)
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:

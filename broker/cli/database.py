@@ -224,7 +224,7 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
         SettingsError: Something in the configuration is wrong.
         StoreUnavailableError: The file is not a database of the broker, or one of another release.
     """
-    path = file_of({} if config is None else read_settings(config).databases, database)
+    path = file_of({} if config is None else read_settings(config).databases, database, option_of(config))
     with translated(path):
         db = sqlite3.connect(path)
     try:
@@ -236,11 +236,16 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
     return _opened(db)
 
 
-def file_of(known: Mapping[str, DatabaseSettings], database: str) -> Path:
+def file_of(known: Mapping[str, DatabaseSettings], database: str, config_option: str) -> Path:
     """The file of a database given by its name in the configuration or by the path; raises as `open_database`."""
     path = known[database].path if database in known else Path(database)
     if not path.is_file():
-        hint = f"the configuration has {sorted(known)}, and broker serve makes their files" if known else _NAME_ONE
+        hint = f"the configuration has {sorted(known)}" if known else _NAME_ONE
+        if database in known:
+            hint = (
+                f"broker status{config_option} says what to do where a daemon runs, which may have the only copy open;"
+                f" otherwise broker check{config_option} does; broker serve makes the file of a new database"
+            )
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 

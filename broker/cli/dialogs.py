@@ -26,7 +26,7 @@ import msgspec
 
 import broker
 from broker import Message
-from broker.cli.access import admin_client, read_settings
+from broker.cli.access import admin_client, option_of, read_settings
 from broker.cli.database import file_of, open_database
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import (
@@ -325,7 +325,7 @@ def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:
     if database is None and config is None:
         raise click.UsageError("name a database with -d FILE, or a configuration with -c FILE")
     known = {} if config is None else read_settings(config).databases
-    return {name: file_of(known, name) for name in ([database] if database else known)}
+    return {name: file_of(known, name, option_of(config)) for name in ([database] if database else known)}
 
 
 def _show(database: str, census: Mapping[str, Any], ledger: Mapping[str, Any] | None) -> None:

@@ -126,7 +126,10 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
                 note = f"{ASKED_MAX} of {len(waiting):,} dialogs were asked about, the oldest of each service in turn"
                 print_lines([TextLine(f"{note}; broker why ID asks about another one", style="yellow")])
             told = {"drops"} if rows else {"drops", "queue"}
-            print_lines(TextLine(text, style="yellow") for text in _besides(msgspec.convert(status, Status), how, told))
+            resumed = (one["database"] for one in rows if "quarantine resume" in str(one["remedy"]))
+            listed = {f"broker quarantine list -d {name}" for name in resumed}
+            besides = _besides(msgspec.convert(status, Status), how, told, listed)
+            print_lines(TextLine(text, style="yellow") for text in besides)
         return
     first, note = _first(config, socket, guid, directory)
     journalled = None
@@ -152,11 +155,19 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, how: _How, about: Collection[str]) -> Iterator[str]:
-    """Yield what keeps messages from arriving besides those listed, and what this instance cannot know."""
+def _besides(status: Status, how: _How, about: Collection[str], listed: Collection[str]) -> Iterator[str]:
+    """
+    Yield what keeps messages from arriving besides those listed, and what this instance cannot know.
+
+    Args:
+        status: Of the instance.
+        how: It was asked.
+        about: Findings that are told.
+        listed: Remedies of findings that are told for a dialog.
+    """
     for finding in judge(status).findings:
         is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
-        if finding.about in about or is_bad:
+        if finding.about in about or (is_bad and finding.do not in listed):
             yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, *how), *how)}"
     if status.forwarding.enabled:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"

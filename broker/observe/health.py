@@ -234,7 +234,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
             yield HealthFinding(Level.BAD, "database", what, do)
         yield from _write_lock(name, database.write_lock)
         if database.quarantined:
-            what = f"{counted(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails on them"
+            what = f"{counted(database.quarantined, 'dialog')} of {name} in quarantine: a reader fails there"
             yield HealthFinding(Level.BAD, "database", what, f"broker quarantine list -d {name}")
     for notice in status.transport.notices:
         if notice.kind == WarningKind.IMPORTS_LOST:

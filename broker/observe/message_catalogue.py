@@ -226,7 +226,6 @@ class TakenRoute:
 
 _SOME_DIALOG = WaitingDialog()
 _END = "RECEIVE the Error message and END CONVERSATION here"
-BEGIN_AGAIN = f"{_END}, then begin another dialog"  # what a dialog needs whose cause is over
 DEFINITIONS_CHANGED = (
     "nothing now: what caused it here has changed since, and the next copy shows whether that is over; broker dialogs"
     " retry at the sender sends it at once"
@@ -324,6 +323,9 @@ _WRONG_PORT = (
 )
 
 
+_CORRECT = "correct the route, or "  # as the handshake advises
+
+
 def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:
     """
     Return the remedy for a next hop when the instance here or there refuses the other; empty when none does.
@@ -360,6 +362,8 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     if not (is_tls and what):
         return ""
     remedy = remedy.replace(" here", where) if where else remedy
+    if route is not None and remedy.startswith(_CORRECT):
+        remedy = f"{correct} Or {remedy.removeprefix(_CORRECT)}"
     return f"{astray}{remedy}" if UNTRUSTED in what or "plain text" in what else remedy
 
 
@@ -380,6 +384,7 @@ def remedy_of_error(
     here: str = "at the sender, with broker sql: USE [DATABASE];",
     target: str = "",
     database: str = "DATABASE",
+    end: str = _END,
 ) -> str:
     """
     Return the remedy for a dialog that failed with this number and text; a positive one is an application's own.
@@ -391,8 +396,8 @@ def remedy_of_error(
         here: How a statement is run in the database of the dialog, up to the statement.
         target: The far instance, as a sentence names it; empty where it is not known.
         database: The far database.
+        end: How the Error message is received, and the dialog ended.
     """
-    end = _END
     if code is None:
         return end
     if code > 0:

@@ -36,7 +36,6 @@ from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.message_catalogue import (
-    BEGIN_AGAIN,
     TakenRoute,
     WaitingDialog,
     queue_on,
@@ -227,8 +226,9 @@ IMPORTS_LOST = "imports lost"
 REPLACED = "database replaced"
 NO_WAY_BACK = "no way back"
 RECEIVED = "received"
+UNREAD = frozenset({"waiting for RECEIVE", "being read", "tried again", "in quarantine"})  # of what has arrived
 ERROR_RECEIVED, _LIFETIME = "error", "lifetime over"
-LIFETIME_OVER, NO_BINDING = -8489, -9727  # numbers of the Error messages that say so
+LIFETIME_OVER, NO_BINDING, _FAR_SIDE_GONE = -8489, -9727, -8462  # numbers of the Error messages that say so
 
 
 class CauseText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,9 +301,9 @@ def side_findings(
     if side.state == "ER":
         failed = _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
-            _, why, remedy = dead_end(way, WaitingDialog("RECEIVE the Error message, END CONVERSATION here"))
+            _, why, remedy = dead_end(way, WaitingDialog(f"{receive_error(side, spot)};"))
             why = f"{failed.why}, and another dialog would wait as well: {why}"
-            failed = structs.replace(failed, why=why, remedy=joined(remedy, f"Then {BEGIN_AGAIN}"))
+            failed = structs.replace(failed, why=why, remedy=joined(remedy, f"Then {begin_again(side, spot)}"))
         yield failed
         return
     if side.held:
@@ -572,14 +572,15 @@ def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer
 def _failed(side: SideShown, spot: Spot, *, is_over: bool) -> WhyFinding:
     told = f": {side.error_text}" if side.error_text else ""
     is_read = side.error_code is None and not side.error_text
+    by = f", and here is at {side.far_service}" if side.error_code == _FAR_SIDE_GONE else ""
     received = "it has failed, and its Error message was received, or never stored because its service had been dropped"
     return spot.found(
         "error",
         side,
         cause=cause_of_failure(side),
         number="" if side.error_code is None else f" with {side.error_code}",
-        why=received if is_read else f"the Error message in its queue says so{told}",
-        remedy=BEGIN_AGAIN if is_over else remedy_of_failed(side, spot),
+        why=received if is_read else f"the Error message in its queue says so{by}{told}",
+        remedy=begin_again(side, spot) if is_over else remedy_of_failed(side, spot),
     )
 
 
@@ -599,7 +600,24 @@ def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: st
     code, service, text = side.error_code, side.far_service, side.error_text
     if code is None and not text:
         return _left_to_end(side, spot)
-    return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database)
+    end = receive_error(side, spot)
+    return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database, end=end)
+
+
+def receive_error(side: SideShown, spot: Spot) -> str:
+    """How a side that has failed is ended, its Error message received, where no application does it."""
+    if side.queue_name is None:
+        return _left_to_end(side, spot)
+    database, queue, handle = shlex.quote(side.database), shlex.quote(side.queue_name), side.conversation_handle
+    return (
+        f"receive the Error message and end the dialog, by the application of {side.service_name} or at"
+        f" {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end"
+    )
+
+
+def begin_again(side: SideShown, spot: Spot) -> str:
+    """The remedy for a dialog that has failed, and whose cause is over."""
+    return f"{receive_error(side, spot)}; then begin another dialog"
 
 
 def _left_to_end(side: SideShown, spot: Spot) -> str:

@@ -31,8 +31,8 @@ from broker.admin.trace import (
 )
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
-from broker.observe.message_catalogue import BEGIN_AGAIN, WaitingDialog
-from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer
+from broker.observe.message_catalogue import WaitingDialog
+from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer, begin_again
 from broker.routing.address import NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -252,6 +252,13 @@ def first(*findings: Any, **more: Any) -> WhyAnswer:
 def traced(start: WhyAnswer, *hops: tuple[InstanceView, WhyAnswer]) -> Trace:
     """Over these instances, each with its answer."""
     return trace(start, Instances({hop.name: hop for hop, _ in hops}, {hop.name: known for hop, known in hops}))
+
+
+def test_what_waits_for_its_reader_is_no_symptom_of_what_keeps_answers_away() -> None:
+    unread, refused = finding("a", "waiting for RECEIVE", TROUBLE), finding("a", "not permitted", TROUBLE)
+
+    assert "symptom of not permitted" == traced(first(unread, refused)).symptom
+    assert "symptom of waiting for RECEIVE" == traced(first(unread)).symptom
 
 
 def test_every_instance_on_the_way_is_asked_and_the_farthest_trouble_is_the_cause() -> None:
@@ -668,11 +675,13 @@ def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None
 
 
 def test_a_failed_dialog_that_is_only_to_be_begun_again_keeps_its_remedy() -> None:
-    failed = replace(finding("a", "error -9727", TROUBLE), database="orders", remedy=BEGIN_AGAIN)
+    one = side(state="ER", error_code=-9727)
+    again = begin_again(one, Spot("a", "orders"))
+    failed = replace(finding("a", "error -9727", TROUBLE), database="orders", remedy=again)
 
-    found = traced(first(failed, sides=[side(state="ER", error_code=-9727)]), (B, told(B)), (C, told(C)))
+    found = traced(first(failed, sides=[one]), (B, told(B)), (C, told(C)))
 
-    assert BEGIN_AGAIN == found.remedy
+    assert again == found.remedy
 
 
 class Granting(Instances):
@@ -689,11 +698,12 @@ def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_
 ) -> None:
     text = f"you do not have permission: no GRANT SEND ON SERVICE::[S] TO [{who}] or public"
     failed = replace(finding("a", "error -8494", TROUBLE), database="orders")
-    start = first(failed, sides=[side(state="ER", error_code=-8494, error_text=text)])
+    one = side(state="ER", error_code=-8494, error_text=text)
+    start = first(failed, sides=[one])
 
     found = trace(start, Granting({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
 
-    assert is_over == (BEGIN_AGAIN == found.remedy)
+    assert is_over == (begin_again(one, Spot("a", "orders")) == found.remedy)
     assert is_over != (f"GRANT SEND ON SERVICE::[S] TO [{who}];" in found.remedy)
 
 

@@ -157,13 +157,22 @@ def test_large_bodies_are_saved_as_files_and_never_printed(store: Shop, tmp_path
     assert [] == store.look("SELECT * FROM broker_message")
 
 
+def test_a_file_of_the_configuration_that_is_gone_may_be_open_in_a_daemon(store: Shop, configuration: Path) -> None:
+    store.path.unlink()
+
+    result = run("receive", "-c", configuration, "-d", "orders", "--queue", "Q")
+
+    assert 3 == result.exit_code
+    assert f"broker status -c {configuration} says what to do where a daemon runs" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
         ("receive -d SHOP --queue Nope", 3, "Msg 208: the queue 'Nope' does not exist in this database"),
         ("send -d SHOP --from Nope --to b x", 3, "Msg 15151: the service 'Nope' does not exist"),
         ("receive -d /none.db --queue q", 3, "Msg 911: there is no database file '/none.db': give the"),
-        ("receive -c CONFIG -d bill --queue q", 3, "the configuration has ['orders'], and broker"),
+        ("receive -c CONFIG -d bill --queue q", 3, "the configuration has ['orders']\n"),
         ("send -d SHOP --from Orders --to b --lifetime 0 x", 1, "Msg 8489: lifetime has to be"),
         ("send -d SHOP --from Orders --to b --broker-instance z x", 1, "Msg 8413: 'z'"),
     ],

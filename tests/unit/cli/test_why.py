@@ -153,7 +153,8 @@ def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake
     """The Error message has been received."""
     guids = [str(UUID(int=number)) for number in (1, 2)]
     for guid, cause in zip(guids, ("in quarantine", "error"), strict=True):
-        known = told(A, finding("a", cause, Severity.TROUBLE), sides=[side(state="ER")])
+        remedy = "broker quarantine resume" if cause == "in quarantine" else f"remedy of {cause}"
+        known = told(A, finding("a", cause, Severity.TROUBLE, remedy=remedy), sides=[side(state="ER")])
         known = msgspec.structs.replace(known, conversation_id=guid)
         fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
     rows = {
@@ -163,7 +164,7 @@ def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake
     }
     fake_admin.answers["/v1/status"] = (
         200,
-        {"databases": {"orders": {"queues": []}}, "forwarding": {"enabled": False}},
+        {"databases": {"orders": {"queues": [], "quarantined": 1}}, "forwarding": {"enabled": False}},
     )
     fake_admin.answers["/v1/sql"] = (
         200,
@@ -174,6 +175,7 @@ def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake
 
     assert done.startswith(f"{guids[0]}: 4 messages to //Orders in orders, since 1 cause: a: why of in quarantine")
     assert f"{guids[1]}: dialog of //Orders in orders, begun 2 cause: a: why of error remedy: remedy of error" in done
+    assert "in quarantine: a reader fails" not in done, "it is the first one listed"
 
 
 def test_many_dialogs_for_one_service_do_not_hide_the_cause_of_another(fake_admin: Any) -> None:

@@ -112,7 +112,10 @@ def test_other_errors(code: int | None, text: str) -> None:
             f"FATAL from the peer: {TLS_ONLY}",
             "if another instance is meant, correct the route to tcp://a:1. Otherwise, set endpoint.encryption of",
         ),
-        ("TLS refused: the certificate of the peer is for a: correct the route, or", "correct the route, or"),
+        (
+            "TLS refused: the certificate of the peer is for a: correct the route, or x",
+            "correct the route, or x",
+        ),
         (
             "TLS refused: the peer speaks plain text: set encryption there, or",
             "if another instance is meant, correct the",
@@ -124,6 +127,14 @@ def test_other_errors(code: int | None, text: str) -> None:
 )
 def test_next_hop_that_is_not_reached_is_started_or_permitted(problem: str, remedy: str) -> None:
     assert remedy_of_unreached("tcp://a:1", problem).startswith(remedy)
+
+
+def test_another_host_of_a_route_that_is_known_is_given_by_a_statement() -> None:
+    problem = "TLS refused: the certificate of the peer is for a: correct the route, or make it again"
+
+    text = remedy_of_unreached("tcp://a:1", problem, TakenRoute("R", "near"), "near")
+
+    assert text.endswith("ALTER ROUTE [R] WITH ADDRESS = 'tcp://HOST:PORT'; Or make it again")
 
 
 @pytest.mark.parametrize(

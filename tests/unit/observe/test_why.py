@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from broker.dialog.status import NOT_SEALED
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
-from broker.observe.message_catalogue import BEGIN_AGAIN
 from broker.observe.query import FILE_GONE
 from broker.observe.snapshot import DropSnapshot
 from broker.observe.views import FORWARDED_MESSAGES, Row
@@ -281,8 +280,12 @@ def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_the
 
     answer = answer_why(where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0)
 
-    assert is_over == (BEGIN_AGAIN == answer.findings[0].remedy)
-    assert is_over != ("CREATE REMOTE SERVICE BINDING" in answer.findings[0].remedy)
+    remedy, handle = answer.findings[0].remedy, str(dialog.conversation_handle).upper()
+    assert is_over == remedy.startswith("receive the Error message and end the dialog")
+    assert (
+        f"at one, broker receive -d shop --queue {answer.sides[0].queue_name} --conversation {handle} --end" in remedy
+    )
+    assert is_over != ("CREATE REMOTE SERVICE BINDING" in remedy)
 
 
 @pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
