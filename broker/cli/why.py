@@ -162,8 +162,8 @@ def _besides(status: Status, how: _How, about: Collection[str], listed: Collecti
     Args:
         status: Of the instance.
         how: It was asked.
-        about: Findings that are told.
-        listed: Remedies of findings that are told for a dialog.
+        about: Findings shown already.
+        listed: Remedies of findings shown for a dialog.
     """
     for finding in judge(status).findings:
         is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
