@@ -33,7 +33,13 @@ from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.health import OF_IMPORTS
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.message_catalogue import (
+    DEFINITIONS_CHANGED,
+    TakenRoute,
+    WaitingDialog,
+    remedy_of,
+    remedy_of_unreached,
+)
 from broker.observe.why import (
     ERROR_RECEIVED,
     IMPORTS_LOST,
@@ -73,6 +79,7 @@ ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said 
 HOPS_MAX = 255  # what the wire can count
 LASTING_SECONDS = 60.0  # after which a message that is not acknowledged is one to ask about
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
+_SEND_AGAIN = "nothing, or send it again at once: broker dialogs retry"
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
@@ -399,6 +406,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     findings = chain.findings()
     cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
     least, others = min(cause.severity, Severity.WAITING), UNREAD - {cause.cause}
+    if cause.remedy == DEFINITIONS_CHANGED and any(side.held for side in first.sides):
+        cause = structs.replace(cause, remedy=_SEND_AGAIN + options)
     symptom = next((one for one in findings if one.severity >= least and one.cause not in others), cause)
     cause = _of_both_sides(cause, findings)
     return Trace(
@@ -564,8 +573,8 @@ class _Chain:
         return structs.replace(
             finding,
             severity=Severity.WAITING,
-            why=f"{finding.why}; that is over, the next hop would accept it now",
-            remedy=f"nothing, it is sent again; broker dialogs retry at {instance} does that now",
+            why=f"it is sent again, and the next hop would accept it now; before that, {finding.why}",
+            remedy=f"nothing, or send it again at once: at {instance}, broker dialogs retry",
         )
 
     def _follow(self, start: ExplainAnswer) -> None:

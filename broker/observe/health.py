@@ -223,7 +223,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
     for name, database in status.databases.items():
         if database.problem:
             what = f"the store of {name} has failed: {database.problem}"
-            do = "" if status.room_problem else "do what it says: the store is tried again by itself"
+            do = "" if status.room_problem else "remove that cause: the store is tried again by itself"
             yield HealthFinding(Level.BAD, "database", what, do)
         elif database.waiting_messages is None:
             what = f"the file of {name} is not read yet: its messages are not known"

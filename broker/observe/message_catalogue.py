@@ -217,11 +217,11 @@ class TakenRoute:
         """How another address is given to it."""
         return self.altered("ADDRESS = 'tcp://HOST:PORT'")
 
-    def question(self, here: str, service: str) -> str:
-        """The beginning of a remedy: whether messages shall arrive at `here` at all."""
+    def corrected(self, here: str, service: str) -> str:
+        """What to do if messages shall not arrive at `here` at all."""
         if not self.name:
-            return f"if messages to {service} are not to arrive at {here}, correct the route to it. Otherwise, "
-        return f"if route {self.name} of {self.instance} is not to lead to {here}, {self.led_elsewhere()} Otherwise, "
+            return f"if messages to {service} are not to arrive at {here}, correct the route to it."
+        return f"if route {self.name} of {self.instance} is not to lead to {here}, {self.led_elsewhere()}"
 
 
 _SOME_DIALOG = WaitingDialog()
@@ -259,9 +259,10 @@ def remedy_of(
         wanted: The broker instance that they name.
     """
     statement = statement_of(reason, instance, database=table)
+    corrected = "" if route is None else route.corrected(instance, service)
     text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
     return _filled(
-        "{address_right}{statement}" if statement else text,
+        "{statement}{or_corrected}" if statement else text,
         instance=instance,
         service=service,
         table=table,
@@ -270,7 +271,8 @@ def remedy_of(
         reason=reason or f"the log of {instance} says which certificate is meant",
         name_right=dialog.question,
         again=dialog.again,
-        address_right="" if route is None else route.question(instance, service),
+        address_right=corrected and f"{corrected} Otherwise, ",
+        or_corrected=corrected and f" Or, {corrected}",
         create_route=create_route(service, wanted if disposition == Disposition.INSTANCE_NOT_HERE else ""),
     )
 
@@ -339,21 +341,21 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     here = instance or "this instance"
     where = f" at {instance}" if instance else ""
     correct = f"correct the route to {address}{where}." if route is None else route.led_elsewhere()
-    astray = f"if another instance is meant, {correct} Otherwise, "
+    astray = f" Or, if another instance is meant, {correct}"
     if MAY_NOT_CONNECT in problem:
         is_there = problem.startswith("FATAL")
         where = f"the instance at {address}" if is_there else here
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
-        remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE"
-        return f"{astray}{remedy}" if is_there else remedy
+        remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE."
+        return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
         add = f"add the certificate of {here} to endpoint.peers, as broker partner import FILE does"
-        return f"{astray}at {address}: {add}"
+        return f"at {address}: {add}.{astray}"
     if TLS_ONLY in problem:
         return (
-            f'{astray}set endpoint.encryption of {here} to "required", with certificate and private_key, and where'
-            ' peers show certificates with authentication = "certificate" and peers; then broker reload'
-        )
+            f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'
+            ' certificates with authentication = "certificate" and peers; then run broker reload.'
+        ) + astray
     for mark, begin, end in _WRONG_PORT:
         if mark in problem and "looks like TLS" not in problem:
             return f"{begin}{correct}{end}"
@@ -364,7 +366,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     remedy = remedy.replace(" here", where) if where else remedy
     if route is not None and remedy.startswith(_CORRECT):
         remedy = f"{correct} Or {remedy.removeprefix(_CORRECT)}"
-    return f"{astray}{remedy}" if UNTRUSTED in what or "plain text" in what else remedy
+    return f"{remedy}.{astray}" if UNTRUSTED in what or "plain text" in what else remedy
 
 
 def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = None, instance: str = "") -> str:

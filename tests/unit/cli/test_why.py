@@ -56,7 +56,7 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
 
 
 def test_commands_of_the_remedy_name_the_configuration_that_the_command_was_given(fake_admin: Any) -> None:
-    remedy = "at a, with broker sql: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry at a"
+    remedy = "at a, with broker sql: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry"
     known = told(A, finding("a", "held", Severity.TROUBLE, remedy=remedy), ways=(way(A),), sides=[holding()])
     fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
 
@@ -64,7 +64,7 @@ def test_commands_of_the_remedy_name_the_configuration_that_the_command_was_give
 
     given = f" -c 'my shop.toml' --socket {fake_admin.path}"
     assert json.loads(done.stdout)["remedy"] == (
-        f"at a, with broker sql{given}: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry{given} at a"
+        f"at a, with broker sql{given}: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry{given}"
     )
 
 

@@ -109,8 +109,8 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
 
     statement = "with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
     assert f"at this instance, {statement}" == here.do
-    other = f"if another instance is meant, correct the route to {HOP}. Otherwise"
-    assert f"{other}, at the instance at {HOP}, {statement}" == there.do
+    other = f" Or, if another instance is meant, correct the route to {HOP}."
+    assert f"at the instance at {HOP}, {statement}{other}" == there.do
 
 
 def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
