@@ -349,7 +349,8 @@ class Permissions:
     """
 
     def __init__(self, config_option: str = "") -> None:
-        self._check = f"broker check{config_option} names the statement"
+        check = f"broker check{config_option} names the statement"
+        self._check = f"{check}, and with a -c for each instance all that are missing"
         self.grants = Grants()
         self.last_refusal = ""
         self.refused = 0

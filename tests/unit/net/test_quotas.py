@@ -392,7 +392,8 @@ def test_endpoint_that_lets_nobody_in_is_worth_a_warning(permissions: Permission
         permissions.grants = known
         warnings.append(permissions.warning)
 
-    told = "no peer may connect: no GRANT CONNECT in msdb; broker check -c x.toml names the statement"
+    told = "no peer may connect: no GRANT CONNECT in msdb; broker check -c x.toml names the statement,"
+    told += " and with a -c for each instance all that are missing"
     to_public = "no peer may connect: no GRANT CONNECT ON ENDPOINT::[Broker] TO [public] in msdb, and without"
     to_public += " authentication every peer is public"
     assert ["", told, "", "", to_public] == warnings
