@@ -426,11 +426,11 @@ def _change_permission(statement: ddl.ChangePermission, session: Session) -> Non
     elif session.database != MSDB and ANYBODY not in statement.securable and not is_revoked:
         _expect_service(statement.securable, session)
     for rule in rules_of(statement):
+        old = metadata.find_state(session.db, rule)
         if is_revoked:
             metadata.drop_permission(session.db, rule)
-            done = "revoked"
+            done = "unchanged" if old is None else "revoked"
         else:
-            old = metadata.find_state(session.db, rule)
             metadata.put_permission(session.db, rule)
             done = "unchanged" if old is rule.state else "granted" if rule.state is PermissionState.GRANT else "denied"
         securable = "the endpoint" if rule.permission is Permission.CONNECT else rule.securable

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from broker.advice import create_route, render_name, render_text, to_run
 from broker.catalog.catalog import MSDB
+from broker.catalog.unscripted import PARTNER_NAME
 from broker.errors import (
     MAY_NOT_CONNECT,
     NO_HELLO,
@@ -211,7 +212,8 @@ class TakenRoute:
     def altered(self, option: str) -> str:
         """How an option of the route is changed."""
         statement = f"ALTER ROUTE {render_name(self.name)} WITH {option};"
-        return to_run(statement, database=self.table, instance=self.instance)
+        is_scripted = not self.name.startswith(PARTNER_NAME)
+        return to_run(statement, database=self.table, instance=self.instance, is_scripted=is_scripted)
 
     def led_elsewhere(self) -> str:
         """How another address is given to it."""

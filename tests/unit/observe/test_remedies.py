@@ -187,6 +187,13 @@ def test_the_route_that_may_be_wrong_is_asked_for_before_what_is_missing_where_i
     )
 
 
+def test_a_route_of_a_partner_is_in_no_script() -> None:
+    scripted, imported = (TakenRoute(name, "near").led_elsewhere() for name in ("To", "partner:far://S"))
+
+    assert "at near, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [To]" in scripted
+    assert "at near, with broker sql: USE [msdb]; ALTER ROUTE [partner:far://S]" in imported
+
+
 def test_names_that_are_known_are_in_the_remedy_of_an_error() -> None:
     refused = "the service '//S' does not accept the contract '//C'"
 

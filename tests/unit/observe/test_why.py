@@ -216,7 +216,7 @@ def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
 
     [found] = asked_of(where(), drop)
 
-    assert ("did not get" in found.symptom, True) == (True, found.why.startswith("nothing prevents it here any more"))
+    assert ("did not get" in found.symptom, True) == (True, found.why.startswith("nothing prevents it here now"))
 
 
 def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
