@@ -80,6 +80,7 @@ FINAL = frozenset(  # why the next hop refused a frame that it will refuse again
     )
 )
 
+_COPY_WAITED = ", where an earlier copy waited for a connection onward"
 _LAST = int(Flag.LAST_FRAGMENT)  # an enum's operators are slow
 _BEGINNING = bytes(PLACE_END - SEQUENCE_AT)  # the first fragment of the first message
 _NEVER = Secured(None)
@@ -292,7 +293,7 @@ class Transmitter:
                     self._arm(sender)
                     continue
                 reason = rejected.reason.strip() or "no reason given"
-                held = ", where a copy waited then" if rejected.code == Disposition.ALREADY_HELD.number else ""
+                held = _COPY_WAITED if rejected.code == Disposition.ALREADY_HELD.number else ""
                 sender.last_rejection = f"{REFUSED}{reason} ({rejected.code}), answered by {peer}{held}"
                 sender.rejected_at = now
                 self._note_overdue(sender, now)

@@ -46,6 +46,7 @@ SHORT_SECONDS = 0.001  # a pause that would be shorter is left out, and stays ow
 KNOWN_MAX = 10_000  # hosts that are remembered along with those of routes
 ROUTES_MAX = 2000  # of each table, whose addresses are read; that takes some 10 ms
 TURNED_AWAY_MAX = 64  # refused connections that are sent the reason; they last a second. Others are closed at once
+NOBODY_CONNECTS = "no peer may connect: "
 REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body has 16 KiB
 
 log = structlog.get_logger(__name__)
@@ -362,9 +363,9 @@ class Permissions:
         if grants.has_granted(Permission.CONNECT) if grants.is_default_deny else grants.is_for_all(Permission.CONNECT):
             return ""
         if grants.is_default_deny:
-            return f"no peer may connect: no GRANT CONNECT in msdb; {self._check}"
+            return f"{NOBODY_CONNECTS}no GRANT CONNECT in msdb; {self._check}"
         why = grants.connect(NOBODY).why
-        return f"no peer may connect: {why} in msdb, and without authentication every peer is public"
+        return f"{NOBODY_CONNECTS}{why} in msdb, and without authentication every peer is public"
 
     def permit_of(self, identity: Identity | None) -> Permit:
         """Return the permit of a peer that has proved this identity."""
@@ -385,7 +386,8 @@ class Permissions:
             return False
         self.grants = grants
         if self.warning:
-            log.warning("nobody may connect", problem="no GRANT CONNECT in msdb", hint=self._check)
+            problem = self.warning.removeprefix(NOBODY_CONNECTS).partition("; ")[0]
+            log.warning("nobody may connect", problem=problem, hint=self._check)
         return True
 
 
