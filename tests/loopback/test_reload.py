@@ -179,6 +179,23 @@ async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_w
         assert [[warning], [warning], []] == told
 
 
+async def test_a_route_of_a_script_that_was_dropped_stays_away_and_is_warned_of(tmp_path: Path) -> None:
+    script, drop = tmp_path / "m.sql", "DROP ROUTE b;"
+    script.write_text("CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
+    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, _file):
+        told = [await instance.reloads.reload()]
+        await execute(instance.catalog, parse_script(drop), database="msdb")
+        told.append(await instance.reloads.reload())
+        there = {one.name for one in instance.catalog.msdb.table}
+        script.write_text(f"{script.read_text()} ")
+        told.append(await instance.reloads.reload())
+
+        assert "b" not in there
+        assert "b" in {one.name for one in instance.catalog.msdb.table}
+        assert [0, 1, 0] == [len(one.warnings) for one in told]
+        assert told[1].warnings[0].startswith("msdb: route [b] was dropped, and its script has not changed")
+
+
 async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path) -> None:
     """Nothing that the program or a partner has made is among it, and nothing that a guard only looks for."""
     script, route = tmp_path / "m.sql", "CREATE ROUTE [{}] WITH SERVICE_NAME = '//{}', ADDRESS = 'tcp://127.0.0.1:9';"
