@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Protocol
@@ -244,7 +244,6 @@ class Reloads:
         scripts = await asyncio.to_thread(look, settings)
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         left: list[Unscripted] = []
-        run: DryRun | None = None
         databases: Mapping[str, Database | DryDatabase] = instance.catalog.databases
         before = _grants(old, databases)
         if changed or are_others or is_pruning:
@@ -253,9 +252,7 @@ class Reloads:
                 left, databases = await asyncio.to_thread(list, unscripted(run)), run.databases
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
-        if run is None:
-            run = await asyncio.to_thread(dry_run, settings, now=datetime.now(UTC))
-        dropped = list(_dropped(run, instance.catalog, names))
+        dropped = [] if names else await asyncio.to_thread(_dropped, settings, instance.catalog)
         warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
         async with AsyncExitStack() as undo:
             carry_out = await _prepared(instance, settings, changed, undo)
@@ -380,15 +377,18 @@ def _new_warnings(old: Settings, new: Settings) -> list[str]:
     return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
 
 
-def _dropped(run: DryRun, catalog: Catalog, executed: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each route of a script that was dropped, and that this reload does not bring back."""
-    for name, one in run.databases.items():
-        if name in catalog.databases and name not in executed:
+def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
+    """Return a warning for each route of the scripts that was dropped; they bring it back when executed. Blocking."""
+    warnings = []
+    for name, one in dry_run(settings, now=datetime.now(UTC)).databases.items():
+        if name in catalog.databases:
             here = {route.name for route in catalog.databases[name].table}
             for route in one.statements:
                 if route in one.routes and route not in here and one.routes[route].lifetime is None:
                     why = "was dropped, and its script has not changed: CREATE ROUTE brings it back"
-                    yield f"{name}: route {render_name(route)} {why}; to leave it out, remove it from the script"
+                    what = f"{name}: route {render_name(route)} {why}"
+                    warnings.append(f"{what}; to leave it out, remove it from the script")
+    return warnings
 
 
 def _grants(settings: Settings, databases: Mapping[str, Database | DryDatabase]) -> dict[str, Grants]:

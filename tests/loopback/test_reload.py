@@ -179,6 +179,18 @@ async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_w
         assert [[warning], [warning], []] == told
 
 
+async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_one(tmp_path: Path) -> None:
+    script = tmp_path / "m.sql"
+    script.write_text("")
+    sections: dict[str, dict[str, object]] = {"routes": {"files": ["m.sql"]}, "databases.a": {"path": "a.db"}}
+    async with running(tmp_path, **sections) as (instance, _file):
+        script.write_text("USE a; CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
+        answers = [await instance.reloads.reload(), await instance.reloads.reload()]
+
+        assert "b" in {one.name for one in instance.catalog.databases["a"].table}
+        assert [[], []] == [one.warnings for one in answers]
+
+
 async def test_a_route_of_a_script_that_was_dropped_stays_away_and_is_warned_of(tmp_path: Path) -> None:
     script, drop = tmp_path / "m.sql", "DROP ROUTE b;"
     script.write_text("CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
