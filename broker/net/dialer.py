@@ -75,11 +75,14 @@ class Dialer:
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskGroup()
         self._hurry = asyncio.Event()  # set, and replaced, when back-offs end early
+        self._is_finished = False
         self._tables: tuple[RouteTable, ...] = ()
         self._named: Mapping[NetworkAddress, None] | None = {}  # None until it is asked for after a change of routes
 
     def request(self, address: NetworkAddress, *, is_probe: bool = False) -> None:
         """Dial an address when it may be tried again, unless that is under way; `is_probe` for a mirrored pair."""
+        if self._is_finished:
+            return
         history = self._table.histories.setdefault(address, DialHistory())
         is_served = self._table.lasting_link_for(address) is not None
         by_name = DialQueue.INVENTED if is_served or self._is_invented(address) else DialQueue.NAMED
@@ -154,15 +157,21 @@ class Dialer:
             self._named = dict.fromkeys(in_order)
         return self._named
 
+    def finish(self) -> None:
+        """Dial nothing new; what is under way goes on."""
+        self._is_finished = True
+
     async def close(self) -> None:
         """Stop dialling."""
+        self.finish()
         await self._tasks.cancel()
 
     async def _dial(self, address: NetworkAddress, history: DialHistory, queue: DialQueue) -> None:
         wait = history.suppressed_until - self._loop.time()
         if wait > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._hurry.wait()
         async with self._slots[queue]:
             if history.queue is not queue:
                 return  # it has gone over to another one

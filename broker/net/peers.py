@@ -179,7 +179,7 @@ class Peers:
         link = self.table.link_for(address)
         if link is not None:
             link.send_control(encode_link(probe))
-        elif not self._is_closing:
+        else:
             self.dialer.request(address, is_probe=True)
         return link
 
@@ -512,6 +512,7 @@ class Peers:
     async def close(self, *, reason: str, seconds: float) -> None:
         """Announce the departure, unless that was done, let what is held leave for so long, then close all links."""
         self._is_closing = True
+        self.dialer.finish()
         if not self.own_departure.is_announced:
             self.announce_departure(reason=reason, seconds=seconds)
         await self._wait_until(lambda: not self._binder.has_pending, seconds)

@@ -212,6 +212,19 @@ async def test_address_goes_over_to_a_better_queue_and_is_dialled_once(town: Tow
     assert town.addresses.histories[last].is_dialling
 
 
+async def test_nothing_is_dialled_once_the_instance_stops_but_what_is_under_way_may_succeed(town: Town) -> None:
+    begun, late = hosts("named", 2)
+    town.dialling.request(begun)
+    await town.settle()
+
+    town.dialling.finish()
+    town.dialling.request(late)
+    town.answers[begun].set_result(None)
+    await town.settle()
+
+    assert ([begun], [begun]) == (town.begun, town.opened)
+
+
 # --- what nobody needs ---
 
 
