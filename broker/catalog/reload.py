@@ -28,7 +28,7 @@ from broker.catalog.catalog import MESSAGES_MAX, MSDB, Catalog, Database
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
 from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
-from broker.catalog.handlers import grants_of
+from broker.catalog.handlers import grants_of, rules_of
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Permitting, Scripts, look, run_changed
 from broker.catalog.unscripted import Unscripted, unscripted
@@ -36,6 +36,7 @@ from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
 from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
+from broker.ddl.statements import RevokePermission, Statement
 from broker.errors import (
     SCRIPTS_UNSEEN,
     BrokerError,
@@ -260,9 +261,10 @@ class Reloads:
             now = asyncio.get_running_loop().time()
             is_for_new = any(one.effect is Reload.RECONNECT for one in changed)
             prunable = [one for one in left if one.is_prunable]
+            drops = [(one.database.name, one.drop) for one in prunable if is_pruning]
             waiting = [one.key for one in changed if one.effect is Reload.RESTART]
             done = ReloadAnswer(
-                changed=bool(names or (is_pruning and prunable)) or len(waiting) < len(changed),
+                changed=bool(names or drops) or len(waiting) < len(changed),
                 dry_run=is_dry_run,
                 settings=[
                     ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in changed
@@ -271,14 +273,13 @@ class Reloads:
                 messages=[],
                 connections=instance.connections(now) if is_for_new else 0,
                 waiting=waiting,
-                warnings=[*_taken_away(before, _grants(settings, databases)), *warnings, *dropped],
+                warnings=[*_changed_for_all(before, _grants(settings, databases, drops)), *warnings, *dropped],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
                 unscripted_more=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
             )
             if is_dry_run:
                 return done
-            drops = [(one.database.name, one.drop) for one in prunable if is_pruning]
             await asyncio.to_thread(
                 seen_by.seal_reload, [one.key for one in changed if one.effect is not Reload.RESTART]
             )
@@ -391,18 +392,30 @@ def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
     return warnings
 
 
-def _grants(settings: Settings, databases: Mapping[str, Database | DryDatabase]) -> dict[str, Grants]:
-    return {name: grants_of(settings, one.rows.permissions, name) for name, one in databases.items()}
+def _grants(
+    settings: Settings, databases: Mapping[str, Database | DryDatabase], drops: Sequence[tuple[str, Statement]] = ()
+) -> dict[str, Grants]:
+    """Return the grants of each database after these drops."""
+    revokes = [(name, drop) for name, drop in drops if isinstance(drop, RevokePermission)]
+    revoked = {(name, rule.about) for name, drop in revokes for rule in rules_of(drop)}
+    grants = {}
+    for name, one in databases.items():
+        left = [rule for rule in one.rows.permissions if (name, rule.about) not in revoked]
+        grants[name] = grants_of(settings, left, name)
+    return grants
 
 
-def _taken_away(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:
-    """Yield a warning for each permission that all peers, or senders to a database, had until now."""
+def _changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:
+    """Yield a warning for each permission that all peers, or senders to a database, have lost or have from now on."""
     for name, grants in after.items():
         for one in Permission if name in before else ():
-            if before[name].is_for_all(one) and not grants.is_for_all(one):
+            had_all = before[name].is_for_all(one)
+            if had_all and not grants.is_for_all(one):
                 to = "" if grants.is_default_deny else " TO [public]"
                 also = ", acknowledgements and answers too" if name == MSDB and one is Permission.SEND else ""
                 yield f"{name}: all had {one}; from now on what no GRANT {one}{to} permits is refused{also}"
+            elif grants.is_open(one) and not had_all:
+                yield f"{name}: no GRANT {one} is left; from now on all have it"
 
 
 async def _prepared(

@@ -57,6 +57,11 @@ class PermissionRule(Struct, frozen=True):
     principal: Principal
     state: PermissionState
 
+    @property
+    def about(self) -> tuple[Permission, str, Principal]:
+        """What the rule is about; a database has one rule about each."""
+        return self.permission, self.securable, self.principal
+
     def is_about(self, service: str) -> bool:
         """Whether it counts for a service."""
         return covers_text(self.securable, service)

@@ -162,7 +162,7 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
         ("a", "SEND ON SERVICE::[a*]", ""),
     ],
 )
-async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_when_it_holds(
+async def test_a_first_grant_that_shuts_out_all_others_and_the_last_one_that_goes_are_warned_of(
     tmp_path: Path, database: str, what: str, also: str
 ) -> None:
     script = tmp_path / "m.sql"
@@ -173,10 +173,15 @@ async def test_a_first_grant_that_shuts_out_all_others_is_warned_of_before_and_w
         for text, is_dry_run in (("[CN=a]", True), ("[CN=a]", False), ("[CN=b]", False)):
             script.write_text(f"USE {database}; GRANT {what} TO {text};")
             told.append((await instance.reloads.reload(is_dry_run=is_dry_run)).warnings)
+        script.write_text(f"USE {database}; CREATE ROUTE l WITH ADDRESS = 'LOCAL';")
+        for is_dry_run, is_pruning in ((False, False), (True, True), (False, True), (False, True)):
+            done = await instance.reloads.reload(is_dry_run=is_dry_run, is_pruning=is_pruning)
+            told.append(done.warnings)
 
         one = what.partition(" ")[0]
         warning = f"{database}: all had {one}; from now on what no GRANT {one} TO [public] permits is refused{also}"
-        assert [[warning], [warning], []] == told
+        opened = f"{database}: no GRANT {one} is left; from now on all have it"
+        assert [[warning], [warning], [], [], [opened], [opened], []] == told
 
 
 async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_one(tmp_path: Path) -> None:
