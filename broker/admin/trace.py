@@ -519,6 +519,9 @@ class _Chain:
         Where a sender waits for acknowledgements, that they have no way back is the last one.
         """
         unread = {side.database for side in answer.sides if side.ready}
+        for one in answer.findings:
+            if any(place.startswith(f"not in database {one.database}: ") for place in answer.looked_in):
+                unread.add(one.database)  # nobody knows what is in it
         for finding in sorted(answer.findings, key=lambda one: is_waiting and one.cause == NO_WAY_BACK):
             if finding.cause in {IMPORTS_LOST, REPLACED}:
                 continue  # said where something is refused for want of it
@@ -748,7 +751,8 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
     )
     answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
     out = " And ".join(steps)
-    return f"If it does not return soon, take it out: {out} Remove them from the scripts as well.{answered}"
+    scripts = "remove its routes from the scripts, and then,"
+    return f"If it does not return soon, take it out: {scripts} {out} Then broker reload.{answered}"
 
 
 def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:

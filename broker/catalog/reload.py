@@ -23,7 +23,7 @@ import structlog
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from broker.advice import render_name
+from broker.advice import render_name, to_run
 from broker.catalog.catalog import MESSAGES_MAX, MSDB, Catalog, Database
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
@@ -36,7 +36,8 @@ from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
 from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
-from broker.ddl.statements import RevokePermission, Statement
+from broker.ddl.render import render_statement
+from broker.ddl.statements import CreateRoute, RevokePermission, Statement
 from broker.errors import (
     SCRIPTS_UNSEEN,
     BrokerError,
@@ -384,11 +385,12 @@ def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
     for name, one in dry_run(settings, now=datetime.now(UTC)).databases.items():
         if name in catalog.databases:
             here = {route.name for route in catalog.databases[name].table}
-            for route in one.statements:
+            for route, statement in one.statements.items():
                 if route in one.routes and route not in here and one.routes[route].lifetime is None:
-                    why = "was dropped, and its script has not changed: CREATE ROUTE brings it back"
-                    what = f"{name}: route {render_name(route)} {why}"
-                    warnings.append(f"{what}; to leave it out, remove it from the script")
+                    what = f"{name}: route {render_name(route)} was dropped, and its script has not changed"
+                    create = render_statement(statement) if isinstance(statement, CreateRoute) else "CREATE ROUTE ...;"
+                    again = to_run(create, database=name, is_scripted=False)
+                    warnings.append(f"{what}: to leave it out, remove it from the script; to bring it back, {again}")
     return warnings
 
 

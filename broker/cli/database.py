@@ -40,7 +40,8 @@ _DryRun: TypeAlias = Annotated[bool, _DRY_RUN]
 _Name: TypeAlias = Annotated[str, click.Argument(("database",))]
 _KEEP_ADVICE = (
     "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
-    " since is missing: end the conversations with broker database error-conversations, unless the file was only moved"
+    " since is missing: end the conversations with broker database error-conversations, unless the file was only moved,"
+    " or saved from a running daemon"
 )
 _FILE_ALONE = (
     "only the file was checked: neither the databases.json of the configuration nor one next to the file lists it, so"

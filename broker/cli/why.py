@@ -171,7 +171,8 @@ def _besides(status: Status, how: _How, about: Collection[str], listed: Collecti
     for finding in judge(status).findings:
         is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
         if finding.about in about or (is_bad and finding.do not in listed):
-            yield f"but {finding.what} -> {with_sql_at(status.name, with_config(finding.do, *how), *how)}"
+            do = with_sql_at(status.name, with_config(finding.do, *how), *how)
+            yield f"but {finding.what} -> {do}" if do else f"but {finding.what}"
     if status.forwarding.enabled:
         yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
 

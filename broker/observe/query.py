@@ -48,6 +48,7 @@ from broker.observe.views import (
     find_name,
     view_rows,
 )
+from broker.store.sqlite.transaction import sentence
 from broker.store.sqlite.views import COUNTED, FILE_VIEWS, QUEUE, SERVER_PERMISSIONS, FileView, attach, queue_numbers
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def _file_problem(path: Path, error: sqlite3.Error) -> str:
     """What is wrong with the file of a database."""
     is_unopened = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF == sqlite3.SQLITE_CANTOPEN
-    return FILE_GONE if is_unopened and not path.exists() else str(error)
+    return FILE_GONE if is_unopened and not path.exists() else sentence(error)
 
 
 def translate(error: sqlite3.Error, statement: SelectQuery, *, columns: Iterable[str], path: str) -> BrokerError:

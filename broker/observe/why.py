@@ -629,7 +629,11 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
 
 def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
     """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
-    return spot.found("far side gone", side, there=there, remedy=_left_to_end(side, spot))
+    severity = Severity.WAITING if side.ready else Severity.TROUBLE  # what is unread would be lost
+    first = (
+        f"first, the application of {side.service_name} should RECEIVE what waits for it; then, " if side.ready else ""
+    )
+    return spot.found("far side gone", side, severity=severity, there=there, remedy=first + _left_to_end(side, spot))
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:

@@ -132,8 +132,10 @@ def check_remains(path: Path, *, reported_epoch: int = 0) -> None:
     for log in (f"{file}-wal", f"{file}-shm"):
         if os.path.lexists(log):
             problem = (
-                f"the database file is missing or empty, and its {log} is there: the two belong together, so put the"
-                " file back next to it; where it is lost, remove the -wal and the -shm, and put back a backup"
+                f"the database file is missing or empty, and its {log} is there: an instance that still runs on it has"
+                " the only copy, so do not stop that one, its broker status says what to do. Otherwise the two belong"
+                " together: put the file back next to it; where it is lost, remove the -wal and the -shm, and put back"
+                " a backup"
             )
             raise StoreUnavailableError(str(path), problem)
     if not may_make(path, reported_epoch=reported_epoch):

@@ -250,7 +250,10 @@ _SENTENCES = {
     sqlite3.SQLITE_IOERR: "the disk failed to read or write: see the log of the system, and whether there is room",
     sqlite3.SQLITE_PROTOCOL: "the locks of the file do not work: keep it on a local disk of one machine",
 }
-_NOT_OURS = "no database of the broker; name it in a daemon's configuration and start that once"
+_NOT_OURS = (
+    "no database of the broker; name it in a daemon's configuration and start that once. If a daemon runs on it, the"
+    " file was deleted under it: do not stop that one, its broker status says what to do"
+)
 
 
 def is_about_file(error: sqlite3.DatabaseError) -> bool:
@@ -260,7 +263,7 @@ def is_about_file(error: sqlite3.DatabaseError) -> bool:
 
 def sentence(error: sqlite3.Error) -> str:
     """Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all."""
-    if "no such table: broker_" in str(error):
+    if str(error).startswith("no such table: ") and "broker_" in str(error):
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
     return str(error) if known is None else f"{known} ({error})"

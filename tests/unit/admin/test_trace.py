@@ -463,6 +463,32 @@ def test_a_dialog_that_is_open_here_and_unknown_where_its_messages_go_is_ended_h
     assert is_gone == ("at c, with broker sql: USE [far]; END CONVERSATION 'HANDLE';" in found.remedy)
 
 
+def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender_has_forgotten_is_ended() -> None:
+    target, sender = place("c", 3, "a", service="O"), place("a", 1, None)
+    unread = side(is_initiator=False, receive_sequence=1, ready=1, database="far")
+    waits = finding("c", "waiting for RECEIVE", TROUBLE)
+    start = told(target, waits, sides=[unread], ways=(way(target, from_target=True),))
+
+    found = trace(start, Instances({"a": sender}, {"a": told(sender)}))
+    [gone] = [one for one in found.findings if one.cause == "far side gone"]
+
+    assert waits.remedy == found.remedy
+    assert gone.remedy.startswith(
+        "first, the application of //Orders should RECEIVE what waits for it; then, END CONVERSATION"
+    )
+
+
+@pytest.mark.parametrize("looked_in", ["not in database stock: its file is not there", "database stock"])
+def test_a_store_that_has_failed_and_cannot_be_looked_into_is_told_though_all_was_acknowledged(looked_in: str) -> None:
+    target = place("b", 2, None)
+    failed = Spot("b", "stock").found("store failed", problem="its file is gone", cause="store failed")
+    start = told(A, finding("a", "acknowledged", FINE), sides=[side()], ways=(way(A),))
+
+    found = traced(start, (target, told(target, failed, looked_in=[looked_in])))
+
+    assert ("store failed" if looked_in.startswith("not") else "acknowledged") == found.cause
+
+
 def test_what_the_target_sends_is_ended_there() -> None:
     """The database of the initiator has been made again."""
     target, anew = place("c", 3, "a", service="O"), place("a", 1, None)
@@ -642,8 +668,9 @@ def test_a_target_that_is_not_reached_and_is_one_of_several_can_be_taken_out(ack
     found = trace(start, Instances({}, {}))
 
     assert found.remedy.startswith(
-        "remedy of next hop not reached. If it does not return soon, take it out: at a, with broker sql: USE [msdb];"
-        f" DROP ROUTE [{start.ways[0].explanation.route}]; Remove them from the scripts as well.{more}"
+        "remedy of next hop not reached. If it does not return soon, take it out: remove its routes from the"
+        " scripts, and then, at a, with broker sql: USE [msdb];"
+        f" DROP ROUTE [{start.ways[0].explanation.route}]; Then broker reload.{more}"
     )
 
 
@@ -664,7 +691,7 @@ def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, choo
 
     found = trace(start, Instances({"a": sender, **gateways}, answers, given="agh"))
 
-    steps = found.remedy.partition("take it out: ")[2].partition(" Remove them")[0].split(" And ")
+    steps = found.remedy.partition(" and then, ")[2].partition(" Then broker reload")[0].split(" And ")
     out = {step[3]: set(re.findall(r"DROP ROUTE \[(.*?)\];", step)) for step in steps}
     gone = min(out["g"])[0]
     assert {**({"a": {f"{gone}g", f"{gone}h"}} if chooses else {}), "g": {gone * 2}, "h": {gone * 2}} == out
