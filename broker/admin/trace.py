@@ -82,6 +82,7 @@ TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
 _SEND_AGAIN = "nothing, or send it again at once: broker dialogs retry"
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
+_DROPS = frozenset(Disposition)
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
@@ -405,6 +406,9 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     chain.run()
     findings = chain.findings()
     cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
+    if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first
+        refused = (one for one in reversed(findings) if one.cause in _DROPS and one.severity == cause.severity)
+        cause = next((one for one in refused if not one.remedy.startswith("nothing")), cause)
     least, others = min(cause.severity, Severity.WAITING), UNREAD - {cause.cause}
     if cause.remedy == DEFINITIONS_CHANGED and any(side.held for side in first.sides):
         cause = structs.replace(cause, remedy=_SEND_AGAIN + options)
@@ -518,10 +522,10 @@ class _Chain:
 
         Where a sender waits for acknowledgements, that they have no way back is the last one.
         """
-        unread = {side.database for side in answer.sides if side.ready}
+        unread: set[str | None] = {side.database for side in answer.sides if side.ready}
         for one in answer.findings:
             if any(place.startswith(f"not in database {one.database}: ") for place in answer.looked_in):
-                unread.add(one.database)  # nobody knows what is in it
+                unread.add(one.database)  # which messages it has is not known
         for finding in sorted(answer.findings, key=lambda one: is_waiting and one.cause == NO_WAY_BACK):
             if finding.cause in {IMPORTS_LOST, REPLACED}:
                 continue  # said where something is refused for want of it
@@ -749,10 +753,10 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
     steps = (
         to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
     )
+    begin = "If it does not return soon, take it out: remove its routes from the scripts, and then, "
+    end = " Then broker reload."
     answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
-    out = " And ".join(steps)
-    scripts = "remove its routes from the scripts, and then,"
-    return f"If it does not return soon, take it out: {scripts} {out} Then broker reload.{answered}"
+    return begin + " And ".join(steps) + end + answered
 
 
 def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:

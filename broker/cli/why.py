@@ -304,7 +304,8 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
         ("next", found.next),
         ("remedy", found.remedy),
     ):
-        yield TextLine(f"{label + ':':<9}{text}", _INDENT, style="bold" if label == "remedy" else "")
+        is_remedy = label == "remedy"  # not wrapped: its commands are copied
+        yield TextLine(f"{label + ':':<9}{text}", _INDENT, style="bold" if is_remedy else "", is_table=is_remedy)
     yield TextLine("")
     yield TextLine("Answers of the instances on the path", style="bold")
     for finding in found.findings:

@@ -147,6 +147,7 @@ def _advice() -> Mapping[str, str]:
 _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{SHOWN_NAME} TO {SHOWN_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{SHOWN_NAME}) TO ({SHOWN_NAME})")
+_PROVE = 'if the peer has a certificate, set endpoint.authentication = "certificate" at {where}; otherwise, '
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 
 
@@ -160,7 +161,9 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
         database: The database that lacks the permission.
     """
     if missing := _MISSING.search(reason):
-        return to_run(f"{missing[1]};", database=database, instance=where)
+        statement = to_run(f"{missing[1]};", database=database, instance=where)
+        is_nameless = database == MSDB and missing[1].endswith(" TO [public]")
+        return _PROVE.format(where=where) + statement if is_nameless else statement
     if denied := _DENIED.search(reason):
         return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
     return ""
@@ -351,7 +354,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE."
         return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
-        add = f"add the certificate of {here} to endpoint.peers, as broker partner import FILE does"
+        add = f"add the certificate of {here} to the files of endpoint.peers, or its CA to those of endpoint.trust"
         return f"at {address}: {add}.{astray}"
     if TLS_ONLY in problem:
         return (

@@ -631,7 +631,9 @@ def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
     """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
     severity = Severity.WAITING if side.ready else Severity.TROUBLE  # what is unread would be lost
     first = (
-        f"first, the application of {side.service_name} should RECEIVE what waits for it; then, " if side.ready else ""
+        f"first, the application of {side.service_name} should RECEIVE the messages in its queue; then, "
+        if side.ready
+        else ""
     )
     return spot.found("far side gone", side, severity=severity, there=there, remedy=first + _left_to_end(side, spot))
 
@@ -822,6 +824,8 @@ def answer_why(
             ways += [] if way is None else [way]
             is_bound = (database, side.far_service) in facts.bound
             findings += side_findings(side, way, spot, is_bound=is_bound)
+            if side.held and not is_running:
+                findings.append(spot.found("daemon down", side, side.held))
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
     storing = [_locked(Spot(place.name, name), wait) for name, wait in (lock_waits or {}).items()]

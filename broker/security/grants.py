@@ -59,7 +59,7 @@ class PermissionRule(Struct, frozen=True):
 
     @property
     def about(self) -> tuple[Permission, str, Principal]:
-        """What the rule is about; a database has one rule about each."""
+        """The subject of the rule; a database has one rule for each."""
         return self.permission, self.securable, self.principal
 
     def is_about(self, service: str) -> bool:

@@ -474,7 +474,7 @@ def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender
 
     assert waits.remedy == found.remedy
     assert gone.remedy.startswith(
-        "first, the application of //Orders should RECEIVE what waits for it; then, END CONVERSATION"
+        "first, the application of //Orders should RECEIVE the messages in its queue; then, END CONVERSATION"
     )
 
 
