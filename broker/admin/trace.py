@@ -82,6 +82,7 @@ TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
 _SEND_AGAIN = "nothing, or send it again at once: broker dialogs retry"
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
+_FORECAST = "no message waits for it now; the next one of the dialog would meet it"
 _DROPS = frozenset(Disposition)
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
@@ -405,7 +406,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     chain = _Chain(first, UUID(first.conversation_id), directory)
     chain.run()
     findings = chain.findings()
-    cause = max(reversed(findings), key=lambda one: one.severity)  # of the most severe ones the last
+    # Of the most severe ones the last; before those that only a next message would meet.
+    cause = max(reversed(findings), key=lambda one: (one.severity, one.next != _FORECAST))
     if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first
         refused = (one for one in reversed(findings) if one.cause in _DROPS and one.severity == cause.severity)
         cause = next((one for one in refused if not one.remedy.startswith("nothing")), cause)
@@ -735,8 +737,7 @@ def hop_findings(
 
 def _forecast(finding: WhyFinding) -> WhyFinding:
     """As it is for a way that no message waits for."""
-    then = "no message waits for it now; the next one of the dialog would meet it"
-    return structs.replace(_at_most(Severity.FINE, finding), next=then)
+    return structs.replace(_at_most(Severity.FINE, finding), next=_FORECAST)
 
 
 def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:

@@ -63,6 +63,7 @@ LOST_HINT = (
     "put the file or a backup back, or mount its disk, then start again; to go on with a new, empty database: broker"
     " database create {}{}"
 )
+ONLY_COPY = "a daemon that runs has the only copy open: do not stop it, its broker status says what to do"
 CREATED_HINT = (
     "put the file or a backup back before anything uses the new, empty one; to accept it: broker database keep {}{}"
 )
@@ -288,7 +289,7 @@ def file_errors(
             is_moved = name != MSDB and settings.databases[name].mirroring == "command"
             problem = "" if is_moved or may_create(settings, name) else lost_problem(settings, name)
             if problem:
-                hint = LOST_HINT.format(name, settings.config_option)
+                hint = lost_hint(settings, name)
                 errors.append(settings.error(key_of(name), f"{path}: {problem}", hint))
             if not path.is_file() or not path.stat().st_size:
                 continue
@@ -301,7 +302,7 @@ def file_errors(
             errors.append(settings.error(key_of(name), f"{path}: {error.strerror or error}"))
         except StoreUnavailableError as error:
             is_record = error.path == str(settings.instance.state_dir / RECORD)
-            hint = STOP_IT if error.problem == HELD else ""
+            hint = (STOP_IT if path.exists() else ONLY_COPY) if error.problem == HELD else ""
             errors.append(settings.error(key_of(MSDB if is_record else name), str(error), hint))
     return errors
 
@@ -319,9 +320,14 @@ def file_warnings(settings: Settings) -> list[SettingError]:
             lost = lost_problem(settings, name) if may_create(settings, name) else ""
             problem = lost or replaced_at(path, settings.instance.state_dir)
             if problem:
-                hint = (LOST_HINT if lost else CREATED_HINT).format(name, settings.config_option)
+                hint = lost_hint(settings, name) if lost else CREATED_HINT.format(name, settings.config_option)
                 warnings.append(settings.error(key_of(name), f"{path}: {problem}", hint))
     return warnings
+
+
+def lost_hint(settings: Settings, name: str) -> str:
+    """What to do about a database that is missing."""
+    return ONLY_COPY if is_locked(path_of(settings, name)) else LOST_HINT.format(name, settings.config_option)
 
 
 def emptiness(path: Path) -> str:

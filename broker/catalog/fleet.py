@@ -27,7 +27,7 @@ from typing import TypeAlias
 from cryptography.x509 import Certificate
 from msgspec import Struct
 
-from broker.advice import render_name
+from broker.advice import to_run
 from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
@@ -224,9 +224,11 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
         problem = f"messages over {paths} are refused: {name} lacks permissions"
         if is_of_begin:
             problem = f"{name} lacks permissions for dialogs that begin over {paths}; answers there need none"
-        hint = f"USE {render_name(name)}; {' '.join(f'{one};' for one in statements)}"
+        database = run.databases[name]
+        every = " ".join(f"{one};" for one in statements)
+        hint = to_run(every, database=name, is_scripted=database.is_scripted)
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
-        yield of_setting(run, run.databases[name], Lint.MISSING_GRANT, problem, hint, path=path)
+        yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 
 
 def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
@@ -235,7 +237,8 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
         run = given.run_of[leg.site]
         grants = grants_of(run.settings, run.msdb.rows.permissions)
         who = _holder(given.run_of[before.site].settings.endpoint) if grants.is_default_deny else NOBODY
-        if leg.site is not before.site and who is not None:
+        is_connected = not _differ(given.run_of[before.site].settings.endpoint, run.settings.endpoint)
+        if leg.site is not before.site and who is not None and is_connected:
             connect = Permission.CONNECT, run.settings.instance.name, grants.connect(who)
             for permission, securable, ruling in (connect, (Permission.SEND, service, grants.send(who, service))):
                 if not ruling.is_permitted and ruling.rule is None:
@@ -252,6 +255,11 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
         if not ruling.is_permitted and ruling.rule is None:
             statement = render_rule(PermissionState.GRANT, Permission.SEND, service, who.name)
             yield (last.site, target.name), statement
+
+
+def _differ(one: EndpointSettings, other: EndpointSettings) -> bool:
+    """Whether one side speaks plain text only, and the other one TLS only."""
+    return {one.encryption, other.encryption} == {"disabled", "required"}
 
 
 def _binding(home: DryDatabase, service: str) -> RemoteServiceBinding | None:
@@ -278,7 +286,7 @@ def _strangers(given: Given) -> Iterator[Diagnostic]:
             for near, far in ((before.site, leg.site), (leg.site, before.site)):
                 endpoint, other = (given.run_of[one].settings.endpoint for one in (near, far))
                 is_encrypted = "disabled" not in (endpoint.encryption, other.encryption)
-                if (endpoint.encryption, other.encryption) == ("disabled", "required"):
+                if _differ(endpoint, other) and endpoint.encryption == "disabled":
                     differing[near, far] = None
                 if near is not far and is_encrypted and endpoint.authentication == "certificate":
                     needed[near, MSDB, other.certificate, far.name] = None
@@ -297,7 +305,10 @@ def _strangers(given: Given) -> Iterator[Diagnostic]:
         if not _is_known(file, section):
             path: KeyPath = ("endpoint", "peers") if name == MSDB else ("databases", name, "peers")
             effect = "no connection is made" if name == MSDB else "its dialogs are refused"
-            problem, hint = f"{dotted(path)} lacks the certificate of {of}: {effect}", f"copy {file} there"
+            problem, files = f"{dotted(path)} lacks the certificate of {of}: {effect}", ", ".join(section.peers)
+            hint = f"copy {file} to {files}" if files else f"name {file} there"
+            if name == MSDB and run.settings.endpoint.trust:
+                hint += ", or its CA to the files of endpoint.trust"
             yield of_setting(run, run.databases[name], Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)
 
 

@@ -418,6 +418,8 @@ def _changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) 
                 yield f"{name}: all had {one}; from now on what no GRANT {one}{to} permits is refused{also}"
             elif grants.is_open(one) and not had_all:
                 yield f"{name}: no GRANT {one} is left; from now on all have it"
+            elif grants.is_default_deny and before[name].has_granted(one) and not grants.has_granted(one):
+                yield f"{name}: no GRANT {one} is left; from now on all are refused"
 
 
 async def _prepared(

@@ -19,7 +19,7 @@ from typing import Annotated, Any, NoReturn, TypeAlias
 import click
 
 from broker.catalog.catalog import MSDB
-from broker.catalog.database_files import LOST_HINT, emptiness, path_of
+from broker.catalog.database_files import ONLY_COPY, emptiness, lost_hint, path_of
 from broker.cli.access import is_nothing_given, option_of, read_settings, usual_config
 from broker.cli.audit import recording
 from broker.cli.exit_codes import ExitCode, fail
@@ -130,6 +130,8 @@ def create(config: Config, database: str) -> None:
         raise ConversationError(911, f"the configuration has no database {database!r}: it has {_names(settings)}")
     path = path_of(settings, database)
     if is_locked(path):
+        if emptiness(path):
+            fail(f"{path}: {ONLY_COPY}", ExitCode.HARMFUL)
         _refuse_held(StoreUnavailableError(str(path), HELD), config)
     if not emptiness(path):
         fail(f"{path}: there is a database in it; move the file away first", ExitCode.HARMFUL)
@@ -273,7 +275,7 @@ def _file(settings: Settings, database: str) -> Path:
     if not path.is_file():
         hint = f"the configuration has {_names(settings)}" if settings.config_option else _NAME_ONE
         if is_named:
-            hint = LOST_HINT.format(database, settings.config_option)
+            hint = lost_hint(settings, database)
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
 

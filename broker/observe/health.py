@@ -155,7 +155,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
     facts = f"{counted(len(status.connections), 'connection')}, {waits}{unknown}"
     if not found:
         return f"All is well: {facts}"
-    if stopped := [one for one in found if one.about in _MAY_NOT_ARRIVE]:
+    if stopped := [one for one in found if one.about in _MAY_NOT_ARRIVE and not one.do.startswith("nothing")]:
         others = f", and {len(found) - 1} more" if len(found) > 1 else ""
         return f"Something may not arrive ({facts}): {shorten(stopped[0].what, FIRST_MAX)}{others}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
@@ -279,7 +279,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         do = remedy_of_unreached(address, known.problem)
         what = f"{address} is not reached: {known.problem.removesuffix(f': {do}')}{wait}"
-        do = f"{do.rstrip(';')}; broker why lists the dialogs, each with what to do" if dialogs else do
+        do = f"{do.rstrip('.;')}; broker why lists the dialogs, each with what to do" if dialogs else do
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():
         if where in status.addresses:
@@ -287,7 +287,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
         do = "broker why lists them, each with what to do"
         if f"({Disposition.ALREADY_HELD.number})" in where:
-            do += ", and says whether that is over; then broker dialogs retry sends the message again at once"
+            do += "; broker why ID says whether that is over; broker dialogs retry sends it again at once"
         yield HealthFinding(Level.BAD, "dialog", what, do)
 
 

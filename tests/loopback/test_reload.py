@@ -184,6 +184,19 @@ async def test_a_first_grant_that_shuts_out_all_others_and_the_last_one_that_goe
         assert [[warning], [warning], [], [], [opened], [opened], []] == told
 
 
+async def test_where_certificates_are_shown_the_last_grant_that_goes_shuts_out_all(tmp_path: Path) -> None:
+    script, route = tmp_path / "m.sql", "USE a; CREATE ROUTE l WITH ADDRESS = 'LOCAL';"
+    script.write_text(f"{route} GRANT SEND ON SERVICE::[a*] TO [CN=a];")
+    run("certs", "issue", "--database", "a", "--out", tmp_path)
+    files = {"certificate": f"{tmp_path}/a.dialog.pem", "private_key": f"{tmp_path}/a.dialog.key"}
+    shown: dict[str, object] = {"path": "a.db", **files}
+    async with running(tmp_path, routes={"files": ["m.sql"]}, **{"databases.a": shown}) as (instance, _file):
+        script.write_text(route)
+        told = [(await instance.reloads.reload(is_pruning=one)).warnings for one in (False, True, True)]
+
+        assert [[], ["a: no GRANT SEND is left; from now on all are refused"], []] == told
+
+
 async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_one(tmp_path: Path) -> None:
     script = tmp_path / "m.sql"
     script.write_text("")

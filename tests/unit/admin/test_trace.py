@@ -521,6 +521,9 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
     found = traced(well, (lost, told(lost)))
 
     assert "x" == found.cause
+    assert (
+        "acknowledged" == traced(told(A, finding("a", "acknowledged", FINE), sides=[side()]), (lost, told(lost))).cause
+    )
     assert "no message waits for it now; the next one of the dialog would meet it" == found.findings[-1].next
 
 

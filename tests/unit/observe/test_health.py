@@ -260,7 +260,7 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (notice(WarningKind.EXPIRED), RENEW),
         (
             database(blocked=[{"next_hop": "//S: refused: already held (11288)", "dialogs": 1, "oldest_s": 30.0}]),
-            f"{LIST}, and says whether that is over; then broker dialogs retry sends the message again at once",
+            f"{LIST}; broker why ID says whether that is over; broker dialogs retry sends it again at once",
         ),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),
