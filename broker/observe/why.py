@@ -370,7 +370,7 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[s
             hop, route, by = sent, None, ""
         route = route if refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE else None
         remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, dialog=dialog, route=route)
-        what = "has copies of them that wait there" if refused == Disposition.ALREADY_HELD else "takes none"
+        what = "had copies of them that waited there" if refused == Disposition.ALREADY_HELD else "took none"
         return refused, f"{by}{hop} {what}: {status}", remedy, ""
     if NOT_STORED in status:
         there = f"the instance of {side.far_service}"

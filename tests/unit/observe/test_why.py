@@ -460,12 +460,12 @@ def test_what_the_decision_and_the_status_say_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("reason", "why", "remedy"),
     [
-        ("pool limit exceeded (11289)", "by route r, tcp://two:4022 takes none", "raise endpoint.message_forward_size"),
-        ("hops exhausted (11285)", "by route r, tcp://two:4022 takes none", "raise endpoint.max_hops"),
-        ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 takes none", ASTRAY),
+        ("pool limit exceeded (11289)", "by route r, tcp://two:4022 took none", "raise endpoint.message_forward_size"),
+        ("hops exhausted (11285)", "by route r, tcp://two:4022 took none", "raise endpoint.max_hops"),
+        ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 took none", ASTRAY),
         (
             "already held (11288)",
-            "tcp://two:4022 has copies of them",
+            "tcp://two:4022 had copies of them",
             "broker why at tcp://two:4022 shows what the copies",
         ),
         (
@@ -490,7 +490,7 @@ def test_a_refusal_by_another_next_hop_than_that_of_the_next_copy_names_the_one_
 
     first = found(holding(status=f"{status}refused by the next hop: already held (11288), answered by three"))[0]
 
-    assert first.why.startswith("tcp://three:4022 has copies of them that wait there: ")
+    assert first.why.startswith("tcp://three:4022 had copies of them that waited there: ")
     assert "tcp://two:4022" not in first.why + first.remedy
 
 
