@@ -325,7 +325,7 @@ class Instance:
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
         self.forwarder.on_rejected(rejected, self.peers.table.addresses_served_by(link), self._loop.time())
         for endpoint in self.endpoints.values():
-            endpoint.transmitter.on_rejected(rejected, link, link.peer_shown)
+            endpoint.on_rejected(rejected, link, link.peer_shown)
 
     def _problem_of_path(self, destination: Destination) -> PathProblem:
         """Why there is no connection to an address, or no principal of a pair, and when the next attempt is made."""

@@ -42,7 +42,7 @@ from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry, FrameOrigin
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.latency import Times
-from broker.protocol.frame import Header
+from broker.protocol.frame import Header, Rejected
 from broker.protocol.layout import KIND_AT, FrameKind
 from broker.ratelimit import TokenBucket
 from broker.routing.decide import Pass, RoutingFacts, decide
@@ -60,6 +60,7 @@ PAUSE_EACH = 0.0001  # of it for each frame and dialog in that batch: with few o
 MAINTENANCE_SECONDS = 1.0  # between two scans for what is past its lifetime or has served
 FAILURE_PAUSE = 1.0  # seconds of rest after the store failed
 REFUSAL_SECONDS = 60.0  # between two log lines about one kind of refused frames, as anybody may send many
+INVITATIONS_PER_SECOND = 100  # to acknowledge again, as any peer may send them
 JUMP_SECONDS = 5.0  # by which the wall clock moves forward between two batches; less is a correction
 SETTLE_SECONDS = 60.0
 
@@ -114,6 +115,8 @@ class Endpoint:
         self._refused_dialogs = RefusedDialogs()
         self._confirmations = Confirmations()
         self._refusals: dict[Disposition, TokenBucket] = {}
+        self._invited: set[bytes] = set()  # conversations whose acknowledgements are accepted again
+        self._invitations = TokenBucket(INVITATIONS_PER_SECOND, INVITATIONS_PER_SECOND, self._loop.time())
         self._on_demoted: Callable[[str], None] | None = None
         self._writer = WriterThread(f"writer {name}")
         self._commit_watch = CommitWatch(str(store.path), self._check_commits)
@@ -199,6 +202,18 @@ class Endpoint:
             self._wake.set()
         elif self._ride.due is None:
             self._ride.after(RIDE_SECONDS, self._on_ride_over)
+
+    def on_rejected(self, rejected: Rejected, link: object, peer: str) -> None:
+        """
+        A next hop refused a frame of this database, or accepts now what it refused before (`code` 0).
+
+        The latter may have been an acknowledgement, which is made again: nothing else repeats it before the far side
+        sends again, as much as a minute later. `peer` names the next hop for people.
+        """
+        self.transmitter.on_rejected(rejected, link, peer)
+        if not rejected.code and rejected.retry_after_ms and self._invitations.allow(self._loop.time()):
+            self._invited.add(rejected.conversation)
+            self._wake.set()
 
     def ask_for_route(self, facts: RoutingFacts) -> bool:
         """As `AskForRoute`, for a dialog with these facts: the table of the database says which peer to ask."""
@@ -308,8 +323,9 @@ class Endpoint:
             statuses=transmitter.statuses.due(now),
             faults=transmitter.faults,
             off=self._refused_dialogs.services if is_maintenance_due else (),
+            acknowledge=self._invited,
         )
-        self._find, transmitter.faults = Find.NOTHING, {}
+        self._find, transmitter.faults, self._invited = Find.NOTHING, {}, set()
         if self._journal is not None:
             self._journal.begin(len(waiting.frames) - waiting.acks, waiting.acks)
         return batch
@@ -360,6 +376,8 @@ class Endpoint:
             self._apply_received(result.received)
         if result.unconfirmed:
             self._send_acks(self._confirmations.due(result.unconfirmed, self._loop.time()))
+        if result.acknowledged_again:
+            self._send_acks(result.acknowledged_again)
         for service in result.on_again:
             self._acknowledge_places(self._refused_dialogs.pop(service))
 

@@ -78,6 +78,7 @@ class WriteBatch:
             begins keeps what its initiator may seal with later.
         faults: Of dialogs that cannot be sent as they have to be, by endpoint_id.
         off: Services whose queue was off when something arrived for them.
+        acknowledge: Conversations of which a next hop accepts acknowledgements again that it refused.
     """
 
     now: float
@@ -94,6 +95,7 @@ class WriteBatch:
     inside: Mapping[int, Secured] = field(default_factory=dict)
     faults: dict[int, Fault] = field(default_factory=dict)
     off: Collection[str] = ()
+    acknowledge: Collection[bytes] = ()
 
     @property
     def writes(self) -> bool:
@@ -106,13 +108,13 @@ class WriteBatch:
 
         A probe stays whole, for reading proves nothing.
         """
-        reads = self.find is not Find.NOTHING or bool(self.load)
+        reads = self.find is not Find.NOTHING or bool(self.load or self.acknowledge)
         if self.is_probe or not (reads and self.writes):
             return [self]
         reading = replace(
             self, frames=[], origins=(), inside={}, statuses={}, faults={}, is_maintenance_due=False, off=()
         )
-        return [reading, replace(self, find=Find.NOTHING, load=[])]
+        return [reading, replace(self, find=Find.NOTHING, load=[], acknowledge=())]
 
 
 # --- results of a batch ---
@@ -288,6 +290,7 @@ class WriteResult:
         postponed: Requests that there was no capacity to load.
         finished: Endpoints that maintenance has ended: they have nothing left to send.
         unconfirmed: After maintenance, the sides whose messages wait for a confirmation, by endpoint_id.
+        acknowledged_again: The sides of the conversations to acknowledge that have received something.
         on_again: Those of the batch's services whose queue is on, or that are gone.
         has_more_maintenance: Maintenance should run again soon.
         next_timer: UTC instant of the next conversation timer.
@@ -301,6 +304,7 @@ class WriteResult:
     postponed: list[LoadRequest] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
     unconfirmed: dict[int, AckState] = field(default_factory=dict)
+    acknowledged_again: dict[int, AckState] = field(default_factory=dict)
     on_again: list[str] = field(default_factory=list)
     has_more_maintenance: bool = False
     next_timer: float | None = None

@@ -252,7 +252,7 @@ class Instance:
             rejected, self.peers.table.addresses_served_by(link), asyncio.get_running_loop().time()
         )
         if self.endpoint is not None:
-            self.endpoint.transmitter.on_rejected(rejected, link, link.peer_shown)
+            self.endpoint.on_rejected(rejected, link, link.peer_shown)
 
     def _deliver(self, database: bytes, frames: list[bytes], origin: FrameOrigin) -> None:
         if self.endpoint is not None and database == self.broker_instance:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,6 +189,17 @@ def unconfirmed_sides(db: sqlite3.Connection, instance: bytes) -> dict[int, AckS
         side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True, is_confirmation_wanted=True)
         for side in sides
         if side is not None
+    }
+
+
+def receiving_sides(db: sqlite3.Connection, instance: bytes, conversations: Iterable[bytes]) -> dict[int, AckState]:
+    """The open sides of these conversations that have received something."""
+    query = f"{_COLUMNS} WHERE c.conversation_id = ?"
+    sides = [_side_row(row, instance) for one in conversations for row in db.execute(query, (one,)).fetchall()]
+    return {
+        side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True)
+        for side in sides
+        if side is not None and side.expected > (0, 0)
     }
 
 

@@ -31,7 +31,7 @@ from broker.store.sqlite.outbound import (
     save_statuses,
 )
 from broker.store.sqlite.receive import store_frames
-from broker.store.sqlite.side import unconfirmed_sides
+from broker.store.sqlite.side import receiving_sides, unconfirmed_sides
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, translated, writing
 from broker.store.sqlite.verify import FrameVerifier
 from broker.store.sqlite.write_lock import LockWait, WriteLockWaits
@@ -120,6 +120,8 @@ class SqliteStore:
                 result.next_timer = next_timer(self.connection)
             if batch.is_maintenance_due:
                 result.unconfirmed = unconfirmed_sides(self.connection, self.broker_instance)
+            if batch.acknowledge:
+                result.acknowledged_again = receiving_sides(self.connection, self.broker_instance, batch.acknowledge)
             if batch.off:
                 result.on_again = services_on(self.connection, batch.off)
             self._file_watch.check()  # after the commit: otherwise the file that has the batch may not be found again

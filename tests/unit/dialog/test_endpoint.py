@@ -26,7 +26,7 @@ from broker.dialog.endpoint import (
 )
 from broker.dialog.route_requests import Inquiry, render_inquiry
 from broker.flow import Disposition
-from broker.protocol.frame import decode_dialog, decode_fault
+from broker.protocol.frame import Rejected, decode_dialog, decode_fault
 from broker.protocol.layout import FrameKind
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route, RouteProperties, create_route
 from broker.routing.table import build_table
@@ -136,6 +136,23 @@ async def test_nothing_is_acknowledged_before_the_writer_has_said_so(path: Path)
         await asyncio.sleep(2.5)
         assert shop.link.acks() == [(1, 0)]
         loop.executor_delay = lambda: 0.001
+
+
+@virtual_time
+async def test_what_is_stored_is_acknowledged_again_when_a_next_hop_accepts_what_it_refused(
+    path: Path,
+) -> None:
+    async with open_shop(path) as shop:
+        far = far_initiator("Orders")
+        shop.arrive(far.message(0))
+        await asyncio.sleep(2.5)
+        [sent] = shop.link.headers(FrameKind.ACK)
+        for code, conversation in ((11215, sent.conversation_id), (0, bytes(16)), (0, sent.conversation_id)):
+            rejected = Rejected(conversation=conversation, code=code, retry_after_ms=100)
+            shop.endpoint.on_rejected(rejected, shop.link, "gw")
+            await asyncio.sleep(SOON)
+
+        assert [(1, 0), (1, 0)] == shop.link.acks()
 
 
 @virtual_time
