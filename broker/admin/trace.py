@@ -603,7 +603,8 @@ class _Chain:
         for number, hop in enumerate(way.hops):
             instance = instance_of_several(hop, is_reached=number < len(way.hops) - 1)
             if instance is not None:
-                dialog = self._dialog(is_initiator=not last.is_from_target)
+                is_unsent = any(side.held for answer in self.answers for side in answer.sides)
+                dialog = self._dialog(is_initiator=not last.is_from_target) if is_unsent else WaitingDialog()
                 way_out = _way_out(self._choosers(way.hops[number:], instance), dialog)
                 self._ways_out |= dict.fromkeys((later.instance for later in way.hops[number:]), way_out)
                 break

@@ -305,8 +305,9 @@ def _strangers(given: Given) -> Iterator[Diagnostic]:
         if not _is_known(file, section):
             path: KeyPath = ("endpoint", "peers") if name == MSDB else ("databases", name, "peers")
             effect = "no connection is made" if name == MSDB else "its dialogs are refused"
-            problem, files = f"{dotted(path)} lacks the certificate of {of}: {effect}", ", ".join(section.peers)
-            hint = f"copy {file} to {files}" if files else f"name {file} there"
+            problem, hint = f"{dotted(path)} lacks the certificate of {of}: {effect}", f"name {file} there as well"
+            if directory := next((Path(one).parent for one in section.peers if "*" in Path(one).name), None):
+                hint = f"copy {file} into {directory}, next to the files that are there"
             if name == MSDB and run.settings.endpoint.trust:
                 hint += ", or its CA to the files of endpoint.trust"
             yield of_setting(run, run.databases[name], Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)

@@ -416,10 +416,12 @@ def _changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) 
                 to = "" if grants.is_default_deny else " TO [public]"
                 also = ", acknowledgements and answers too" if name == MSDB and one is Permission.SEND else ""
                 yield f"{name}: all had {one}; from now on what no GRANT {one}{to} permits is refused{also}"
+            elif before[name].is_default_deny and not grants.is_default_deny and not grants.is_for_all(one):
+                yield f"{name}: peers show no certificates now: without a GRANT {one} TO [public] all are refused"
             elif grants.is_open(one) and not had_all:
-                yield f"{name}: no GRANT {one} is left; from now on all have it"
+                yield f"{name}: there is no GRANT {one}, and from now on all have it"
             elif grants.is_default_deny and before[name].has_granted(one) and not grants.has_granted(one):
-                yield f"{name}: no GRANT {one} is left; from now on all are refused"
+                yield f"{name}: there is no GRANT {one}, and from now on all are refused"
 
 
 async def _prepared(

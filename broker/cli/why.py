@@ -241,12 +241,21 @@ def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_
 def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
     messages, others = int(str(row["messages"])), int(str(row["dialogs"])) - 1
     place = "held here" if row["database"] == MSDB else f"in {row['database']}"
-    about = f"{plural(messages, 'message')} to {row['to_service_name']} {place}, since {row['since']}"
+    noun = "frame" if row["database"] == MSDB else "message"
+    about = f"{plural(messages, noun)} to {row['to_service_name']} {place}, since {row['since']}"
     about = about if messages else f"dialog of {row['to_service_name']} {place}, begun {row['since']}"
     more = f" and {plural(others, 'other dialog')} for the same cause" if others else ""
     yield TextLine(f"{row['conversation_handle']}{more}: {about}", style="bold")
     yield TextLine(f"cause:   {row['cause']}", _INDENT)
-    yield TextLine(f"remedy:  {row['remedy']}", _INDENT)
+    yield from _remedy_lines(str(row["remedy"]))
+
+
+def _remedy_lines(remedy: str, style: str = "") -> Iterator[TextLine]:
+    """A remedy as it is copied: not wrapped, and each alternative by itself."""
+    label = "remedy:"
+    for part in remedy.split(" Or, "):
+        yield TextLine(f"{label:<9}{part}", _INDENT, style=style, is_table=True)
+        label = "or:"
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID, directory: Directory) -> tuple[WhyAnswer, str]:
@@ -302,10 +311,9 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
         ("symptom", found.symptom),
         ("cause", found.why),
         ("next", found.next),
-        ("remedy", found.remedy),
     ):
-        is_remedy = label == "remedy"  # not wrapped: its commands are copied
-        yield TextLine(f"{label + ':':<9}{text}", _INDENT, style="bold" if is_remedy else "", is_table=is_remedy)
+        yield TextLine(f"{label + ':':<9}{text}", _INDENT)
+    yield from _remedy_lines(found.remedy, style="bold")
     yield TextLine("")
     yield TextLine("Answers of the instances on the path", style="bold")
     for finding in found.findings:

@@ -52,9 +52,8 @@ from broker.routing.address import NetworkAddress
 HOST_SHARE = 4  # one host has at most one handshake in so many
 HANDSHAKE_READ_BYTES = 16 * 1024
 HANDSHAKE_MAX_BYTES = 256 * 1024  # from one peer: a chain of certificates is a few KiB
-_ANSWERED_PLAIN = (
-    'the peer speaks plain text: set endpoint.encryption there to "required", or here to "supported", and reload'
-)
+_ANSWERED_PLAIN = 'the peer speaks plain text: set endpoint.encryption there to "required"'
+_OR_HERE = ', or here to "supported"'  # where certificates are not asked for
 PLAIN_SECONDS = 60.0  # an address that answered in plain text is dialled so for this long
 REFUSED_MAX = 10  # refusals that are remembered, the latest
 PLAIN_ADDRESSES_MAX = 10_000  # remembered at one time
@@ -247,7 +246,8 @@ class Handshaker:
             if not data:
                 raise TlsRefusedError("the peer closed the connection in the middle of the handshake: see its log")
             if not received and data[0] == FIRST_OF_HELLO and not is_accept:
-                raise _PlainAnswerError(_ANSWERED_PLAIN)
+                here = "" if security.is_authenticating else _OR_HERE
+                raise _PlainAnswerError(f"{_ANSWERED_PLAIN}{here}, and reload")
             received += len(data)
             if received > HANDSHAKE_MAX_BYTES:
                 raise TlsRefusedError(f"a handshake of more than {HANDSHAKE_MAX_BYTES} bytes")

@@ -13,7 +13,7 @@ import re
 import shlex
 import sqlite3
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -840,6 +840,7 @@ def answer_why(
     held_ways = [_way_of_frames(place, facts, one) for one in _directions(held)]
     findings += [_held_finding(place.name, one, held_ways) for one in held]
     ways += [] if sides else held_ways
+    arrived = {side.database for side in sides if not side.is_initiator}
     return WhyAnswer(
         instance=place.name,
         broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
@@ -855,12 +856,16 @@ def answer_why(
         findings=findings,
         looked_in=facts.looked_in,
         queues_off=facts.queues_off,
-        drops=list(_drop_findings(place, facts.conversation_id or guid.bytes, drops, now)),
+        drops=list(_drop_findings(place, facts.conversation_id or guid.bytes, drops, now, arrived)),
     )
 
 
 def _drop_findings(
-    place: InstanceView, conversation: bytes, drops: Iterable[tuple[DropSnapshot, float]], now: float
+    place: InstanceView,
+    conversation: bytes,
+    drops: Iterable[tuple[DropSnapshot, float]],
+    now: float,
+    arrived: Container[str],
 ) -> Iterator[WhyFinding]:
     """Yield recent drops of this conversation, or likely for it, which the routing decision does not show."""
     for drop, age in sorted(drops, key=lambda one: one[0].database is not None):  # the farthest along the path last
@@ -868,6 +873,8 @@ def _drop_findings(
         is_own = fields.conversation_id == UUID(bytes=conversation)
         if age > DROP_SECONDS or reason in _USUAL or not (is_own or reason in _OF_ALL | _OF_PARTNERS):
             continue
+        if drop.is_past and drop.database in arrived:
+            continue  # that database has the dialog now
         service, at = fields.to_service_name or "", when(_instant(now - age))
         what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"
         why = f"{what} dropped here at {at}: {reason} ({reason.number})" + (f": {drop.reason}" if drop.reason else "")

@@ -137,6 +137,20 @@ async def test_who_has_not_proved_who_it_is_is_closed_once_everybody_has_to(tmp_
         assert {"TlsRefusedError": 1} == dict(instance.peers.protocol_errors)
 
 
+async def test_who_is_shut_out_or_let_in_because_certificates_are_no_longer_shown_is_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "m.sql").write_text("GRANT CONNECT ON ENDPOINT::near TO [CN=a];")
+    secured = {name: dict(one) for name, one in with_tls(tmp_path, authentication="certificate").items()}
+    async with running(tmp_path, routes={"files": ["m.sql"]}, **secured) as (instance, file):
+        plain_text = {"endpoint": {"encryption": "disabled", "authentication": "none", "trust": []}}
+
+        told = (await file.reload(instance, plain_text)).warnings
+
+        assert [
+            "msdb: peers show no certificates now: without a GRANT CONNECT TO [public] all are refused",
+            "msdb: there is no GRANT SEND, and from now on all have it",
+        ] == told[:2]
+
+
 async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: Path) -> None:
     """What it does not say any more stays, as at a start; what was made by hand in another database stays as well."""
     script = tmp_path / "routes.sql"
@@ -180,7 +194,7 @@ async def test_a_first_grant_that_shuts_out_all_others_and_the_last_one_that_goe
 
         one = what.partition(" ")[0]
         warning = f"{database}: all had {one}; from now on what no GRANT {one} TO [public] permits is refused{also}"
-        opened = f"{database}: no GRANT {one} is left; from now on all have it"
+        opened = f"{database}: there is no GRANT {one}, and from now on all have it"
         assert [[warning], [warning], [], [], [opened], [opened], []] == told
 
 
@@ -194,7 +208,7 @@ async def test_where_certificates_are_shown_the_last_grant_that_goes_shuts_out_a
         script.write_text(route)
         told = [(await instance.reloads.reload(is_pruning=one)).warnings for one in (False, True, True)]
 
-        assert [[], ["a: no GRANT SEND is left; from now on all are refused"], []] == told
+        assert [[], ["a: there is no GRANT SEND, and from now on all are refused"], []] == told
 
 
 async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_one(tmp_path: Path) -> None:

@@ -251,8 +251,8 @@ _SENTENCES = {
     sqlite3.SQLITE_PROTOCOL: "the locks of the file do not work: keep it on a local disk of one machine",
 }
 _NOT_OURS = (
-    "no database of the broker; name it in a daemon's configuration and start that once. If a daemon runs on it, the"
-    " file was deleted under it: do not stop that one, its broker status says what to do"
+    "no database of the broker. If a daemon runs on it, the file was deleted under it: do not stop that one, its broker"
+    " status says what to do. Otherwise, name it in a daemon's configuration and start that once"
 )
 
 

@@ -493,23 +493,24 @@ def test_every_certificate_that_an_instance_or_a_database_does_not_know_is_told(
     found = [one for one in between_two(tmp_path, is_granted=True, is_bound=True) if one.lint == "unknown-certificate"]
 
     def lacks(where: str, of: str, file: str, to: str, effect: str = "no connection is made") -> str:
-        return f"{where} lacks the certificate of {of}: {effect}; copy {tmp_path}/{file} to {tmp_path}/{to}"
+        copy = f"copy {tmp_path}/{file} into {tmp_path}/{to}, next to the files that are there"
+        return f"{where} lacks the certificate of {of}: {effect}; {copy}"
 
     sealing = "dialogs with 'orders' cannot be sealed: no certificate of CN=orders is among the peers of this database"
     refused = "its dialogs are refused"
     assert [
         ("billing, billing", f"{sealing}; add it to databases.billing.peers"),
-        ("billing, msdb", lacks("endpoint.peers", "gateway", "gateway/tls/gateway.pem", "billing/tls/peers/*.pem")),
-        ("gateway, msdb", lacks("endpoint.peers", "billing", "billing/tls/billing.pem", "gateway/tls/peers/*.pem")),
-        ("gateway, msdb", lacks("endpoint.peers", "orders", "orders/tls/orders.pem", "gateway/tls/peers/*.pem")),
-        ("orders, msdb", lacks("endpoint.peers", "gateway", "gateway/tls/gateway.pem", "orders/tls/peers/*.pem")),
+        ("billing, msdb", lacks("endpoint.peers", "gateway", "gateway/tls/gateway.pem", "billing/tls/peers")),
+        ("gateway, msdb", lacks("endpoint.peers", "billing", "billing/tls/billing.pem", "gateway/tls/peers")),
+        ("gateway, msdb", lacks("endpoint.peers", "orders", "orders/tls/orders.pem", "gateway/tls/peers")),
+        ("orders, msdb", lacks("endpoint.peers", "gateway", "gateway/tls/gateway.pem", "orders/tls/peers")),
         (
             "orders, orders",
             lacks(
                 "databases.orders.peers",
                 "billing",
                 "billing/dialog/billing.dialog.pem",
-                "orders/dialog/peers/*.pem",
+                "orders/dialog/peers",
                 refused,
             ),
         ),

@@ -12,7 +12,7 @@ import pytest
 from tests.support.command import run
 
 HANDLE = str(uuid.UUID(int=7))
-OURS = "no database of the broker; name it in a daemon's configuration and start that once."
+OURS = "no database of the broker. If a daemon runs on it, the file was deleted under it"
 TEXT = "the file is not an SQLite database, or its beginning was overwritten"
 ABSENT = "there is no database file"
 COMMANDS = [

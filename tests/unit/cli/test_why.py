@@ -110,7 +110,7 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         " remedy: remedy of waiting for RECEIVE"
         f" {guids[0]} and 1 other dialog for the same cause: 5 messages to S in orders, since 2026-03-01 12:00:00.000"
         " cause: a: why of not acknowledged remedy: remedy of not acknowledged"
-        f" {guids[3]}: 5 messages to S held here, since "
+        f" {guids[3]}: 5 frames to S held here, since "
     )
     assert [("orders", 1, 1), ("orders", 2, 5), ("msdb", 1, 5)] == [
         (one["database"], one["dialogs"], one["messages"]) for one in listed

@@ -219,6 +219,18 @@ def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
     assert ("did not get" in found.symptom, True) == (True, found.why.startswith("nothing prevents it here now"))
 
 
+@pytest.mark.parametrize("is_initiator", [True, False])
+def test_a_drop_that_is_over_is_not_told_once_its_database_has_the_dialog(shop: Shop, *, is_initiator: bool) -> None:
+    dialog = shop.begin(shop.connect(isolation_level=None))
+    shop.change(dialog, "is_initiator", int(is_initiator))
+    sample = dialog_frame(conversation_id=dialog.conversation_id.bytes, to_service="//far")
+    drop = DropSnapshot(Disposition.NOT_PERMITTED, "shop", 1, 0.0, sample, GRANT, is_past=True)
+
+    told = asked(dialog.conversation_id, shop, drops=[(drop, 9.0)])
+
+    assert ([is_initiator], int(is_initiator)) == ([side.is_initiator for side in told.sides], len(told.drops))
+
+
 def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
     db = shop.connect(isolation_level=None)
     idle, ended = shop.begin(db), shop.begin(db)

@@ -67,7 +67,7 @@ def test_the_code_tells_what_to_do_and_the_words_of_sqlite_stay(code: int, what:
     ("table", "what"),
     [
         ("missing", "no such table: missing"),
-        ("broker_queue", "no database of the broker; name it in a daemon's configuration"),
+        ("broker_queue", "no database of the broker. If a daemon runs on it"),
     ],
 )
 def test_a_table_that_is_missing_says_which_file_it_is(table: str, what: str) -> None:
