@@ -275,6 +275,11 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
             continue
         held = waiting.get(address, known.held)
         dialogs, oldest_s = at_all.get(address, (0, 0.0))
+        if held and not dialogs and not known.is_named:
+            what = f"{_waiting(held, 'frame')} for {address}, to which no route leads now"
+            do = "nothing: they end when their time is over, and what was not acknowledged is sent again another way"
+            yield HealthFinding(Level.NOTICE, "next hop", what, do)
+            continue
         wait = f", and {_waiting(held, 'frame')} for it" if held else ""
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         do = remedy_of_unreached(address, known.problem)

@@ -692,12 +692,14 @@ def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressS
             peers.table.problem_of(address),
             outboxes.get(address),
         )
+        is_named = address in named
         if outbox is None:
-            yield str(address), AddressStatus(health, problem)
+            yield str(address), AddressStatus(health, problem, is_named=is_named)
             continue
         share, link = outbox.share, outbox.outlet
         peer = link.peer_name if isinstance(link, Link) else ""
-        yield str(address), AddressStatus(health, problem, len(outbox.held), share.used_bytes, share.refused, peer)
+        held = len(outbox.held), share.used_bytes, share.refused
+        yield str(address), AddressStatus(health, problem, *held, peer, is_named)
     yield from ((str(address), AddressStatus("untried")) for address in untried)
 
 

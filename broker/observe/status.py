@@ -110,7 +110,13 @@ class DrainStatus(Struct, frozen=True):
 
 
 class AddressStatus(Struct, frozen=True):
-    """State of an address: its health as routing sees it, and the frames held for it. `peer` serves it now."""
+    """
+    State of an address: its health as routing sees it, and the frames held for it.
+
+    Attributes:
+        peer: Serves it now.
+        is_named: Whether a route leads there.
+    """
 
     health: str = ""
     problem: str = ""
@@ -118,6 +124,7 @@ class AddressStatus(Struct, frozen=True):
     held_bytes: int = 0
     over_share: int = 0
     peer: str = ""
+    is_named: bool = True
 
 
 class NextHopStatus(Struct, frozen=True):

@@ -306,6 +306,18 @@ def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> No
         assert judged(one).sentence.startswith("Something may not arrive")
 
 
+def test_frames_for_a_next_hop_that_was_taken_out_end_by_themselves() -> None:
+    left = {"health": "suppressed", "problem": "Connection refused", "held": 4, "is_named": False}
+
+    report = judged({"addresses": {HOP: left}})
+
+    [found] = report.findings
+    assert ("notice", f"4 frames wait for {HOP}, to which no route leads now") == (found.level, found.what)
+    assert found.do.startswith("nothing: they end")
+    assert report.sentence.startswith("It works (")
+    assert "bad" == judged({"addresses": {HOP: left | {"is_named": True}}}).level
+
+
 def test_a_dialog_waits_for_a_next_hop_that_is_not_reached_from_the_beginning() -> None:
     report = judged(address("refused") | blocked(0.0))
 

@@ -68,6 +68,15 @@ async def gateway(start: Any) -> Any:
 # --- reading ---
 
 
+async def test_an_address_that_frames_wait_for_is_known_as_one_to_which_no_route_leads(gateway: Any, take: Any) -> None:
+    take(gateway)
+    named = [one.is_named for address, one in read(gateway, "addresses").addresses if address == DEAD]
+    gateway.peers.dialer.on_routes(())
+    gone = [(one.is_named, one.held) for address, one in read(gateway, "addresses").addresses if address == DEAD]
+
+    assert ([True], [(False, 1)]) == (named, gone)
+
+
 async def test_every_section_can_be_read_in_steps_and_says_the_same(
     gateway: Any, take: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
