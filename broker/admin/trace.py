@@ -79,7 +79,10 @@ ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said 
 HOPS_MAX = 255  # what the wire can count
 LASTING_SECONDS = 60.0  # after which a message that is not acknowledged is one to ask about
 TIMEOUT_SECONDS = 10.0  # for an instance that may be far, or not there at all
-_SEND_AGAIN = "nothing, or send it again at once: broker dialogs retry"
+_SEND_AGAIN = (
+    "nothing, if that was all that was missing: broker check with a -c for each instance lists the rest. It is sent"
+    " again by itself, or at once: broker dialogs retry"
+)
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
 _FORECAST = "no message waits for it now; the next one of the dialog would meet it"
@@ -756,7 +759,7 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
         to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
     )
     begin = "If it does not return soon, take it out: remove its routes from the scripts, and then, "
-    end = " Then broker reload."
+    end = " Then broker reload. A message that it has stored already may be processed twice."
     answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
     return begin + " And ".join(steps) + end + answered
 

@@ -216,7 +216,7 @@ def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
 
     [found] = asked_of(where(), drop)
 
-    assert ("did not get" in found.symptom, True) == (True, found.why.startswith("nothing prevents it here now"))
+    assert ("did not get" in found.symptom, True) == (True, found.why.startswith("what prevented it here has changed"))
 
 
 @pytest.mark.parametrize("is_initiator", [True, False])
