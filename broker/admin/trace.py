@@ -499,7 +499,10 @@ class _Chain:
             is_beyond = any(is_cut_off(hop.explanation) for hop in station.before)
             if station.hop is not None and not is_beyond:
                 dialog = self._dialog(is_initiator=not station.hop.explanation.is_from_target)
-                of_hop = hop_findings(station.hop, dialog, station.before, leads_on=station.leads_on)
+                begins = station.answer is not None and not (station.answer.is_known or dialog.is_known)
+                of_hop = hop_findings(
+                    station.hop, dialog, station.before, leads_on=station.leads_on, is_begun_there=not begins
+                )
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
                 found += of_way if is_waiting else map(_forecast, of_way)
             if station.answer is not None:
@@ -704,6 +707,7 @@ def hop_findings(
     before: tuple[ExplainAnswer, ...] = (),
     *,
     leads_on: bool = False,
+    is_begun_there: bool = True,
 ) -> Iterator[WhyFinding]:
     """
     Yield the findings about an instance of the path, by its decision on the message.
@@ -713,6 +717,7 @@ def hop_findings(
         dialog: The dialog of the messages.
         before: The decisions of the instances before it.
         leads_on: Whether its routes lead on, whatever it permits.
+        is_begun_there: Whether it has the dialog, so that its database is not asked for a permission.
     """
     decision = hop.explanation
     service = decision.to_service
@@ -733,6 +738,16 @@ def hop_findings(
             route=taken_route(before[-1]) if before and not decision.near_names else None,
         )
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
+    elif decision.target_refusal and not is_begun_there:
+        ends = "the dialog fails (-8494) when its message arrives"
+        yield _at(
+            hop,
+            Disposition.NOT_PERMITTED,
+            symptom,
+            decision.sentence,
+            ends,
+            f"at {hop.instance}, {decision.target_refusal}",
+        )
     elif problem := next_hop_problem(decision):
         address, what = problem
         remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)

@@ -268,7 +268,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
     names = DisplayNames(databases, place.problem_of, place.pair_told)
     explanation = explain(facts, replace(place.surroundings, table=table), names)
     target = place.homes.get(explanation.database or "")
-    if target is not None and facts.is_incoming and not facts.is_from_target and not target.grants.is_default_deny:
+    if target is not None and facts.is_incoming and not facts.is_from_target:
         explanation = with_target(explanation, target.grants)
     if request.peer is not None:
         explanation = with_permissions(explanation, _who(place, request.peer), place.grants)

@@ -196,6 +196,9 @@ class Explanation(msgspec.Struct, frozen=True):
     permissions: Annotated[
         tuple[PermissionShown, ...], Meta(description="The permissions that the peer needs; checked before any route.")
     ] = ()
+    target_refusal: Annotated[
+        str, Meta(description="The statement that the target's database lacks for dialogs that begin; empty otherwise.")
+    ] = ""
 
     @property
     def has_way(self) -> bool:
@@ -630,13 +633,21 @@ def with_permissions(explanation: Explanation, who: Who, grants: Grants) -> Expl
 
 
 def with_target(explanation: Explanation, grants: Grants) -> Explanation:
-    """An explanation for a message that comes to a database here without a proof; with its `grants`."""
+    """
+    An explanation for a message that comes to a database here, with its `grants`.
+
+    Who the sender is, where it proves that, is not known here: then only a service without any GRANT is reported.
+    """
+    if grants.is_default_deny and grants.may_be_granted(explanation.to_service):
+        return explanation
     ruling = grants.send(NOBODY, explanation.to_service)
+    if grants.is_default_deny:
+        ruling = structs.replace(ruling, why=ruling.why.replace(" TO [public]", " TO [PRINCIPAL]"))
     if ruling.is_permitted or explanation.outcome is not Outcome.DELIVERED or explanation.database is None:
         return explanation
     sentence = f"{explanation.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
     hint = _hint(ruling, explanation.database)
-    return structs.replace(explanation, sentence=sentence, hints=(*explanation.hints, hint))
+    return structs.replace(explanation, sentence=sentence, hints=(*explanation.hints, hint), target_refusal=hint)
 
 
 def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:

@@ -171,6 +171,11 @@ class Grants:
         """Whether any principal is granted it."""
         return any(rule.permission is permission and rule.state is PermissionState.GRANT for rule in self.rules)
 
+    def may_be_granted(self, service: str) -> bool:
+        """Whether anyone is granted to send to a service; DENY is not considered."""
+        grants = (one for one in self.rules if one.state is PermissionState.GRANT)
+        return any(one.permission is Permission.SEND and one.is_about(service) for one in grants)
+
     def connect(self, who: Who) -> PermissionRuling:
         """Whether a peer may connect to the endpoint."""
         if self.is_open(Permission.CONNECT):

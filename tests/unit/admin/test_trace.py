@@ -463,6 +463,25 @@ def test_a_dialog_that_is_open_here_and_unknown_where_its_messages_go_is_ended_h
     assert is_gone == ("at c, with broker sql: USE [far]; END CONVERSATION 'HANDLE';" in found.remedy)
 
 
+TO_OTHERS = PermissionRule(Permission.SEND, "S", parse_principal("CN=x"), PermissionState.GRANT)
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_known", "is_told"), [([], False, True), ([], True, False), ([TO_OTHERS], False, False)]
+)
+def test_a_database_that_lets_no_sender_begin_is_told_before_the_message_comes_there(
+    rules: list[PermissionRule], *, is_known: bool, is_told: bool
+) -> None:
+    target = place("b", 2, None)
+    home = SendingDatabase(FAR.bytes, target.surroundings.msdb, Path("none"), Grants(rules, is_default_deny=True))
+    target = replace(target, homes={"far": home})
+    there = told(target, sides=[side(is_initiator=False)] if is_known else [])
+
+    found = traced(first(), (target, there))
+
+    assert is_told == ("GRANT SEND ON SERVICE::[S] TO [PRINCIPAL];" in found.remedy)
+
+
 def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender_has_forgotten_is_ended() -> None:
     target, sender = place("c", 3, "a", service="O"), place("a", 1, None)
     unread = side(is_initiator=False, receive_sequence=1, ready=1, database="far")
