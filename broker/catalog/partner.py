@@ -484,11 +484,7 @@ def _statements(
     grants += [(MSDB, Permission.SEND, service, hop.who) for service in file.sends_to]
     if is_sealed:
         grants += [(database, Permission.SEND, service, partner.identities[0].who) for service in file.sends_to]
-    granted = {
-        (where, rule.permission, rule.securable, rule.principal)
-        for where, rule in present.rules
-        if rule.state is PermissionState.GRANT
-    }
+    granted = {(where, *rule.about) for where, rule in present.rules if rule.state is PermissionState.GRANT}
     missing = {
         place: [
             GrantPermission(permission, securable, (who.name,))
