@@ -14,7 +14,7 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -231,6 +231,14 @@ class TextLine(NamedTuple):
     mark: str = ""
     style: str = ""
     is_table: bool = False
+
+
+def remedy_lines(
+    remedy: str, labels: tuple[str, str] = ("->", "or"), indent: int = 0, style: str = ""
+) -> Iterator[TextLine]:
+    """A remedy as it is copied: not wrapped, and each alternative by itself, behind the second label."""
+    for number, part in enumerate(remedy.split(" Or, ")):
+        yield TextLine(f"{labels[number > 0]} {part}", indent, style=style, is_table=True)
 
 
 def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:

@@ -25,7 +25,7 @@ from rich.text import Text
 from broker.admin.client import AdminClient
 from broker.cli.access import admin_client, with_config, with_sql_at
 from broker.cli.options import Command, Config, Output, Socket
-from broker.cli.output import Terminal, encodable, readable, show_json
+from broker.cli.output import Terminal, encodable, readable, remedy_lines, show_json
 from broker.errors import DaemonUnreachableError
 from broker.observe.health import judge
 from broker.observe.status import LedgerStatus, Status
@@ -161,13 +161,14 @@ def _render_verdict(
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
-        parts = [f"{finding.level}: {finding.what}"] if finding.what not in report.sentence else []
+        style = _LEVEL_STYLES[finding.level]
+        if finding.what not in report.sentence:
+            terminal.prose(readable(f"{finding.level}: {finding.what}"), style)
         do = with_config(finding.do, config, socket)
         for name in {"this instance", status["name"]}:
             do = with_sql_at(name, do, config, socket)
-        parts += [f"-> {do}"] if do else []
-        if parts:
-            terminal.prose(readable(" ".join(parts)), _LEVEL_STYLES[finding.level])
+        if do:
+            terminal.lines(remedy_lines(do, style=style))
     if report.more:
         terminal.prose(f"and {report.more} more")
 

@@ -33,7 +33,7 @@ from broker.cli.access import (
 )
 from broker.cli.exit_codes import ExitCode
 from broker.cli.options import Command, Config, Output, Socket, Where
-from broker.cli.output import TextLine, print_lines, show_json
+from broker.cli.output import TextLine, print_lines, remedy_lines, show_json
 from broker.config.settings import Settings
 from broker.config.units import plural
 from broker.errors import BrokerError
@@ -43,6 +43,7 @@ from broker.observe.status import Status
 from broker.observe.why import WhyAnswer, answer_why, look, part_of
 
 _INDENT, _DEEP = 2, 6  # columns
+_REMEDY = ("remedy: ", "or:     ")
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -131,8 +132,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
             told = {"drops"} if rows else {"drops", "queue"}
             resumed = (one["database"] for one in rows if "quarantine resume" in str(one["remedy"]))
             listed = {f"broker quarantine list -d {name}" for name in resumed}
-            besides = _besides(msgspec.convert(status, Status), how, told, listed)
-            print_lines(TextLine(text, style="yellow") for text in besides)
+            print_lines(_besides(msgspec.convert(status, Status), how, told, listed))
         return
     first, note = _first(config, socket, guid, directory)
     journalled = None
@@ -158,7 +158,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, how: _How, about: Collection[str], listed: Collection[str]) -> Iterator[str]:
+def _besides(status: Status, how: _How, about: Collection[str], listed: Collection[str]) -> Iterator[TextLine]:
     """
     Yield what keeps messages from arriving besides those listed, and what this instance cannot know.
 
@@ -172,9 +172,12 @@ def _besides(status: Status, how: _How, about: Collection[str], listed: Collecti
         is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
         if finding.about in about or (is_bad and finding.do not in listed):
             do = with_sql_at(status.name, with_config(finding.do, *how), *how)
-            yield f"but {finding.what} -> {do}" if do else f"but {finding.what}"
+            yield TextLine(f"but {finding.what}", style="yellow")
+            if do:
+                yield from remedy_lines(do, style="yellow")
     if status.forwarding.enabled:
-        yield "a gateway does not know of messages that wait at other instances: run broker why at the sender"
+        gateway = "a gateway does not know of messages that wait at other instances: run broker why at the sender"
+        yield TextLine(gateway, style="yellow")
 
 
 def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> Iterator[TextLine]:
@@ -247,15 +250,7 @@ def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
     more = f" and {plural(others, 'other dialog')} for the same cause" if others else ""
     yield TextLine(f"{row['conversation_handle']}{more}: {about}", style="bold")
     yield TextLine(f"cause:   {row['cause']}", _INDENT)
-    yield from _remedy_lines(str(row["remedy"]))
-
-
-def _remedy_lines(remedy: str, style: str = "") -> Iterator[TextLine]:
-    """A remedy as it is copied: not wrapped, and each alternative by itself."""
-    label = "remedy:"
-    for part in remedy.split(" Or, "):
-        yield TextLine(f"{label:<9}{part}", _INDENT, style=style, is_table=True)
-        label = "or:"
+    yield from remedy_lines(str(row["remedy"]), _REMEDY, _INDENT)
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID, directory: Directory) -> tuple[WhyAnswer, str]:
@@ -313,7 +308,7 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
         ("next", found.next),
     ):
         yield TextLine(f"{label + ':':<9}{text}", _INDENT)
-    yield from _remedy_lines(found.remedy, style="bold")
+    yield from remedy_lines(found.remedy, _REMEDY, _INDENT, "bold")
     yield TextLine("")
     yield TextLine("Answers of the instances on the path", style="bold")
     for finding in found.findings:
