@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ import click
 import msgspec
 
 from broker.admin.client import AdminClient
-from broker.admin.trace import Directory, Trace, ask_why, trace
+from broker.admin.trace import Directory, NotAskedError, Trace, ask_why, trace
 from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
@@ -104,10 +105,11 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
     database whose write lock another process holds.
 
     ID is a conversation_handle, a conversation_id, or the message_id of a frame that is held at the first instance or
-    recorded in the journal of the configuration. Asks every instance on the path, on port 9422 of its host or where
-    --admin says. When no daemon answers, reads the files of the configuration.
+    recorded in the journal of the configuration. Where it is not known there, begins at the first of --admin that knows
+    it. Asks every instance on the path, on port 9422 of its host or where --admin says. When no daemon answers, reads
+    the files of the configuration.
 
-    Exit codes: 0 shown, 3 the id is not known here, 4 no daemon answers and there is no configuration.
+    Exit codes: 0 shown, 3 the id is not known, 4 no daemon answers and there is no configuration.
 
     Examples:
         broker why -c config/orders.toml
@@ -141,6 +143,13 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         if conversation is not None:
             first, note = _first(config, socket, conversation, directory)
             note = f"{note}; {journalled}" if note else journalled
+        for address, at in where.items():
+            with contextlib.suppress(NotAskedError):
+                answer = directory.why(address, conversation or guid)
+                if answer.is_known:
+                    note = f"{note}; not known at {first.instance}".removeprefix("; ")
+                    first, how = answer, _How(None, at)
+                    break
     if not first.is_known:
         click.echo(f"{guid} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
         for place in (*first.looked_in, journalled):

@@ -305,6 +305,17 @@ def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Sho
     assert f"; broker journal tail {tmp_path / 'flows'} --conversation {gone} shows its visits" in passed.stderr
 
 
+def test_an_id_that_is_not_known_there_is_asked_for_where_admin_says(config: Path, daemon: Any) -> None:
+    config.write_text(config.read_text().replace('state_dir = "."', 'state_dir = "state"'))
+
+    done = run("why", CONVERSATION, "-c", config, "--admin", f"tcp://a:4022={daemon.path}")
+
+    text = " ".join(done.stdout.split())
+    assert (0, True) == (done.exit_code, text.startswith(f"conversation {CONVERSATION} no daemon answers, so read"))
+    assert "not known at i symptom: symptom of not acknowledged cause: a: why of not acknowledged" in text
+    assert f"broker why {CONVERSATION} --socket {daemon.path} --admin" in text
+
+
 def test_a_journal_or_a_file_that_cannot_be_read_hides_nothing(config: Path, shop: Shop) -> None:
     config.write_text(config.read_text() + 'mirroring = "lock"\n[journal]\ndirectory = "missing"\n')
     lock = lock_store(shop.path)
