@@ -47,7 +47,7 @@ def create_route(service: str, instance: str = "") -> str:
     return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text},{option} ADDRESS = 'tcp://HOST:PORT';"
 
 
-def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True) -> str:
+def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True, option: str = "") -> str:
     """
     How a statement is run: where, with which command, and the text to copy.
 
@@ -56,7 +56,8 @@ def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bo
         database: The database that it is about.
         instance: The instance, as a sentence names it; empty where the context does.
         is_scripted: Whether the statement belongs into the script of the database as well.
+        option: Names the configuration, after a blank; empty where it is not known.
     """
     where = f"at {instance}, " if instance else ""
     script = ", and in its script" if is_scripted else ""
-    return f"{where}with broker sql{script}: USE {render_name(database)}; {statement}"
+    return f"{where}with broker sql{option}{script}: USE {render_name(database)}; {statement}"

@@ -226,7 +226,7 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
             problem = f"{name} lacks permissions for dialogs that begin over {paths}; answers there need none"
         database = run.databases[name]
         every = " ".join(f"{one};" for one in statements)
-        hint = to_run(every, database=name, is_scripted=database.is_scripted)
+        hint = to_run(every, database=name, is_scripted=database.is_scripted, option=run.settings.config_option)
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
         yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 

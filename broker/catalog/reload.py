@@ -389,7 +389,7 @@ def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
                 if route in one.routes and route not in here and one.routes[route].lifetime is None:
                     what = f"{name}: route {render_name(route)} was dropped, and its script has not changed"
                     create = render_statement(statement) if isinstance(statement, CreateRoute) else "CREATE ROUTE ...;"
-                    again = to_run(create, database=name, is_scripted=False)
+                    again = to_run(create, database=name, is_scripted=False, option=settings.config_option)
                     warnings.append(f"{what}: to leave it out, remove it from the script; to bring it back, {again}")
     return warnings
 
