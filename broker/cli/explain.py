@@ -19,6 +19,7 @@ from broker.cli.access import (
     credentials,
     is_nothing_given,
     nothing_to_read,
+    option_of,
     read_settings,
     usual_config,
 )
@@ -104,7 +105,8 @@ def explain(config: Config, socket: Socket, output: Output, where: Where, *, thr
         show_json(way or first)
     else:
         for hop in way.hops if way else [first]:
-            print_lines(explanation_lines(hop, note if hop is first else ""))
+            of_first = (note, option_of(config, None if note else socket)) if hop is first else ()
+            print_lines(explanation_lines(hop, *of_first))
             if way:
                 print_lines([TextLine("")])
         if way:
@@ -151,8 +153,15 @@ _NOTHING_STEP = 7  # the end of the list: a failure
 _MARKS = {Progress.SKIPPED: "-", Progress.NOTHING: "·", Progress.MATCHED: "✓", Progress.NOT_REACHED: "-"}
 
 
-def explanation_lines(answered: ExplainAnswer, note: str) -> Iterator[TextLine]:
-    """The question, the steps, and the answer in the last line; `note` is a remark on the source."""
+def explanation_lines(answered: ExplainAnswer, note: str = "", option: str = "") -> Iterator[TextLine]:
+    """
+    The question, the steps, and the answer in the last line.
+
+    Args:
+        answered: By an instance.
+        note: A remark on the source.
+        option: How the instance is named in commands, after a blank.
+    """
     explanation = answered.explanation
     yield from _question(answered, note)
     yield from _permissions(explanation)
@@ -164,7 +173,8 @@ def explanation_lines(answered: ExplainAnswer, note: str) -> Iterator[TextLine]:
         yield from _choosing(one)
     yield TextLine("")
     for hint in explanation.hints:
-        yield TextLine(f"hint: {hint}", style="yellow")
+        run = hint.replace("with broker sql", f"at {answered.instance}, with broker sql{option}")
+        yield TextLine(f"hint: {run}", style="yellow", is_table=run != hint)
     yield TextLine(explanation.sentence, style="bold")
 
 

@@ -184,7 +184,7 @@ def read(explanation: Explanation, *, width: int = 80) -> str:
     file = io.StringIO()
     told = answer(place(), ExplainRequest("S", conversation=GUID))
     told = structs.replace(told, instance="shop", explanation=explanation)
-    print_lines(explanation_lines(told, ""), Terminal(file, width=width))
+    print_lines(explanation_lines(told), Terminal(file, width=width))
     return file.getvalue()
 
 
@@ -249,7 +249,8 @@ def test_the_draw_is_a_table_with_the_winner_first() -> None:
             fragments([Route("to", FAR_HOST, "billing")]),
             [
                 "  ! 7 nothing matched: no step found a route\n",
-                "\nhint: is the name right? orders has a route to 'billing', and names compare byte for byte\nhint: ",
+                "\nhint: is the name right? orders has a route to 'billing', and names compare byte for byte\n",
+                "\nhint: at shop, with broker sql, and in its script: ",
                 "\ndelayed: no route (9798); matched again after 10 s and whenever routes or services change\n",
             ],
         ),
