@@ -236,7 +236,7 @@ class TextLine(NamedTuple):
 def remedy_lines(
     remedy: str, labels: tuple[str, str] = ("->", "or"), indent: int = 0, style: str = ""
 ) -> Iterator[TextLine]:
-    """A remedy as it is copied: not wrapped, and each alternative by itself, behind the second label."""
+    """A remedy as it is copied: not wrapped, and each alternative by itself, after the second label."""
     for number, part in enumerate(remedy.split(" Or, ")):
         yield TextLine(f"{labels[number > 0]} {part}", indent, style=style, is_table=True)
 
