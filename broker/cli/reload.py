@@ -18,6 +18,7 @@ from broker.errors import SCRIPTS_UNSEEN, BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
 
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
+REFUSED_SHOWN = 10  # sentences about peers that would be refused
 _IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays"
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
 _EFFECTS_IF = {
@@ -76,17 +77,18 @@ def _drops(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
-    """A line where open dialogs would be routed otherwise without what is dropped."""
+    """A line where open dialogs would be routed otherwise without what is dropped, and those of peers it shuts out."""
     if drops:
         try:
-            fates = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})["fates"]
+            plan = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})
         except BrokerError as error:
             yield f"how many open dialogs use what is dropped is not known: {error}"
             return
-        changed = sum(count for fate, count in fates.items() if fate not in UNCHANGED)
+        changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
         if changed:
             use = "dialog uses" if changed == 1 else "dialogs use"
             yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
+        yield from (plan.get("refused") or ())[:REFUSED_SHOWN]
 
 
 def _lines(answer: dict[str, Any], options: str, *, is_pruned: bool) -> Iterator[str]:

@@ -94,8 +94,8 @@ def plan(
 
     SCRIPT is a file, or - for standard input; the running instance tries it and changes nothing. A gateway knows the
     conversations that passed through it lately. Exit codes: 0 no harm; 1 the script would be refused; 3 it names what
-    does not exist; 4 daemon unreachable; 6 a conversation that has sent would move, or lose its route or service, or a
-    loop appears.
+    does not exist; 4 daemon unreachable; 6 a conversation that has sent would move, or lose route, service or
+    permission, or a loop appears.
 
     Examples:
         broker routes plan new-routes.sql -c config/gateway.toml --through
@@ -145,6 +145,7 @@ def _lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     yield TextLine("")
     yield from _fates(plan)
     yield from _consequences(plan)
+    yield from _refused(plan)
     yield from _expired(plan)
     if plan["followed"] is not None:
         yield TextLine("")
@@ -225,6 +226,20 @@ def _consequences(plan: Mapping[str, Any]) -> Iterator[TextLine]:
         yield TextLine(f"and {changed - shown:,} more that change", indent=2)
 
 
+def _refused(plan: Mapping[str, Any]) -> Iterator[TextLine]:
+    if (refused := plan.get("refused")) is None:
+        return
+    yield TextLine("")
+    yield TextLine("Permissions", style="bold")
+    for sentence in refused[:GROUPS_SHOWN]:
+        yield TextLine(sentence, indent=2, mark="!", style="red")
+    if len(refused) > GROUPS_SHOWN:
+        yield TextLine(f"and {len(refused) - GROUPS_SHOWN:,} more", indent=2)
+    others = "peers that are not connected, and permissions in user databases, are not judged"
+    after = "after the script, broker explain SERVICE --peer PEER shows each"
+    yield TextLine(f"{others}; {after}", indent=2, mark="?", style="yellow")
+
+
 def _expired(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     """The changes when the routes with a LIFETIME have expired, if there are any."""
     expired = plan["expired"]
@@ -291,6 +306,8 @@ def _harm(plan: Mapping[str, Any]) -> str:
     if expired is not None and expired["harmed"] > plan["harmed"]:
         harms.append(f"{counted(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
     new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
+    if plan.get("refused"):
+        harms.append("connected peers would be refused")
     if new:
         harms.append(f"{counted(new, 'loop')} would appear")
     return f"harm: {'; '.join(harms)}" if harms else ""
@@ -298,7 +315,11 @@ def _harm(plan: Mapping[str, Any]) -> str:
 
 def _harmless(plan: Mapping[str, Any]) -> str:
     followed = plan["followed"]
-    kept = "no harm: no conversation that has sent would move, or lose its route or service"
+    kept = "no conversation that has sent would move, or lose its route or service"
+    if plan.get("refused") is None:
+        kept = f"no harm: {kept}"
+    else:
+        kept += ", and no connected peer would be refused"
     if followed is None:
         return kept
     is_all = followed["is_all"] and not followed["unknown"]

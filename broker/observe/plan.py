@@ -4,7 +4,7 @@ Dry run of a script against a running instance: `broker routes plan` and `POST /
 The script is executed on copies, and the result becomes a second `InstanceView`. Every conversation under way is then
 routed in both views, and again in both as they will be when the LIFETIMEs that the script sets have ended. An endpoint
 has its conversations in its databases; a gateway keeps none, but remembers the frames that passed through it lately.
-Nothing is changed, and traffic does not wait.
+Permissions in msdb are judged for the peers that are connected. Nothing is changed, and traffic does not wait.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain, islice
 from typing import Annotated
@@ -25,8 +25,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from broker.catalog.catalog import MSDB, Catalog, ScriptProgress
+from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.execute import ScriptPreview, ScriptStoppedError, preview
+from broker.catalog.handlers import grants_of
 from broker.ddl.parser import read_script
 from broker.observe.database_stats import DatabaseName
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer, frozen_place
@@ -37,6 +38,8 @@ from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
+from broker.security.grants import Profile
+from broker.security.principal import NOBODY, Who
 from broker.store.sqlite.lookup import conversations_under_way
 from broker.store.sqlite.transaction import open_watch, translated
 
@@ -44,7 +47,7 @@ EDITS_MAX = 1000
 CONSEQUENCES_MAX = 1000  # harmed, and as many that change without harm
 ARRIVALS_MAX = 1000  # some 3 kB each
 ANY_OTHER = "any service that no route names"  # listed instead of all of them where a route of last resort changes
-OTHERS_MAX = 3  # further addresses of one decision
+OTHERS_MAX = 3  # further addresses of one decision, and services or peers of one sentence
 
 Edit = tuple[str, str, Route | None, Route | None]
 """Database, name of the route, what it is and what it would be."""
@@ -123,6 +126,13 @@ class PlanAnswer(msgspec.Struct, frozen=True):
         Meta(description="Where messages would go, for each service of a changed route and of a conversation listed."),
     ] = []
     more_arrivals: Annotated[bool, Meta(description="There are more services than are listed.")] = False
+    refused: Annotated[
+        list[str] | None,
+        Meta(
+            description="Sentences about connected peers that lose a permission which conversations under way need."
+            " Null when no permission changes. Those of user databases are not judged."
+        ),
+    ] = None
 
 
 # --- the conversations under way ---
@@ -179,28 +189,32 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
     statements = read_script(request.script, source=request.source)
     outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
     before, passed = frozen_place(instance), list(instance.forwarder.passed)
-    after = _changed(before, outcomes, instance.catalog)
-    work = _PlanRun(before, after, passed, outcomes, request)
+    after = _changed(before, outcomes, instance)
+    links = (link.transport.identity for link in instance.peers.links.values())
+    peers = {one.who for one in links if one is not None} if before.grants.is_default_deny else ()
+    work = _PlanRun(before, after, passed, outcomes, request, peers or (NOBODY,))
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
     finally:
         work.is_stopped = True  # if it still runs, its answer is not needed
 
 
-def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], catalog: Catalog) -> InstanceView:
+def _changed(place: InstanceView, outcomes: Mapping[str, ScriptPreview], instance: Running) -> InstanceView:
     """Return the instance as the script would leave it."""
-    here, homes = place.surroundings, dict(place.homes)
+    here, homes, msdb = place.surroundings, dict(place.homes), place.grants
     services = dict(here.hosted.services_of)
     for name, outcome in outcomes.items():
         table = outcome.table.at(here.table.now)
+        grants = grants_of(instance.settings, outcome.rows.permissions, name)
         if name in homes:
-            homes[name] = replace(homes[name], table=table)
+            homes[name] = replace(homes[name], table=table, grants=grants)
         if name == MSDB:
-            here = replace(here, table=table, msdb=table)
+            here, msdb = replace(here, table=table, msdb=table), grants
         # Dynamic routes are asked for in the name of a service of the broker.
         asking = {SERVICE_BROKER} if table.routes(BROKER_CONFIGURATION) else set()
-        services[catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
-    return replace(place, surroundings=replace(here, hosted=hosted(services, mirrors=here.hosted.mirrors)), homes=homes)
+        services[instance.catalog.databases[name].broker_instance] = frozenset(outcome.rows.services) | asking
+    here = replace(here, hosted=hosted(services, mirrors=here.hosted.mirrors))
+    return replace(place, surroundings=here, homes=homes, grants=msdb)
 
 
 @dataclass(slots=True)
@@ -212,6 +226,8 @@ class _PlanRun:
     passed: list[RoutingFacts]
     outcomes: Mapping[str, ScriptPreview]
     request: PlanRequest
+    peers: Iterable[Who]
+    services: set[str] = field(default_factory=set)  # for which peers bring messages
     passing: int = 0
     is_stopped: bool = False
 
@@ -232,6 +248,7 @@ class _PlanRun:
             expired=None if ends is None else self._expired(ends),
             arrivals=arrivals[:ARRIVALS_MAX],
             more_arrivals=len(arrivals) > ARRIVALS_MAX or are_many,
+            refused=list(self._refused()) if self._is_permitting() else None,
         )
 
     def _edits(self) -> Iterator[Edit]:
@@ -255,6 +272,7 @@ class _PlanRun:
         was, will = (_at(place.surroundings, at) for place in (self.before, self.after))
         passing = list(flows_of_passage(self.passed, was.hosted))
         self.passing = len(passing)
+        self.services.update(facts.to_service for facts in self.passed)
         for flow in passing:
             yield flow, was, will
         for name, home in self.before.homes.items():
@@ -263,6 +281,8 @@ class _PlanRun:
             for flow in _read(home):
                 if self.is_stopped:
                     raise ScriptStoppedError
+                if flow.from_service is not None and flow.facts.to_broker_instance not in was.hosted.services_of:
+                    self.services.add(flow.from_service)
                 yield flow, own_was, own_will
 
     def _consequences(self, made: RoutePlan) -> Iterator[Consequence]:
@@ -278,6 +298,26 @@ class _PlanRun:
                 before=_decision_text(one.before, facts, names),
                 after=_decision_text(one.after, facts, names) if one.fate is not Fate.FAILS else _loss_text(one.flow),
             )
+
+    def _is_permitting(self) -> bool:
+        was, will = self.before, self.after
+        return was.grants != will.grants or any(
+            one.grants != will.homes[name].grants for name, one in was.homes.items()
+        )
+
+    def _refused(self) -> Iterator[str]:
+        """Yield what connected peers lose in msdb; those with the same rules have one sentence."""
+        was, will = self.before.grants, self.after.grants
+        alike: dict[tuple[bool, Profile, Profile], list[Who]] = {}
+        for who in sorted(self.peers):
+            is_cut_off = was.connect(who).is_permitted and not will.connect(who).is_permitted
+            alike.setdefault((is_cut_off, was.profile(who), will.profile(who)), []).append(who)
+        for (is_cut_off, had, has), some in alike.items():
+            lost = sorted(one for one in self.services if is_cut_off or (had.permits(one) and not has.permits(one)))
+            if lost:
+                ruling = will.connect(some[0]) if is_cut_off else will.send(some[0], lost[0])
+                what = "connect" if is_cut_off else f"send to {_few(lost)}"
+                yield f"{_few([who.name for who in some])} could no longer {what}: {ruling.why}"
 
     # --- where messages would go ---
 
@@ -322,8 +362,12 @@ def _decision_text(decision: Decision, facts: RoutingFacts, names: DisplayNames)
     """A decision in one sentence, with all the addresses that it may use."""
     text = sentence(decision, outcome_of(decision, facts), names)
     others = [str(one.address) for one in decision.candidates[1:]]
-    more = f" and {len(others) - OTHERS_MAX:,} more" if len(others) > OTHERS_MAX else ""
-    return text + (f"; otherwise to {', '.join(others[:OTHERS_MAX])}{more}" if others else "")
+    return text + (f"; otherwise to {_few(others)}" if others else "")
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - OTHERS_MAX:,} more" if len(names) > OTHERS_MAX else ""
+    return f"{', '.join(names[:OTHERS_MAX])}{more}"
 
 
 def _loss_text(flow: PlannedFlow) -> str:

@@ -78,7 +78,7 @@ def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
     drop, kept = "USE [msdb]; DROP ROUTE [a];", "USE [orders]; DROP QUEUE [a];"
     fake_admin.answers["/v1/reload"] = (200, ANSWER | {"unscripted": [drop], "unscripted_more": 2, "kept": [kept]})
     fates = {"keeps its target": 8, "loses its route": 2, "moves": 1}
-    fake_admin.answers["/v1/plan"] = (200, {"fates": fates})
+    fake_admin.answers["/v1/plan"] = (200, {"fates": fates, "refused": ["CN=b could no longer connect: no GRANT"]})
 
     ways: tuple[list[str], ...] = (["--prune"], [], ["--prune", "--yes"])
     asked, plain, sure = (run("reload", *how, "--socket", fake_admin.path) for how in ways)
@@ -86,7 +86,8 @@ def test_pruning_shows_first_what_it_drops(fake_admin: Any) -> None:
     assert (2, 0, 0) == (asked.exit_code, plain.exit_code, sure.exit_code)
     assert ["in no script:", f"  {drop}", "  and 2 more"] == asked.stderr.splitlines()[:3]
     assert asked.stderr.splitlines()[3].startswith("3 open dialogs use what is dropped; ")
-    assert asked.stderr.splitlines()[3:4] == sure.stderr.splitlines()
+    assert "CN=b could no longer connect: no GRANT" == asked.stderr.splitlines()[4]
+    assert asked.stderr.splitlines()[3:5] == sure.stderr.splitlines()
     assert f"broker reload --socket {fake_admin.path} --prune drops it" in plain.stdout
     assert all(f"  {kept}" in one.stdout.splitlines() for one in (plain, sure))
     assert drop not in sure.stdout

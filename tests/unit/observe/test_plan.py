@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace as Named
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -36,6 +37,7 @@ from broker.protocol.layout import NO_GUID, Flag
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
+from broker.security.principal import who_is
 from tests.support.loopback import until
 
 NEAR, FAR = "//near", "//far"
@@ -191,6 +193,48 @@ async def test_what_passes_through_counts_by_where_it_goes(plan: Plan, instance:
     [one] = answer.consequences
     assert (None, None, FAR) == (one.database, one.conversation, one.to_service)
     assert one.after.startswith("dropped by route AutoCreatedLocal: service not here (9796)")
+
+
+# --- permissions ---
+
+
+@pytest.mark.parametrize(
+    ("script", "refused"),
+    [
+        ("GRANT SEND ON SERVICE::[//other] TO [CN=a]", [f"public could no longer send to {NEAR}: no GRANT SEND"]),
+        (f"DENY SEND ON SERVICE::[{NEAR}] TO [public]", [f"public could no longer send to {NEAR}: DENY SEND"]),
+        ("DENY CONNECT ON ENDPOINT::[*] TO [public]", ["public could no longer connect: DENY CONNECT"]),
+        ("GRANT SEND ON SERVICE::[//*] TO [public]", []),
+        ("DROP ROUTE AutoCreatedLocal", None),
+    ],
+)
+async def test_a_permission_that_conversations_need_is_missed(
+    plan: Plan, instance: Instance, script: str, refused: list[str] | None
+) -> None:
+    begin(instance)
+
+    told = (await plan(script, database=MSDB)).refused
+
+    assert refused == (told and [one[: len(begins)] for one, begins in zip(told, refused or (), strict=True)])
+
+
+async def test_peers_that_prove_who_they_are_lose_what_is_theirs(
+    plan: Plan, instance: Instance, take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(instance, "GRANT SEND ON SERVICE::[//*] TO [public]; GRANT SEND ON SERVICE::[//*] TO [CN=a]", MSDB)
+    take(instance, to_service=FAR)
+    settings = instance.settings
+    monkeypatch.setattr(
+        instance, "settings", replace(settings, endpoint=replace(settings.endpoint, authentication="certificate"))
+    )
+    peers = [None, *(Named(who=who_is(name)) for name in ("CN=a", "CN=b", "CN=c"))]
+    links = [Named(transport=Named(identity=peer)) for peer in peers]
+    monkeypatch.setattr(instance.peers, "links", dict(enumerate(links)))
+
+    answer = await plan("REVOKE SEND ON SERVICE::[//*] FROM [public]", database=MSDB)
+
+    missing = f"no GRANT SEND ON SERVICE::[{FAR}] TO [CN=b] or public"
+    assert [f"CN=b, CN=c could no longer send to {FAR}: {missing}"] == answer.refused
 
 
 # --- databases that ask for routes ---
