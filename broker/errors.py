@@ -17,6 +17,7 @@ NOT_A_FRAME = "not a frame"  # likewise
 UNTRUSTED = "certificate is not trusted"  # likewise
 ADD_TO_PEERS = "name that certificate in peers here, or its CA in trust"  # likewise
 NO_HELLO = "no HELLO within"  # likewise
+NOTHING_STORED = "nothing more is stored or acknowledged"  # a remedy follows, after a colon
 NO_TLS = "does not speak TLS"  # likewise
 TLS_REFUSED = "TLS refused: "  # likewise
 TLS_ONLY = "this endpoint takes TLS only: set encryption"  # likewise

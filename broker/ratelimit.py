@@ -1,5 +1,5 @@
 """
-The one rate limiter: a token bucket, and a log that is bounded by one.
+The one rate limiter: a token bucket.
 
 Buckets bound what peers may cause: bytes and messages that are read, REJECTED frames, log lines. The caller passes the
 time and so chooses the clock.
@@ -8,22 +8,6 @@ Source: the token bucket of RFC 2697; `charge` allows a debt where refusing woul
 """
 
 from __future__ import annotations
-
-import time
-from datetime import UTC, datetime
-
-import structlog
-
-BURST = 200  # lines at once
-LAST = "last_ts"  # field of a line about earlier ones: when the last of them would have been written
-LINES_PER_SECOND = 10  # a thousand refusals a second would fill the disk; the counters have all
-
-log = structlog.get_logger(__name__)
-
-
-def utc_now() -> str:
-    """This instant as log lines have it: RFC 3339 with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class TokenBucket:
@@ -56,29 +40,3 @@ class TokenBucket:
     def _fill(self, now: float) -> None:
         self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
         self._at = now
-
-
-class RateLimiter:
-    """
-    Warnings that anybody who reaches the port can cause, within a rate.
-
-    Attributes:
-        left_out: Lines that were not written since the start.
-    """
-
-    def __init__(self) -> None:
-        self.left_out = 0
-        self._reported = 0
-        self._last = ""
-        self._bucket = TokenBucket(LINES_PER_SECOND, BURST, time.monotonic())
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Write a line, or count it."""
-        if not self._bucket.allow(time.monotonic()):
-            self.left_out += 1
-            self._last = utc_now()
-            return
-        if self.left_out > self._reported:
-            log.warning("lines left out", count=self.left_out, **{LAST: self._last})
-            self._reported = self.left_out
-        log.warning(event, **fields)

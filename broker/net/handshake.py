@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from broker.errors import TLS_ONLY, TlsRefusedError
+from broker.errors import MAY_NOT_CONNECT, TLS_ONLY, TlsRefusedError
 from broker.forwarding.pool import READ_BYTES
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
@@ -46,7 +46,6 @@ from broker.net.tls import (
 )
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.protocol.frame import Fatal, encode_link
-from broker.ratelimit import RateLimiter
 from broker.routing.address import NetworkAddress
 
 HOST_SHARE = 4  # one host has at most one handshake in so many
@@ -89,7 +88,6 @@ class Handshaker:
         handshakes: Those under way with peers that dialled us.
 
     Attributes:
-        limited_log: For warnings that unknown peers can cause.
         refused: When a peer that dialled us was refused last, by its host and the reason; the latest are kept.
     """
 
@@ -104,7 +102,6 @@ class Handshaker:
         self.security = security
         self.timeout = timeout
         self.handshakes = handshakes
-        self.limited_log = RateLimiter()
         self.refused: dict[tuple[str, str], float] = {}
         self._protocol_errors = protocol_errors
         self._on_accepted = on_accepted
@@ -267,16 +264,17 @@ class Handshaker:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
     def remember_refused(self, address: str, reason: str) -> None:
-        """A peer that dialled us was refused."""
-        key = host_of(address), reason
-        self.refused.pop(key, None)
-        self.refused[key] = self._loop.time()
+        """A peer that dialled us was refused; of the refusals of its host that name nobody, the last counts."""
+        host = host_of(address)
+        for key in [key for key in self.refused if key[0] == host and (names_nobody(key[1]) or key[1] == reason)]:
+            del self.refused[key]
+        self.refused[host, reason] = self._loop.time()
         if len(self.refused) > REFUSED_MAX:
             del self.refused[next(iter(self.refused))]
 
     def _report(self, address: str, reason: str) -> None:
         self._protocol_errors[TlsRefusedError.__name__] += 1
-        self.limited_log.warning("connection refused", peer=address, reason=reason)
+        log.warning("connection refused", peer=address, reason=reason)
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         sock = self.handshakes.remove(task)
@@ -285,6 +283,11 @@ class Handshaker:
         elif task.exception() is not None:
             sock.close()
             log.error("task failed", task=task.get_name(), exc_info=task.exception())
+
+
+def names_nobody(reason: str) -> bool:
+    """Whether a refusal names no certificate: then it is about the last peer of that host."""
+    return "the peer's certificate" not in reason and MAY_NOT_CONNECT not in reason
 
 
 Task = asyncio.Task[None]

@@ -333,7 +333,7 @@ class Peers:
             self.handshaker.remember_refused(link.address, str(link.error))
         is_self = link.agreement is not None and link.agreement.is_self  # each minute, and the address is logged
         if not self._is_closing and not is_self:
-            (self.handshaker.limited_log.warning if link.agreement is None else log.info)(
+            (log.warning if link.agreement is None else log.info)(
                 "link closed", link=link.number, peer=link.address, reason=link.reason
             )
         self._processes.remove(link)
@@ -369,7 +369,7 @@ class Peers:
         if not is_own:
             address, principal = "" if dialled is None else str(dialled), link.peer_id
             if dialled is None or self.table.problem_of(dialled) != NOT_OURS:
-                self.handshaker.limited_log.warning(
+                log.warning(
                     "another instance has our identity", address=address, peer=link.address, principal=principal
                 )
             link.close(NOT_OURS)

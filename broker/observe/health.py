@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
-from broker.errors import UNTRUSTED
+from broker.errors import NO_HELLO, NOTHING_STORED, UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
@@ -32,6 +32,7 @@ POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
 REFUSED_SECONDS = 120.0  # for which a queue that is off has dialogs waiting for it: they try again each minute
+HELD_UP_SECONDS = 120.0  # after the last wait for a write transaction, for which a series of them is a finding
 UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a finding, as for the alert BrokerQueueOld
 BLOCKED_SECONDS = 10.0  # after which a dialog whose messages do not get through is a finding
 WAITING_SECONDS = 60.0  # after which a message that is not acknowledged is a finding
@@ -43,6 +44,8 @@ KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause
 )
 OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files
 _UNTRUSTED = re.compile(rf"{UNTRUSTED} \((.+?), \d{{4}}-.*: put that certificate into")  # as a label begins
+_NO_PEER = re.compile(rf"above max_frame|malformed frame|looks like (?:HTTP|SSH|the answer)|{NO_HELLO}")
+NO_PEER = "nothing, unless an instance of yours is there; this notice ends a minute after the last such connection"
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})
@@ -59,6 +62,7 @@ class Level(StrEnum):
 
 _WEIGHT = {level: weight for weight, level in enumerate(Level)}
 _AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # by what a connection really does
+_TRIED_AGAIN = "remove that cause: the store is tried again by itself"
 _FILES = "correct the files: they are read again by themselves; the previous ones are in use until a restart"
 _TRANSPORT: Mapping[str, tuple[Level, str]] = {
     WarningKind.FILES_NOT_IN_USE: (Level.BAD, _FILES),
@@ -125,6 +129,12 @@ def shorten(text: str, most: int = NAME_MAX) -> str:
     return text[: most - len(end)] + end
 
 
+def failure_of_store(problem: str) -> tuple[str, str]:
+    """Split what a failed store says into the problem and the remedy."""
+    what, is_lost, remedy = problem.partition(f"{NOTHING_STORED}: ")
+    return (what + NOTHING_STORED, remedy) if is_lost else (what, _TRIED_AGAIN)
+
+
 def _findings(status: Status, loop_lag_s: float, drop_rates: Mapping[DropKey, float | None]) -> Iterator[HealthFinding]:
     """Yield all problems, in the order in which an operator would check them."""
     transport = list(_transport(status))
@@ -156,7 +166,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
     if not found:
         return f"All is well: {facts}"
     if stopped := [one for one in found if one.about in _MAY_NOT_ARRIVE and not one.do.startswith("nothing")]:
-        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        others = f", and {len(stopped) - 1} more" if len(stopped) > 1 else ""
         return f"Something may not arrive ({facts}): {shorten(stopped[0].what, FIRST_MAX)}{others}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
     return f"It works ({facts}), and {things} worth knowing: {shorten(found[0].what, FIRST_MAX)}"
@@ -222,9 +232,9 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
         yield HealthFinding(Level.BAD, "audit", status.audit_problem, do)
     for name, database in status.databases.items():
         if database.problem:
-            what = f"the store of {name} has failed: {database.problem}"
-            do = "" if status.room_problem else "remove that cause: the store is tried again by itself"
-            yield HealthFinding(Level.BAD, "database", what, do)
+            problem, do = failure_of_store(database.problem)
+            what = f"the store of {name} has failed: {problem}"
+            yield HealthFinding(Level.BAD, "database", what, "" if status.room_problem else do)
         elif database.waiting_messages is None:
             what = f"the file of {name} is not read yet: its messages are not known"
             yield HealthFinding(Level.NOTICE, "database", what)
@@ -257,7 +267,7 @@ def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
             " nothing is stored or acknowledged"
         )
         yield HealthFinding(Level.BAD, "database", what, f"end that transaction; {SHORT_TRANSACTIONS}")
-    elif lock.recent > 1:
+    elif lock.recent > 1 and (lock.last_s or 0.0) < HELD_UP_SECONDS:
         what = (
             f"write transactions of others have held up {name} {lock.recent} times within ten minutes, for"
             f" {lock.recent_s:,.0f} s in all, last {who}{_ago(lock.last_s)}"
@@ -396,7 +406,7 @@ def _transport(status: Status) -> Iterator[HealthFinding]:
             continue  # with the databases
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
         about, what = "connection" if notice.kind == WarningKind.REFUSED else "transport", notice.text
-        do = do or statement_of(what, "this instance")
+        do = do or (NO_PEER if _NO_PEER.search(what) else statement_of(what, "this instance"))
         if certificate := _UNTRUSTED.search(what):
             what, _, do = what.rpartition(": ")
             do = do.replace("that certificate", f"the certificate of {certificate[1]}")

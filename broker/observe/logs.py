@@ -13,9 +13,9 @@ stop because of its log.
 
 Of many identical errors the first is logged, then one a minute with the number of those left out. Every attempt to
 reach a peer that is down fails with the same error, and ten thousand equal lines hide the one that differs.
-(`broker.ratelimit` is for the other case: different lines that unauthenticated clients can cause.) Two events are
-identical when level, event and every field that is not a number are equal, since numbers are measurements. Only
-warnings and worse are held back; the memory is bounded.
+Two events are identical when level, event and every field are equal but for numbers, since numbers are measurements.
+Only warnings and worse are held back; the memory is bounded. Different lines about many peers, which anybody who
+reaches the port can cause, are counted together above a rate.
 
 Payloads, keys and statements with secrets are never passed to a log call; nothing here could recognize and remove them.
 """
@@ -31,8 +31,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias
 
@@ -43,7 +44,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.dev import ConsoleRenderer, plain_traceback
 from structlog.processors import format_exc_info
 
-from broker.ratelimit import LAST, utc_now
+from broker.ratelimit import TokenBucket
 
 # --- the writer thread ---
 
@@ -148,6 +149,10 @@ class LogWriter:
 Event: TypeAlias = MutableMapping[str, Any]
 
 INTERVAL = 60.0  # seconds between two lines about the same
+CROWD_BURST = 100  # different lines about peers at once, and then
+CROWD_PER_SECOND = 1  # so many: a thousand refusals a second would fill the disk; the counters have all
+CROWD = "one of many"  # in place of each text of a line that stands for the others
+LAST = "last_ts"  # field of a line about earlier ones: when the last of them would have been written
 KINDS_MAX = 1024  # different events remembered: more than an instance has peers and reasons, some 1 MB at most
 _HELD_BACK = frozenset({"warning", "error", "critical"})
 
@@ -171,6 +176,7 @@ class RepeatFilter:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._seen: OrderedDict[object, _Seen] = OrderedDict()
+        self._crowd = TokenBucket(CROWD_PER_SECOND, CROWD_BURST, clock())
         self._lock = threading.Lock()
 
     def __call__(self, _logger: object, _method: str, event: Event) -> Event:
@@ -185,6 +191,10 @@ class RepeatFilter:
         now = self._clock()
         key = _identity(event)
         with self._lock:
+            if "peer" in event and key not in self._seen and not self._crowd.allow(now):
+                texts = [name for name, value in event.items() if name not in _FIRST and isinstance(value, str)]
+                event.update(dict.fromkeys(texts, CROWD))
+                key = _identity(event)
             seen = self._seen.get(key)
             if seen is None:
                 self._seen[key] = _Seen(now, 0, {})
@@ -219,14 +229,20 @@ def _identity(event: Event) -> object:
     """
     Return the key that identical events share; a field that is not a text counts by its `repr`.
 
-    Of a peer only the host counts: each of many connections has another port.
+    Of a peer only the host counts: each of many connections has another port. Of a reason its numbers do not.
     """
     fields = (
         (name, value if isinstance(value, str) else repr(value))
         for name, value in event.items()
         if name not in {"exc_info", LAST} and (isinstance(value, bool) or not isinstance(value, int | float))
     )
-    return frozenset((name, (name == "peer" and text.rpartition(":")[0]) or text) for name, text in fields)
+    return frozenset((name, _SAME.get(name, str)(text)) for name, text in fields)
+
+
+_SAME: Mapping[str, Callable[[str], object]] = {
+    "peer": lambda text: text.rpartition(":")[0] or text,
+    "reason": lambda text: tuple(word for word in text.split() if not word[0].isdigit()),
+}
 
 
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
@@ -441,6 +457,11 @@ def _encodable(value: object) -> object:
 def _component(name: str = "", *_: object) -> _Component:
     """Make the logger that `get_logger(__name__)` writes to."""
     return _Component([*name.split("."), ""][1] if name.startswith("broker.") else "")
+
+
+def utc_now() -> str:
+    """This instant as log lines have it: RFC 3339 with microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _tell_gap(lines: int) -> None:

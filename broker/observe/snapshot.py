@@ -32,13 +32,14 @@ from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
-from broker.errors import ADD_TO_PEERS, MAY_NOT_CONNECT, StoreUnavailableError
+from broker.errors import ADD_TO_PEERS, StoreUnavailableError
 from broker.files import room_problem
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, plain_text_told
+from broker.net.handshake import names_nobody
 from broker.net.link import Link
 from broker.net.quotas import host_of
 from broker.net.tls import Identity, Security
@@ -859,14 +860,10 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         text = f"{names} what broker partner import had made, whose certificates are here: a new one has none of it"
         warnings.append(TransportWarning(WarningKind.IMPORTS_LOST, text))
     since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
-    refused = peers.handshaker.refused
-    last = {host: at for (host, _), at in refused.items()}  # they are in the order of time
     warnings += [
         TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {_with_files(reason, endpoint.peers)}")
-        for (host, reason), at in refused.items()
-        if at > since
-        and not (_names_nobody(reason) and at < last[host])
-        and not any(_is_back(link, host, reason, at) for link in peers.links.values())
+        for (host, reason), at in peers.handshaker.refused.items()
+        if at > since and not any(_is_back(link, host, reason, at) for link in peers.links.values())
     ]
     return struct_from(
         TransportSnapshot,
@@ -886,12 +883,7 @@ def _is_back(link: Link, host: str, reason: str, at: float) -> bool:
     if link.online_at is None or link.online_at <= at or host_of(link.address) != host:
         return False
     identity = link.transport.identity
-    return _names_nobody(reason) or (identity is not None and identity.principal_name in reason)
-
-
-def _names_nobody(reason: str) -> bool:
-    """Whether a refusal names no certificate: then it is about the last peer of that host."""
-    return "the peer's certificate" not in reason and MAY_NOT_CONNECT not in reason
+    return names_nobody(reason) or (identity is not None and identity.principal_name in reason)
 
 
 def _with_files(reason: str, peers: Iterable[str]) -> str:

@@ -35,6 +35,7 @@ from broker.dialog.status import DROPPED_HERE, NOT_SEALED, NOT_STORED, REFUSED
 from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
+from broker.observe.health import failure_of_store
 from broker.observe.message_catalogue import (
     TakenRoute,
     WaitingDialog,
@@ -830,7 +831,8 @@ def answer_why(
         findings += [_over(spot, one) for one in found.closed]
     storing = [_locked(Spot(place.name, name), wait) for name, wait in (lock_waits or {}).items()]
     for name, problem in (store_problems or {}).items():
-        storing.append(Spot(place.name, name).found(Disposition.STORE_FAILED, problem=problem))
+        what, remedy = failure_of_store(problem)
+        storing.append(Spot(place.name, name).found(Disposition.STORE_FAILED, problem=what, remedy=remedy))
     concerned = facts.found.keys() | {way.explanation.database for way in ways}
     findings += [one for one in storing if one.database in concerned or not facts.found]
     findings += [Spot(place.name, name, place.config_option).found(IMPORTS_LOST) for name in lost_imports]

@@ -16,7 +16,7 @@ import broker
 SOURCE = Path(broker.__file__).parent
 LEVELS = ("debug", "info", "warning", "error")
 _LEVEL_OF = {**dict(zip(LEVELS, LEVELS, strict=True)), "exception": "error", "rest_after": "error"}
-_LOGGER = re.compile(r"^log\.|limited_log\.|get_logger|\.rest_after$")
+_LOGGER = re.compile(r"^log\.|get_logger|\.rest_after$")
 _APART = {"bench"}  # separate processes, without an operator
 
 

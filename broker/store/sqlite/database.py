@@ -17,7 +17,7 @@ import uuid
 from contextlib import closing, suppress
 from pathlib import Path
 
-from broker.errors import StoreUnavailableError
+from broker.errors import NOTHING_STORED, StoreUnavailableError
 from broker.files import reported
 from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite.metadata import put_routes
@@ -315,9 +315,7 @@ class FileWatch:
                 what = f"write-ahead log {file}" if is_log else "file"
                 happened = "is gone" if is_gone else "was replaced by another one"
                 remedy = _LOG_LOST if is_log else _FILE_GONE if is_gone else _FILE_REPLACED
-                problem = (
-                    f"the {what} {happened} while it is in use, so nothing more is stored or acknowledged: {remedy}"
-                )
+                problem = f"the {what} {happened} while it is in use, so {NOTHING_STORED}: {remedy}"
                 raise StoreUnavailableError(str(self._path), problem)
 
 

@@ -8,8 +8,18 @@ import msgspec
 import pytest
 
 from broker.catalog.unscripted import IMPORT_AGAIN
-from broker.errors import TLS_REFUSED
-from broker.observe.health import FINDINGS_MAX, NAME_MAX, RENEW, SHORT_TRANSACTIONS, HealthReport, Level, judge, shorten
+from broker.errors import NOTHING_STORED, TLS_REFUSED
+from broker.observe.health import (
+    FINDINGS_MAX,
+    HELD_UP_SECONDS,
+    NAME_MAX,
+    RENEW,
+    SHORT_TRANSACTIONS,
+    HealthReport,
+    Level,
+    judge,
+    shorten,
+)
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
@@ -259,6 +269,10 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         ),
         (notice(WarningKind.EXPIRED), RENEW),
         (
+            database(problem=f"the file is gone, so {NOTHING_STORED}: if it was deleted, save it"),
+            "if it was deleted, save it",
+        ),
+        (
             database(blocked=[{"next_hop": "//S: refused: already held (11288)", "dialogs": 1, "oldest_s": 30.0}]),
             f"{LIST}; broker why ID says whether that is over; broker dialogs retry sends it again at once",
         ),
@@ -302,8 +316,16 @@ def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> No
     assert refused.sentence.startswith(
         "Something may not arrive (1 connection, nothing waits for a next hop): tcp://far"
     )
+    scanned = judged(notice(WarningKind.REFUSED, "a peer at h was refused: frame of 7 bytes is above max_frame 4"))
+    assert scanned.sentence.startswith("It works (")
+    both = judged(notice(WarningKind.PLAIN_TEXT) | address("refused"))
+    assert both.sentence.endswith(f"{HOP} is not reached: refused")
     for one in (notice(WarningKind.REFUSED), drop("no route", last_s=1.0), database(oldest_waiting_s=61.0)):
         assert judged(one).sentence.startswith("Something may not arrive")
+
+
+def test_write_transactions_that_no_longer_hold_anything_up_are_no_finding() -> None:
+    assert [] == judged(database(write_lock=HELD | PAST | {"last_s": HELD_UP_SECONDS})).findings
 
 
 def test_frames_for_a_next_hop_that_was_taken_out_end_by_themselves() -> None:

@@ -23,6 +23,7 @@ from structlog import DropEvent
 
 from broker.observe import logs
 from broker.observe.logs import (
+    CROWD_BURST,
     INTERVAL,
     LogFormat,
     LogLevel,
@@ -377,12 +378,16 @@ def test_first_is_told_at_once_and_then_one_a_minute_with_the_number_left_out(
         ({"peer": "a", "initial": True}, False),  # a bool is no measure
         ({"peer": ["a"]}, False),  # cannot be hashed
         ({"peer": "a", "exc_info": (1, 2, 3)}, True),
+        ({"peer": "a", "reason": "frame of 28041 bytes"}, True),
+        ({"peer": "a", "reason": "frame of CN=node-2"}, False),
     ],
 )
 def test_identical_is_what_has_the_same_fields_but_for_numbers(
     repeats: RepeatFilter, other: dict[str, Any], held_back: Any
 ) -> None:
     _passes(repeats, peer="a", elapsed_ms=3)
+    for reason in ("frame of 17 bytes", "frame of CN=node-1"):
+        _passes(repeats, peer="a", reason=reason)
 
     assert held_back == (_passes(repeats, **other) is None)
 
@@ -391,6 +396,19 @@ def test_of_a_peer_only_the_host_counts(repeats: RepeatFilter) -> None:
     peers = ["tcp://[::1]:1", "tcp://[::1]:2", "tcp://[::2]:2"]
 
     assert [True, False, True] == [_passes(repeats, peer=peer) is not None for peer in peers]
+
+
+def test_crowd_of_peers_is_counted_in_one_line_and_hides_nobody_known(
+    repeats: RepeatFilter, clock: SimpleNamespace
+) -> None:
+    told = [event for number in range(1000) if (event := _passes(repeats, peer=f"{number}:1", reason="not a frame"))]
+    clock.now += INTERVAL
+    again = _passes(repeats, peer="0:1", reason="not a frame")
+    (rest,) = [one for one in repeats.take_untold(everything=True) if one["peer"] == logs.CROWD]
+
+    assert (CROWD_BURST + 1, {"0", logs.CROWD}) == (len(told), {told[0]["peer"][0], told[-1]["peer"]})
+    assert (1000 - CROWD_BURST - 1, "connect failed") == (rest["suppressed"], rest["event"])
+    assert again is not None
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])

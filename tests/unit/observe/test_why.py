@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.dialog.status import NOT_SEALED
+from broker.errors import NOTHING_STORED
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.query import FILE_GONE
@@ -141,12 +142,13 @@ def test_what_keeps_a_store_from_storing_is_a_cause_in_the_database_of_the_side_
         dialog.conversation_handle if is_known else uuid4(),
         shop,
         lock_waits=waits,
-        store_problems={"shop": "the disk is full", "other": "it is gone"},
+        store_problems={"shop": f"it is gone, so {NOTHING_STORED}: save it", "other": "the disk is full"},
     )
 
-    failed = {found.database: found.why for found in answer.findings if found.cause == "store failed"}
+    failed = {found.database: found for found in answer.findings if found.cause == "store failed"}
     assert waits.keys() & ({"shop"} if is_known else {"shop", "other"}) == failed.keys()
-    assert "its store has failed: the disk is full" == failed["shop"]
+    assert f"its store has failed: it is gone, so {NOTHING_STORED}" == failed["shop"].why
+    assert failed["shop"].remedy.endswith(", save it")
     locked = {found.database: found for found in answer.findings if found.cause == "write lock held"}
     assert (["shop"] if is_known else ["shop", "other"]) == list(locked)
     assert "process 7 (python3) has kept a write transaction open for 45 s" == locked["shop"].why
