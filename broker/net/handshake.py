@@ -264,7 +264,7 @@ class Handshaker:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
     def remember_refused(self, address: str, reason: str) -> None:
-        """A peer that dialled us was refused; of the refusals of its host that name nobody, the last counts."""
+        """A peer that dialled us was refused; of its host, the last refusal without a certificate counts."""
         host = host_of(address)
         for key in [key for key in self.refused if key[0] == host and (names_nobody(key[1]) or key[1] == reason)]:
             del self.refused[key]

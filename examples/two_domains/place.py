@@ -32,7 +32,10 @@ def place(db: sqlite3.Connection) -> None:
 def take_answers(db: sqlite3.Connection) -> None:
     """Take what has come, waiting for a second at most; what became of an order is stored with its receipt."""
     with db:
+        ended = set()
         for message in broker.receive(db, queue="OrdersQueue", wait=1):
+            if message.dialog in ended:  # an error comes before what is unread of its dialog
+                continue
             state = message.body.decode()
             if message.is_error:
                 state = f"refused: {message.error_code} {message.error_description}"
@@ -40,6 +43,7 @@ def take_answers(db: sqlite3.Connection) -> None:
                 handle = str(message.dialog.conversation_handle)
                 db.execute("UPDATE orders SET state = ? WHERE conversation_handle = ?", (state, handle))
             message.dialog.end()
+            ended.add(message.dialog)
 
 
 def main() -> None:

@@ -275,6 +275,13 @@ async def test_the_page_never_scrolls_sideways(browser: Browser, shown: Shown, w
     assert await tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
+async def test_charts_become_narrower_with_the_window(browser: Browser, shown: Shown) -> None:
+    tab = await look(browser, shown["gateway"].page, width=475)
+    await tab.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=True)
+
+    await seen(tab, "document.documentElement.scrollWidth <= 420")
+
+
 async def test_no_word_of_a_table_is_broken_on_a_phone(browser: Browser, shown: Shown) -> None:
     """A table scrolls instead; only names and ids of others, which may be of any length, are cut."""
     send(shown, TO_DEAF)

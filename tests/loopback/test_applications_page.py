@@ -10,7 +10,9 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,39 @@ def test_every_example_does_what_it_says(shop: Path, capsys: pytest.CaptureFixtu
     assert all(printed)
     orders.close()
     billing.close()
+
+
+def wait_for(messages: int, database: str) -> None:
+    """Until so many are unread there."""
+    with closing(sqlite3.connect(database)) as db:
+        deadline = time.monotonic() + 30.0
+        while db.execute("SELECT count(*) FROM broker_message").fetchone() != (messages,):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_loops_skip_what_is_left_of_a_dialog_that_has_failed(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Error is the first of its batch, and the message that came before it the second."""
+    send, bill, finish = blocks("python")[:3]
+    names: dict[str, Any] = {}
+    exec(send, names)
+    with sqlite3.connect("orders.db") as db:
+        broker.get_dialog(db, names["dialog"].conversation_handle).end(error=17, description="no longer wanted")
+    wait_for(2, "billing.db")
+    exec(bill, names)
+    exec(send, names)
+    with sqlite3.connect("billing.db") as db:
+        (message,) = broker.receive(db, queue="BillingQueue", wait=30)
+        message.dialog.send(b"ok", type="//shop/Receipt")
+        message.dialog.end(error=18, description="out of stock")
+    wait_for(2, "orders.db")
+    exec(finish, names)
+
+    assert "failed: 18 out of stock\n" == capsys.readouterr().out
+    with closing(sqlite3.connect("billing.db")) as db:
+        assert [] == db.execute("SELECT body FROM bills").fetchall()
 
 
 def test_every_example_of_the_shell_works(shop: Path) -> None:
