@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -89,25 +90,29 @@ class ScriptProgress(Struct, eq=False):
 
 
 class ScriptMessages:
-    """One message for each statement, as long as they are few; of the others their number by kind."""
+    """One message for each statement, as long as they are few, of those that change something if they are many."""
 
     def __init__(self) -> None:
-        self._first: list[str] = []
+        self._changes: list[tuple[int, str, object, str]] = []
+        self._unchanged: list[tuple[int, str, object, str]] = []
         self._more: Counter[tuple[str, str]] = Counter()
 
     def add(self, what: str, name: object, verb: str) -> None:
         """Add a statement that has been executed."""
-        if len(self._first) < MESSAGES_MAX:
-            self._first.append(f"{what} {name} {verb}")
+        some = self._unchanged if verb == "unchanged" else self._changes
+        if len(some) < MESSAGES_MAX:
+            some.append((len(self._changes) + len(self._unchanged), what, name, verb))
         else:
             self._more[what, verb] += 1
 
-    def lines(self) -> list[str]:
-        """The messages; at most one more than `MESSAGES_MAX`."""
-        if not self._more:
-            return self._first
-        kinds = ", ".join(f"{what} {verb} {count:,}" for (what, verb), count in self._more.items())
-        return [*self._first, f"{self._more.total():,} more: {kinds}"]
+    def take(self) -> list[str]:
+        """Return the messages since the last call; at most one more than `MESSAGES_MAX`."""
+        found, more = self._changes + self._unchanged, self._more
+        self._changes, self._unchanged, self._more = [], [], Counter()
+        more.update((what, verb) for _, what, _, verb in found[MESSAGES_MAX:])
+        lines = [f"{what} {name} {verb}" for _, what, name, verb in sorted(found[:MESSAGES_MAX], key=itemgetter(0))]
+        kinds = ", ".join(f"{what} {verb} {count:,}" for (what, verb), count in more.items())
+        return [*lines, f"{more.total():,} more: {kinds}"] if more else lines
 
 
 class CatalogRows(Struct, frozen=True):

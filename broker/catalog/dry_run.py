@@ -63,6 +63,7 @@ class DryDatabase(Struct):
         is_scripted: Whether any statement is about it.
         mentioned: Kind, as in `words_of`, and name of what a statement makes or alters, whether its guard held or not;
             of routes only where it did not hold.
+        messages: Those of its scripts, as `execute` returns them.
     """
 
     name: str
@@ -78,6 +79,7 @@ class DryDatabase(Struct):
     missed_drops: list[ddl.DropRoute] = field(default_factory=list)
     is_scripted: bool = False
     mentioned: set[tuple[str, str]] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
 
     @property
     def services(self) -> Mapping[str, metadata.Service]:
@@ -139,9 +141,11 @@ def dry_run(settings: Settings, *, now: datetime) -> DryRun:
         script = Script(Catalog(databases, lambda: None, settings.instance.name), MSDB, is_declared=True, now=now)
         opened.enter_context(closing(script))
         runner = _ScriptRunner(run, script, stores)
-        run.errors.extend(runner.scripts(MSDB, ("routes", "files"), settings.routes.files))
-        for name, configured in settings.databases.items():
-            run.errors.extend(runner.scripts(name, ("databases", name, "scripts"), configured.scripts))
+        for name, one in run.databases.items():
+            key = ("routes", "files") if name == MSDB else ("databases", name, "scripts")
+            patterns = settings.routes.files if name == MSDB else settings.databases[name].scripts
+            run.errors.extend(runner.scripts(name, key, patterns))
+            one.messages = script.messages.take()
         for name, one in run.databases.items():
             one.routes = _routes(stores[name], one.statements)
             one.rows = _rows(stores[name])

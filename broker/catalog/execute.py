@@ -113,7 +113,7 @@ async def execute(
                 catalog.databases[name].rows, catalog.databases[name].table = state.rows, state.table
             if script.committed:
                 catalog.changed()
-    messages = script.messages.lines()
+    messages = script.messages.take()
     if script.fails_over is not None:  # once the lock is released: the database needs it to step down
         statement, name = script.fails_over
         with blaming(statement):
@@ -243,7 +243,7 @@ class Script:
         try:
             if (guard := statement.guard) is not None:
                 if self._asked is None or self._asked[0] is not guard:  # once for all statements of a block
-                    self._asked = guard, holds(guard, session)
+                    self._asked = guard, holds(guard, statement, session)
                 if not self._asked[1]:
                     return False
             carry_out(statement, session)

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from broker.advice import near_name, render_name
 from broker.catalog.catalog import MSDB, ScriptMessages, stored_route
@@ -96,14 +96,24 @@ class Session(Struct):
     changes: RouteChanges = field(default_factory=RouteChanges)
 
 
-def holds(guard: ddl.ExistsGuard, session: Session) -> bool:
+def holds(guard: ddl.ExistsGuard, statement: ddl.Statement, session: Session) -> bool:
     """Whether a statement under this guard is executed; if not, a message says so."""
-    is_there = _FIND[guard.view](session.db, guard.name) is not None
+    found = _FIND[guard.view](session.db, guard.name)
+    is_there = found is not None
     if is_there is guard.is_negated:
-        session.messages.add(
-            "statement about", guard.name, "skipped: it exists" if is_there else "skipped: it is not there"
-        )
+        is_other = isinstance(statement, ddl.CreateRoute) and guard.view == "routes" and _is_other(statement, found)
+        here = "it exists, with other properties" if is_other else "it exists"
+        session.messages.add("statement about", guard.name, f"skipped: {here if is_there else 'it is not there'}")
     return is_there is not guard.is_negated
+
+
+def _is_other(statement: ddl.CreateRoute, row: StoredRow | None) -> bool:
+    """Whether this route is there and is not as the statement would make it, LIFETIME apart."""
+    old = stored_route(row)
+    with suppress(StatementError):
+        new = create_route(statement.name, replace(statement.properties, lifetime=None))
+        return old is not None and old.name == new.name and replace(old, lifetime=None) != new
+    return False
 
 
 @singledispatch

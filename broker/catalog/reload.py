@@ -134,7 +134,7 @@ class ReloadAnswer(Struct, frozen=True):
     dry_run: bool
     settings: list[ChangedSetting]
     databases: Annotated[list[str], Meta(description="Those whose scripts had changed and were executed again.")]
-    messages: Annotated[list[str], Meta(description="Messages of these scripts.")]
+    messages: Annotated[list[str], Meta(description="Messages of these scripts, or those that they would have.")]
     connections: Annotated[
         int, Meta(description="Connections that go on with what they had, where a change is for new ones.")
     ]
@@ -246,12 +246,14 @@ class Reloads:
         scripts = await asyncio.to_thread(look, settings)
         are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         left: list[Unscripted] = []
+        told: dict[str, list[str]] = {}
         databases: Mapping[str, Database | DryDatabase] = instance.catalog.databases
         before = _grants(old, databases)
         if changed or are_others or is_pruning:
             run = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
             if run is not None:
                 left, databases = await asyncio.to_thread(list, unscripted(run)), run.databases
+                told = {name: one.messages for name, one in run.databases.items() if name in instance.catalog.databases}
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
         dropped = [] if names else await asyncio.to_thread(_dropped, settings, instance.catalog)
@@ -271,7 +273,7 @@ class Reloads:
                     ChangedSetting(one.key, one.effect.value, one.before, one.after, one.place) for one in changed
                 ],
                 databases=names,
-                messages=[],
+                messages=[line for name in names if is_dry_run for line in told.get(name, ())],
                 connections=instance.connections(now) if is_for_new else 0,
                 waiting=waiting,
                 warnings=[*_changed_for_all(before, _grants(settings, databases, drops)), *warnings, *dropped],

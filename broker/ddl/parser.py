@@ -96,7 +96,8 @@ _INSTEAD = {
     "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
     "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
     **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),
-    **dict.fromkeys(("DECLARE", "EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "RAISERROR"), _NO_PROGRAM),
+    "DECLARE": f"{_NO_PROGRAM}; applications begin dialogs and send: broker.begin_dialog, dialog.send; or broker send",
+    **dict.fromkeys(("EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "RAISERROR"), _NO_PROGRAM),
     **dict.fromkeys(("BEGIN TRY", "BEGIN CATCH", "THROW", "GOTO", "BREAK", "CONTINUE"), _NO_PROGRAM),
     **dict.fromkeys(
         ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
@@ -108,7 +109,7 @@ _INSTEAD = {
     **dict.fromkeys(("BACKUP", "RESTORE"), _COPY),
     "GET_TRANSMISSION_STATUS": "it is a function: SELECT GET_TRANSMISSION_STATUS('handle')",
     "ALTER AUTHORIZATION": "owners mean nothing here: leave it out",
-    "ALTER SERVICE MASTER": "private keys are files: databases.NAME.private_key",
+    "ALTER SERVICE MASTER KEY": "private keys are files: databases.NAME.private_key",
     **{f"{verb} XML": "check the body against its schema in the application" for verb in _CHANGE},
     **{
         f"{verb} {what}": _NO_SERVER
@@ -129,8 +130,11 @@ _INSTEAD = {
     },
     **{f"{verb} ENDPOINT": _ENDPOINT for verb in _CHANGE},
     **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in (*_CHANGE, "BACKUP")},
-    **{f"{verb} MASTER": "private keys are files: databases.NAME.private_key" for verb in (*_CHANGE, "OPEN", "CLOSE")},
-    **{f"{verb} SYMMETRIC": "keys of dialogs are made with them" for verb in (*_CHANGE, "OPEN", "CLOSE")},
+    **{
+        f"{verb} MASTER KEY": "private keys are files: databases.NAME.private_key"
+        for verb in (*_CHANGE, "OPEN", "CLOSE")
+    },
+    **{f"{verb} SYMMETRIC KEY": "keys of dialogs are made with them" for verb in (*_CHANGE, "OPEN", "CLOSE")},
     **{f"{verb} {what}": _READER for verb in _CHANGE for what in ("PROCEDURE", "PROC")},
     **{f"{verb} EVENT {what}": _EVENT for verb in _CHANGE for what in ("NOTIFICATION", "SESSION")},
     **{f"{verb} {what}": _PRINCIPAL for verb in _CHANGE for what in ("LOGIN", "USER", "ROLE")},
@@ -759,7 +763,7 @@ class _StatementParser:
     def _unsupported(self, token: Token, expected: Collection[str]) -> str | None:
         """The sentence for a statement or option that the original documents and this system leaves out."""
         for at in (0, self._next) if END in expected else (0,):  # it may follow another without a mark between
-            for count in (3, 2, 1):
+            for count in (4, 3, 2, 1):
                 name = " ".join(one.kind for one in self._tokens[at : at + count])
                 if name in _INSTEAD and (at or self._next <= count):
                     return f"{name} is not a statement here: {_INSTEAD[name]}"

@@ -158,10 +158,12 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
     async with running(tmp_path, routes={"files": ["routes.sql"]}) as (instance, file):
         script.write_text("CREATE ROUTE b WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
 
+        dry = await instance.reloads.reload(is_dry_run=True)
         first, second = await file.reload(instance), await file.reload(instance)
 
         names = {route.name for route in instance.forwarder.routing_context.table}
         assert {"a", "b"} <= names
+        assert [["route b created"]] * 2 == [dry.messages, first.messages]
         assert ((["msdb"], True), ([], False)) == (
             (first.databases, first.changed),
             (second.databases, second.changed),

@@ -142,7 +142,19 @@ def test_many_messages_are_counted_by_kind() -> None:
         messages.add("route", number, "created")
     messages.add("queue", "q", "dropped")
 
-    assert messages.lines()[MESSAGES_MAX:] == ["2,000 more: route created 1,999, queue dropped 1"]
+    assert messages.take()[MESSAGES_MAX:] == ["2,000 more: route created 1,999, queue dropped 1"]
+    assert messages.take() == []
+
+
+def test_a_change_is_named_even_after_many_statements_that_change_nothing() -> None:
+    messages = ScriptMessages()
+    for number in range(MESSAGES_MAX):
+        messages.add("route", number, "unchanged")
+    messages.add("route", "r", "replaced")
+
+    told = messages.take()
+
+    assert ["route r replaced", "1 more: route unchanged 1"] == told[MESSAGES_MAX - 1 :]
 
 
 # --- rows of other programs ---

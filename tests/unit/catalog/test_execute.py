@@ -72,7 +72,9 @@ async def test_what_is_under_if_exists_is_executed_where_that_holds(world: World
     absent = "statement about {} skipped: it is not there"
 
     assert ["route r created"] == await world.run(f"{unless} {create}")
-    assert ["statement about r skipped: it exists"] == await world.run(f"{unless} {create}")
+    assert ["statement about r skipped: it exists"] == await world.run(f"{unless} {create}, LIFETIME = 60")
+    other = f"{create[:-1]}1', WEIGHT = 2"
+    assert ["statement about r skipped: it exists, with other properties"] == await world.run(f"{unless} {other}")
     assert ["route r dropped", absent.format("r")] == await world.run(f"{only} DROP ROUTE r; {only} DROP ROUTE r")
     block = f"{unless} BEGIN {create} CREATE ROUTE s WITH ADDRESS = '{FAR}' END DROP ROUTE r; DROP ROUTE s"
     assert ["route r created", "route s created", "route r dropped", "route s dropped"] == await world.run(block)

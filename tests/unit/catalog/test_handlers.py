@@ -276,7 +276,7 @@ def test_declared_route_is_written_when_it_is_another_one(session: Session) -> N
     assert session.db.total_changes == before + 2
     assert session.changes.kept == [RouteChange(AUTO_CREATED_LOCAL, second), RouteChange(second, third)]
     done = [f"route AutoCreatedLocal {verb}" for verb in ("unchanged", "replaced", "replaced")]
-    assert session.messages.lines() == done
+    assert session.messages.take() == done
 
 
 def test_lifetime_that_is_declared_counts_anew(session: Session) -> None:
