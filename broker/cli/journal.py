@@ -138,7 +138,7 @@ def _line(visit: Mapping[str, Any]) -> str:
         f"hop {visit['hop_count']}",
     ]
     if left is not None:
-        words.append(f"{(left - entered).total_seconds() * 1000:.3f} ms")
+        words.append(f"{(left - entered).total_seconds() * 1000:.3f} ms" if left != entered else "at once")
     words += [f"{name} {visit[column]}" for name, column in _WAY.items() if visit[column] is not None]
     return readable("  ".join(words))
 

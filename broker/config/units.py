@@ -94,13 +94,12 @@ class Quantity(NamedTuple):
 
 
 def duration(microseconds: float | None) -> Quantity:
-    """A time in microseconds; minutes from two minutes, hours from two hours."""
+    """A time in microseconds; minutes from two minutes, hours from two hours, and none in words."""
     if microseconds is None:
         return Quantity(UNKNOWN)
-    size = abs(microseconds)
-    if size < 1:
-        return Quantity("< 1 µs")
-    units = [unit for unit in _DURATIONS if size >= unit[0] * (2 if unit[1] in {"min", "h"} else 1)]
+    if not microseconds:
+        return Quantity("at once")
+    units = [unit for unit in _DURATIONS if abs(microseconds) >= unit[0] * (2 if unit[1] in {"min", "h"} else 1)]
     return _scaled(microseconds, units[-1] if units else _DURATIONS[0], "µs")
 
 

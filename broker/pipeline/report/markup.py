@@ -180,13 +180,13 @@ class LogScale:
     """A logarithmic axis of microseconds, marked at powers of ten; `x` gives 0 .. 100."""
 
     def __init__(self, spreads: Iterable[Spread]) -> None:
-        known = [rank for one in spreads for rank in (one.p50, one.p95, one.p99) if rank is not None]
-        self._low = math.log10(max(1, min(known, default=1))) - _MARGIN
-        self._high = max(self._low + 1, math.log10(max(1, *known, 1)) + _MARGIN)
+        known = [rank for one in spreads for rank in (one.p50, one.p95, one.p99) if rank]
+        self._low = math.log10(min(known, default=1)) - _MARGIN
+        self._high = max(self._low + 1, math.log10(max(known, default=1)) + _MARGIN)
 
     def x(self, microseconds: float) -> float:
-        """Return the position of a time; less than a microsecond has the position of one microsecond."""
-        return WIDTH * (math.log10(max(1, microseconds)) - self._low) / (self._high - self._low)
+        """Return the position of a time; none has that of the beginning."""
+        return max(0.0, WIDTH * (math.log10(max(1, microseconds)) - self._low) / (self._high - self._low))
 
     @property
     def ticks(self) -> list[tuple[float, str]]:

@@ -64,6 +64,10 @@ _SHOWN = 12  # rows and cards before a click
 _LINKS_MAX = 100  # rows of a table of links
 _RANGES_MAX = 60  # rows of a table with strips
 _LITTLE_ROOM = 0.2  # of the pool
+_AT_INSTANCES = (
+    "From arrival to leaving; at the sender, in the transmission queue. “At once”: in the same pass over what the"
+    " instance had read, for which it looks at its clock once. Its metric broker_hop_duration_seconds has these times."
+)
 
 
 def first_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, total: int = 0, **of: str) -> Html:
@@ -98,7 +102,7 @@ def verdict(balance: LedgerTotal | None) -> tuple[str, str]:
             return "bad", f"{plural(balance.missing, 'message')} missing or failed"
         return "bad", "The ledger does not add up"
     if balance.under_way:
-        return "good", f"The ledger adds up, {count(balance.under_way).text} under way"
+        return "good", f"The ledger adds up so far, {count(balance.under_way).text} under way"
     return "good", "The ledger adds up"
 
 
@@ -114,7 +118,7 @@ def overview(digest: Digest) -> Html:
         ("files", count(facts.files)),
         ("instances", count(facts.instances)),
         ("transmissions", count(digest.extent.transmissions)),
-        ("time span", duration(span / timedelta(microseconds=1)) if span is not None else None),
+        ("from first to last frame", duration(span / timedelta(microseconds=1)) if span else None),
         ("sample of dialogs", _sample(facts)),
     )
     rest = "Windows of the charts that began before it are left out."
@@ -147,7 +151,7 @@ def ledger(digest: Digest) -> Html:
         ("never sent", lost(balance.invented)),
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
-        ("dropped", count(balance.dropped)),
+        ("dropped, acknowledgements not counted", count(balance.dropped)),
         ("not seen again: lost, or not known", count(balance.lost)),
         ("duplicates refused", count(balance.duplicates)),
     )
@@ -162,20 +166,25 @@ def ledger(digest: Digest) -> Html:
 def _lead(digest: Digest, balance: LedgerTotal) -> str:
     if balance.adds_up is None:
         return "No instance that sends keeps a journal: whether anything is missing is not known."
+    open_ends = (
+        " Journals do not show that a dialog ended by an error, by its lifetime or WITH CLEANUP. Messages that had not"
+        " arrived by then are missing here, or under way if that was late in this history, and failed in the view"
+        " sys.dm_broker_ledger of its database."
+    )
+    open_ends = open_ends if balance.missing or balance.under_way else ""
     if balance.adds_up:
-        fates = ((1, "delivered"), (balance.acknowledged, "acknowledged"), (balance.under_way, "still on its way"))
+        fates = (
+            (1, "delivered"),
+            (balance.acknowledged, "acknowledged"),
+            (balance.under_way, "too late to judge"),
+        )
         words = f"Every message that was sent is {' or '.join(fate for number, fate in fates if number)}"
         if not balance.acknowledged:
-            return f"{words}, and none was delivered twice."
+            return f"{words}, and none was delivered twice.{open_ends}"
         unseen = f"of {plural(balance.acknowledged, 'message')} no journal has the delivery"
-        return f"{words}, and none is known to be delivered twice; {unseen}."
+        return f"{words}, and none is known to be delivered twice; {unseen}.{open_ends}"
     wrong = digest.imbalances.total
-    failed = (
-        " Journals do not show that a dialog ended by an error, by its lifetime or WITH CLEANUP. Messages that had not"
-        " arrived by then are missing here, and failed in the view sys.dm_broker_ledger of its database."
-    )
-    words = f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself."
-    return f"{words}{failed}" if balance.missing else words
+    return f"{plural(wrong, 'dialog does', 'dialogs do')} not add up; each direction counts for itself.{open_ends}"
 
 
 def _imbalances(digest: Digest) -> Html | None:
@@ -303,6 +312,7 @@ def map_section(digest: Digest) -> Html:
     key = legend(("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %"))
     if any(station.is_unknown for station in stations.rows):
         lead += " A grey box is an instance of which there are no records, at the address where it was reached."
+        lead += " Frames that it sent itself have no lane from there." * bool(extent.unsent)
     return section(
         "map",
         "Traffic map",
@@ -483,7 +493,7 @@ def latency_section(digest: Digest) -> Html:
             [_Range(way(one.from_service, one.to_service), one.messages, one.total) for one in digest.journeys.rows],
         ),
         (
-            *("At each instance", "From arrival to leaving; at the sender, in the transmission queue."),
+            *("At each instance", _AT_INSTANCES),
             *("instance", "frames", "Latency at each instance"),
             [_Range(name(one.instance), one.frames, one.residence) for one in digest.stations.rows],
         ),
@@ -519,7 +529,8 @@ def drops_section(digest: Digest) -> Html:
             "drops", "Drops by reason", "No journal has a drop: every frame there was forwarded or delivered."
         )
     total = sum(one.total for one in digest.drops)
-    lead = join([count(total), f" frames were dropped, in steps of {step_words(axis)}. Each line has its own height."])
+    words = f" frames of all kinds, not messages alone, were dropped, in steps of {step_words(axis)}."
+    lead = join([count(total), words, " Each line has its own height."])
     columns = [
         Column("reason", lambda one: one.label),
         number("code", lambda one: str(digest.codes.get(one.label) or ""), is_aside=True),

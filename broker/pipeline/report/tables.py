@@ -8,6 +8,7 @@ fields of its class in `broker.pipeline.report.digest`.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Row, Window
 
 from broker.flow import NUMBER
+from broker.pipeline.paths import LOST, UNDER_WAY
 from broker.pipeline.report.digest import (
     BUCKETS_MAX,
     INCIDENT_GAP,
@@ -159,72 +161,79 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
 
 
 RANKS = (0.5, 0.95, 0.99)
-_LOST, _ACKNOWLEDGED, _DROPPED, _DELIVERED = "lost", "acknowledged", "dropped", "delivered"
+_ACKNOWLEDGED, _DROPPED, _DELIVERED = "acknowledged", "dropped", "delivered"
 
 
 def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None = None) -> Digest:
     """Return a digest with the contents of `paths`; `holes` as `Inventory.holes`."""
-    arrivals = paths.transform(_arrivals).persist()
-    owners = {row["next_hop"]: row["owner"] for row in arrivals.transform(_owners, "next_hop").collect()}
-    owner = _dictionary(owners, "string")
-    whole = paths.transform(_with_unrecorded, owner)
-    ended = paths.transform(losses, arrivals, owner, holes or {}).persist()
-    lost = ended.where("gap IS NULL").drop("gap", "first_at", "last_at")
+    whole = paths.transform(_with_unrecorded, _owners(paths), holes or {})
+    lost = whole.transform(losses).persist()
     try:
         return Digest(
             stations=_listing(StationRow, whole.transform(stations, lost)),
             links=_listing(LinkRow, lossy_links(whole, lost)),
             losses=_listing(Loss, losses_of(whole, lost)),
-            gaps=_listing(Gap, gaps(whole, ended.where("gap IS NOT NULL"))),
+            gaps=_listing(Gap, whole.transform(gaps)),
             loops=_listing(LoopRow, paths.transform(loops)),
             journeys=_listing(Journey, whole.transform(journeys)),
-            extent=_extent(paths, lost),
+            extent=_extent(whole, lost),
         )
     finally:
-        ended.unpersist()
-        arrivals.unpersist()
+        lost.unpersist()
+
+
+def _owners(paths: DataFrame) -> dict[str, str]:
+    """
+    Return by address the instance at which most frames for it arrived.
+
+    Likewise by the instance that gave it the frames, a space and the address.
+    """
+    seen = paths.transform(_steps).where((F.col("missing_hops") == 0) | F.col("link_us").isNotNull())
+    counts = seen.where("next_hop IS NOT NULL").groupBy("from_instance", "next_hop", "to_instance").count()
+    arrived: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for sender, address, instance, frames in counts.orderBy("to_instance").collect():
+        for key in (address, f"{sender} {address}"):
+            arrived[key][instance] += frames
+    return {key: instances.most_common(1)[0][0] for key, instances in arrived.items()}
 
 
 def _dictionary(values: Mapping[str, Any], form: str) -> Column:
     return F.from_json(F.lit(json.dumps(values)), f"map<string,{form}>")
 
 
-def _arrivals(paths: DataFrame) -> DataFrame:
-    """One row per instance, next hop and instance to which that was seen to lead, with `frames`."""
-    seen = paths.transform(_steps).where((F.col("missing_hops") == 0) | F.col("link_us").isNotNull())
-    return seen.groupBy("from_instance", "next_hop", "to_instance").agg(F.count("*").alias("frames"))
-
-
-def _owners(arrivals: DataFrame, *keys: str) -> DataFrame:
-    """One row per key: `owner` is the instance that got most of what was given to its next hop."""
-    most = F.max(F.struct("frames", F.col("to_instance").alias("instance")))
-    return arrivals.where("next_hop IS NOT NULL").groupBy(*keys).agg(most["instance"].alias("owner"))
-
-
-def _with_unrecorded(paths: DataFrame, owner: Column) -> DataFrame:
+def _with_unrecorded(
+    paths: DataFrame, owners: Mapping[str, str], holes: Mapping[str, Sequence[Sequence[int]]]
+) -> DataFrame:
     """
     Put the instances that are missing into each path, by the address at which the one before reached them: `gaps`.
 
-    It is the `owner` of that address, which was killed before it wrote, or else the address itself: so is the target at
-    the end when none there keeps a journal. Null are a sender without one, and what is missing after the first of
-    several in a row: no link leads to these.
+    It is the owner of that address, which was killed before it wrote, or else the address itself. So is the last one,
+    when a frame left for it and nothing more is known: of an address without an owner, or of an owner in one of its
+    `holes`. `went_to` is that owner if it has no hole then. Null are a sender without a journal, and what is missing
+    after the first of several in a row: no link leads to these.
     """
-    last = F.size("path") - 1
-    is_open = F.col("end").isin(_LOST, _ACKNOWLEDGED)
+    by_address, known = _dictionary(owners, "string"), _dictionary(holes, "array<array<bigint>>")
+    last, left_us = F.size("path") - 1, F.unix_micros("ended_at")
+    is_open = F.col("end").isin(LOST, _ACKNOWLEDGED, UNDER_WAY)
     is_missing = F.coalesce(F.col("missing_hops") > 0, F.lit(col=False))
     has_no_sender = is_missing & F.col("is_resend").isNull()
     nulls = F.size(F.filter("link_us", lambda link: link.isNull()))
     are_more = F.col("missing_hops") - has_no_sender.cast("int") > nulls
+
+    def owner(instance: Column, place: Column) -> Column:
+        address = F.get("next_hops", place)
+        return F.coalesce(by_address[F.concat(instance, F.lit(" "), address)], by_address[address])
 
     def hop(instance: Column, place: Column | None = None, *, is_gap: bool = False) -> Column:
         values = [(F.lit(None) if place is None else F.get(name, place)).alias(name) for name in _OF_HOPS]
         return F.struct(instance.alias("path"), *values, F.lit(is_gap).alias("is_gap"))
 
     def with_gap(instance: Column, place: Column) -> Column:
-        address = F.get("next_hops", place)
-        there = F.coalesce(owner[address], _unrecorded(address))
+        to = owner(instance, place)
+        is_in_hole = F.exists(known[to], lambda one: left_us.between(one[0], one[1]))
+        there = F.coalesce(to, _unrecorded(F.get("next_hops", place)))
         is_within = is_missing & F.get("link_us", place).isNull() & (there != F.get("path", place + 1))
-        is_gap = F.when(place == last, is_open & owner[address].isNull()).otherwise(is_within)
+        is_gap = F.when(place == last, is_open & (to.isNull() | is_in_hole)).otherwise(is_within)
         gap, more = F.when(is_gap, hop(there, is_gap=True)), F.when(is_gap & are_more & (place < last), unknown)
         return F.array(hop(instance, place), gap, more)
 
@@ -233,7 +242,11 @@ def _with_unrecorded(paths: DataFrame, owner: Column) -> DataFrame:
     hops = F.array_compact(F.concat(sender, F.flatten(F.transform("path", with_gap))))
     found = paths.withColumn("hops", F.when(is_missing | is_open, hops))
     columns = {name: F.coalesce(f"hops.{name}", name) for name in ("path", *_OF_HOPS)}
-    return found.withColumns({"gaps": F.filter("hops", lambda one: one["is_gap"])["path"], **columns}).drop("hops")
+    is_gone = is_open & ~F.get("hops.is_gap", F.size("hops") - 1)
+    went_to = F.when(is_gone, owner(F.get("path", last), last)).alias("went_to")
+    return found.withColumns(
+        {"gaps": F.filter("hops", lambda one: one["is_gap"])["path"], "went_to": went_to, **columns}
+    ).drop("hops")
 
 
 def _unrecorded(address: Column) -> Column:
@@ -258,7 +271,7 @@ def stations(paths: DataFrame, lost: DataFrame) -> DataFrame:
             F.count_if((F.col("place") == 0) | is_last).alias("ends"),
             F.avg(F.when(F.col("from_target"), 1 - way).otherwise(way)).alias("position"),
             F.count_if((F.col("end") == _DROPPED) & is_last).alias("dropped"),
-            F.percentile(F.get("residence_us", F.col("place")), RANKS).alias("residence"),
+            F.percentile_approx(F.get("residence_us", F.col("place")), RANKS).alias("residence"),
         )
         .join(lost_there, on="instance", how="left")
         .fillna(0, subset=["lost"])
@@ -275,7 +288,7 @@ def links(paths: DataFrame) -> DataFrame:
         .agg(
             F.count("*").alias("frames"),
             _sum("bytes").alias("bytes"),
-            F.percentile("link_us", RANKS).alias("transit"),
+            F.percentile_approx("link_us", RANKS).alias("transit"),
         )
     )
 
@@ -296,29 +309,12 @@ def _steps(paths: DataFrame) -> DataFrame:
     )
 
 
-def losses(
-    paths: DataFrame, arrivals: DataFrame, owner: Column, holes: Mapping[str, Sequence[Sequence[int]]]
-) -> DataFrame:
-    """
-    One row per instance and next hop, of an instance with a journal, after which nothing is known: `to_instance`.
-
-    `gap` is that instance for what it got in one of its `holes`, be it acknowledged. It is null for those that are
-    lost.
-    """
-    of_sender = arrivals.transform(_owners, "from_instance", "next_hop")
-    to, left_us = F.coalesce("owner", owner[F.col("next_hop")]), F.unix_micros("ended_at")
-    known = _dictionary(holes, "array<array<bigint>>")
-    is_in_hole = F.exists(known[to], lambda one: left_us.between(one[0], one[1]))
+def losses(paths: DataFrame) -> DataFrame:
+    """One row per instance and next hop, an instance with a journal, after which frames were seen nowhere."""
     last = F.size("path") - 1
-    return (
-        paths.where(F.col("end").isin(_LOST, _ACKNOWLEDGED))
-        .withColumns({"from_instance": F.get("path", last), "next_hop": F.get("next_hops", last)})
-        .join(F.broadcast(of_sender), on=["from_instance", "next_hop"], how="left")
-        .withColumns({"to_instance": to, "gap": F.when(is_in_hole, to)})
-        .where(F.col("to_instance").isNotNull() & (F.col("gap").isNotNull() | (F.col("end") == _LOST)))
-        .groupBy("from_instance", "next_hop", "to_instance", "gap")
-        .agg(F.count("*").alias("lost"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
-    )
+    ends = F.get("path", last).alias("from_instance"), F.get("next_hops", last).alias("next_hop")
+    gone = paths.where((F.col("end") == LOST) & F.col("went_to").isNotNull())
+    return gone.groupBy(*ends, F.col("went_to").alias("to_instance")).agg(F.count("*").alias("lost"))
 
 
 def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
@@ -331,16 +327,12 @@ def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
     return lost.join(here, on="from_instance", how="left").orderBy(F.desc("lost"), "from_instance", "next_hop")
 
 
-def gaps(paths: DataFrame, ended: DataFrame) -> DataFrame:
-    """One row per instance or address whose record is missing, of frames that it passed on and that `ended` there."""
-    times = F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at")
-    passed = paths.select("started_at", "ended_at", F.explode("gaps").alias("instance")).groupBy("instance")
-    ends = ended.select(F.col("gap").alias("instance"), F.col("lost").alias("frames"), "first_at", "last_at")
+def gaps(paths: DataFrame) -> DataFrame:
+    """One row per instance or address whose record is missing, of the frames that it got."""
     return (
-        passed.agg(F.count("*").alias("frames"), *times)
-        .unionByName(ends)
+        paths.select("started_at", "ended_at", F.explode("gaps").alias("instance"))
         .groupBy("instance")
-        .agg(F.sum("frames").alias("frames"), F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"))
+        .agg(F.count("*").alias("frames"), F.min("started_at").alias("first_at"), F.max("ended_at").alias("last_at"))
         .orderBy(F.desc("frames"), "instance")
     )
 
@@ -373,7 +365,7 @@ def loops(paths: DataFrame) -> DataFrame:
 def journeys(paths: DataFrame) -> DataFrame:
     """One row per pair of services: messages delivered, or acknowledged from where no record is, and their times."""
     is_delivered = F.col("end") == _DELIVERED
-    took = F.percentile(F.when(is_delivered, F.col("total_us")), RANKS)
+    took = F.percentile_approx(F.when(is_delivered, F.col("total_us")), RANKS)
     is_known = (F.col("end") == _ACKNOWLEDGED) & F.get("path", F.size("path") - 1).startswith(NO_RECORD)
     return (
         paths.where((F.col("kind") == "message") & (is_delivered | is_known))
@@ -391,7 +383,7 @@ def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
         F.count("*").alias("transmissions"),
         F.count_if((F.col("missing_hops") > 0) & F.col("is_resend").isNull()).alias("unsent"),
         F.count_if(F.col("unknown_links") > 0).alias("unknown_links"),
-        F.count_if(F.col("end") == "under way").alias("under_way"),
+        F.count_if((F.col("end") == UNDER_WAY) & F.col("went_to").isNotNull()).alias("under_way"),
         F.count_if("has_loop").alias("looped"),
     ).collect()
     [on_links] = lost.agg(_sum("lost").alias("lost")).collect()

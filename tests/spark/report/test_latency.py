@@ -22,6 +22,17 @@ def test_latency_is_by_service_instance_link_and_route() -> None:
         assert title in html
 
 
+def test_no_time_at_all_is_in_words_and_off_the_axis() -> None:
+    """A gateway passes most frames on in the pass that read them."""
+    gate = replace(digest().stations.rows[0], residence=Spread(0, 0, 20_000))
+
+    html = latency_section(replace(digest(), stations=Listing((gate,), 1), links=Listing(), routes=Listing()))
+
+    assert "p50 at once, p95 at once, p99 20 ms" in html
+    assert "“At once”: in the same pass" in html
+    assert "0 µs<" not in html
+
+
 def test_drops_have_reason_code_plot_and_the_times_with_any() -> None:
     points = tuple(7 if bucket == 4 else 0 for bucket in range(AXIS.buckets))
 

@@ -24,6 +24,7 @@ def test_the_axis_of_times_is_logarithmic_and_holds_all_of_them() -> None:
     assert 0 < places[0] < places[1] < places[2] < 100
     assert round(places[1] - places[0], 6) == round(places[2] - places[1], 6)
     assert ["10 µs", "100 µs", "1 ms"] == [words for _, words in scale.ticks]
+    assert (0, scale.ticks) == (scale.x(0), LogScale([Spread(0, 10, 1_000)]).ticks)
 
 
 def test_a_strip_has_its_percentiles_as_a_title() -> None:

@@ -236,6 +236,33 @@ def test_what_fell_into_a_hole_of_a_journal_is_not_lost_but_unknown(spark: Spark
     assert 2 == found.extent.lost
 
 
+def test_what_left_late_for_a_journal_that_cannot_tell_is_as_unknown_as_what_left_before(spark: SparkSession) -> None:
+    """No later run can tell; of what left as late for an instance that writes on, one can."""
+    arrived = {"path": ["a", "b"], "next_hops": ["x", None], "link_us": [1], "bytes": 1}
+    late = {**LOST, "end": "under way", "started_at": START, "ended_at": START}
+    paths = result(spark, "paths", arrived, late, *[{**late, "next_hops": ["y"]}] * 2)
+    left_us = round(START.timestamp()) * 1_000_000
+
+    whole, holed = (ways(paths, holes) for holes in ({}, {"b": [(left_us - 1, left_us + 1)]}))
+
+    assert (1, 0) == (whole.extent.under_way, holed.extent.under_way)
+    assert [("no record: y", 2)] == [(one.instance, one.frames) for one in whole.gaps.rows]
+    assert [("no record: y", 2), ("b", 1)] == [(one.instance, one.frames) for one in holed.gaps.rows]
+    assert {("a", "b"): 2, ("a", "no record: y"): 2} == {
+        (one.from_instance, one.to_instance): one.frames for one in holed.links.rows
+    }
+
+
+def test_percentiles_are_times_that_occurred(spark: SparkSession) -> None:
+    times = [*range(26), 35_000_000]
+
+    [link] = tables(
+        spark, *({"path": ["a", "b"], "next_hops": ["x", None], "link_us": [took], "bytes": 1} for took in times)
+    ).links.rows
+
+    assert Spread(13, 25, 35_000_000) == link.transit
+
+
 def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSession) -> None:
     many = range(LISTED_MAX + 50)
 

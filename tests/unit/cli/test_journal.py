@@ -37,7 +37,11 @@ def journal(directory: Path) -> Path:
         ),
         shed=3,
     )
-    write(directory / "date=2026-03-01" / "hour=12" / "shop-1-b.parquet", visit(31, outcome="sent"), instance="shop")
+    write(
+        directory / "date=2026-03-01" / "hour=12" / "shop-1-b.parquet",
+        visit(31, took=0.0, outcome="sent"),
+        instance="shop",
+    )
     (directory / "date=2026-03-01" / "broken.parquet").write_bytes(b"PAR1")
     return directory
 
@@ -47,11 +51,12 @@ def test_newest_visits_are_one_line_each(tmp_path: Path) -> None:
 
     lines = done.stdout.splitlines()
     assert 0 == done.exit_code
-    assert ["12:00:29.001000", "12:00:30.250000", "12:00:31.001000"] == [line.split()[1] for line in lines]
+    assert ["12:00:29.001000", "12:00:30.250000", "12:00:31.000000"] == [line.split()[1] for line in lines]
     assert (
         "2026-03-01 12:00:30.250000  gateway  dropped (no route, 9798)  message  0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77"
         "  0.0  //shop -> //bank  200 B  hop 0  250.000 ms  from shop  route To\\x1bBank  to tcp://bank:4022"
     ) == lines[1]
+    assert "hop 0  at once" in lines[2]
     assert "broken.parquet: damaged: " in done.stderr
 
 
