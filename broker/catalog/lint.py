@@ -18,16 +18,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 
 from msgspec.structs import replace
 
 from broker.advice import render_name
-from broker.catalog.diagnostics import Diagnostic, of_route, of_setting, of_statement
+from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_setting, of_statement
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
-from broker.catalog.unscripted import import_again, unscripted
+from broker.catalog.unscripted import Unscripted, import_again, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.errors import SettingError
@@ -252,15 +252,23 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
 
 
 def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
-    """Yield what is in a database and in none of its scripts."""
-    for one in unscripted(run):
-        problem = f"{one.what} is here and in no script: it was removed from one, or made by broker sql"
+    """Yield what is in a database and in none of its scripts: what a reload drops on demand, and what it does not."""
+    found, more = first_of_each(unscripted(run), _kind, most=_SHOWN)
+    for kind, some in groupby(sorted(found, key=_kind), _kind):
+        first, *others = some
+        what = ", ".join(one.what for one in (first, *others)) + (f" and {more[kind]:,} more" if kind in more else "")
+        them = "them" if others else "it"
+        problem = f"{what} {'are' if others else 'is'} in no script: removed from one, or made by broker sql"
         prune = f"broker reload{run.settings.config_option} --prune"
-        all_of_them = f" or, for all of them, {prune}" if one.is_prunable else ""
-        hint = f"write it into a script, or drop it: {one.script}{all_of_them}"
-        is_msdb = one.database is run.msdb
-        path: KeyPath = ("routes", "files") if is_msdb else ("databases", one.database.name, "scripts")
-        yield of_setting(run, one.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
+        drop = prune if first.is_prunable else " ".join(one.script for one in (first, *others))
+        hint = f"write {them} into a script, or drop {them}: {drop}"
+        is_msdb = first.database is run.msdb
+        path: KeyPath = ("routes", "files") if is_msdb else ("databases", first.database.name, "scripts")
+        yield of_setting(run, first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
+
+
+def _kind(one: Unscripted) -> tuple[str, str]:
+    return one.database.name, "prunable" if one.is_prunable else "kept"
 
 
 # --- permissions ---

@@ -99,7 +99,8 @@ def _require_explicit_plain_text(settings: Settings) -> None:
     reached = [str(address) for address in endpoint.listen if not address.is_loopback]
     if reached and "encryption" not in endpoint.given:
         problem = f'is not set, and other machines reach "{reached[0]}": connections would not be encrypted'
-        hint = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
+        tls = 'set encryption = "required" with certificate and private_key, or say encryption = "disabled"'
+        hint = f"{tls}; an instance without neighbours has listen = []"
         raise settings.error(("endpoint", "encryption"), problem, hint)
 
 

@@ -19,6 +19,8 @@ from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.routing.address import parse_address
 from broker.routing.route import Route, RouteRow
+from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.principal import parse_principal
 from broker.store.sqlite import database, metadata
 from tests.support.certificates import make
 
@@ -300,9 +302,18 @@ def test_what_is_in_no_script_is_dropped_at_its_own_instance(concerns: Concerns,
     with closing(database.open_store(tmp_path / "a.db")) as db:
         metadata.put_routes(db, [RouteRow.of(Route("hand", parse_address("tcp://x"), "T"))])
 
-    [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
+        metadata.put_queue(db, "Old", is_receive_enabled=True)
+        for name in "abcd":
+            rule = PermissionRule(Permission.SEND, "S", parse_principal(name), PermissionState.GRANT)
+            metadata.put_permission(db, rule)
 
-    assert told.endswith("or, for all of them, broker reload -c broker.toml --prune")
+    found = lines(concerns(scripts="scripts = ['a.sql']"), tmp_path)
+    queue, told = [one.partition(": not-in-scripts: ")[2] for one in found if "not-in-scripts" in one]
+
+    few = ", ".join(f"GRANT SEND ON SERVICE::[S] TO [{name}]" for name in "ab")
+    problem = f"the route [hand], {few} and 2 more are in no script: removed from one, or made by broker sql"
+    assert told == f"{problem}; write them into a script, or drop them: broker reload -c broker.toml --prune"
+    assert queue.endswith("drop it: USE [a]; DROP QUEUE [Old];")
 
 
 def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: Path) -> None:
