@@ -93,11 +93,17 @@ class Dialer:
         history.queue = queue
         self._tasks.spawn(self._dial(address, history, queue), f"dial {address}")
 
-    def retry_now(self) -> None:
-        """End the back-off of every address that has failed; those that frames wait for are dialled at once."""
+    def retry_now(self, problem: str = "") -> None:
+        """
+        End the back-off of every address that has failed; those that frames wait for are dialled at once.
+
+        Args:
+            problem: Part of its problem; empty for any.
+        """
         now = self._loop.time()
         for history in self._table.histories.values():
-            history.suppressed_until = min(history.suppressed_until, now)
+            if problem in history.problem:
+                history.suppressed_until = min(history.suppressed_until, now)
         self._hurry.set()
         self._hurry = asyncio.Event()
 
@@ -167,8 +173,7 @@ class Dialer:
         await self._tasks.cancel()
 
     async def _dial(self, address: NetworkAddress, history: DialHistory, queue: DialQueue) -> None:
-        wait = history.suppressed_until - self._loop.time()
-        if wait > 0:
+        while (wait := history.suppressed_until - self._loop.time()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._hurry.wait()

@@ -26,7 +26,7 @@ import msgspec
 import structlog
 
 from broker.config.settings import Settings
-from broker.errors import ConnectDeniedError
+from broker.errors import MAY_NOT_CONNECT, ConnectDeniedError
 from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
 from broker.net.backpressure import Backpressure
@@ -473,12 +473,13 @@ class Peers:
         self.admission.apply(limits, room_for_connections(reserved), self.forwarder.pool)
 
     def apply_grants(self, grants: Grants) -> None:
-        """Use these grants from now on: links whose peers may no longer connect are closed."""
+        """Use these grants from now on: links whose peers may no longer connect are closed, others are tried again."""
         if self.permissions.apply(grants):
             for link in list(self.links.values()):
                 denied = self._check_permission(link)
                 if denied is not None:
                     link.fail(denied)
+            self.dialer.retry_now(MAY_NOT_CONNECT)
 
     # --- time and the end ---
 

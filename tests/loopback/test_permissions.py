@@ -96,6 +96,21 @@ async def test_peer_without_the_grant_may_not_connect_and_both_sides_say_why(str
     assert orders.forwarder.pool.frames == 1
 
 
+async def test_next_hop_that_may_connect_now_is_dialled_at_once(street: Street) -> None:
+    """It was this instance that refused it, so it knows."""
+    billing = await street.house("billing", rule(CONNECT, "public"), rule(SEND, "public"), service="//billing")
+    orders = await street.house("orders")
+    orders.route(billing=billing.address)
+    send(orders, [message("//billing")])
+    history = orders.peers.table.histories
+    await until(lambda: billing.address in history and "CN=billing may not" in history[billing.address].problem)
+
+    permit(orders, rule(CONNECT, "CN=billing"))
+
+    assert history[billing.address].suppressed_until <= asyncio.get_running_loop().time()
+    await until(lambda: billing.delivered)
+
+
 async def test_peer_that_claims_the_arbitration_of_another_takes_nothing_over(street: Street) -> None:
     """Of two links to one process that of the lower id stays; mallory shows no certificate of billing's."""
     everybody = rule(CONNECT, "public"), rule(SEND, "public")

@@ -228,11 +228,11 @@ async def test_nothing_is_dialled_once_the_instance_stops_but_what_is_under_way_
 # --- what nobody needs ---
 
 
-def fail(town: Town, *addresses: NetworkAddress) -> float:
+def fail(town: Town, *addresses: NetworkAddress, problem: str = "Connection refused") -> float:
     """They have failed, one after the other; when all of them may be tried again."""
     for address in addresses:
         town.addresses.histories[address] = DialHistory()
-        town.addresses.suppress(address, "Connection refused")
+        town.addresses.suppress(address, problem)
     return max(town.addresses.histories[address].suppressed_until for address in addresses)
 
 
@@ -275,6 +275,21 @@ async def test_a_back_off_ends_when_a_retry_is_asked_for(town: Town) -> None:
     await town.settle()
 
     assert {wanted, idle} == set(town.begun)
+
+
+async def test_the_back_offs_of_one_problem_end_alone(town: Town) -> None:
+    """A peer that may connect now is dialled at once; one that nothing has changed for is not."""
+    denied, gone = hosts("named", 2)
+    name(town, denied, gone)
+    fail(town, gone)
+    fail(town, denied, problem="CN=b may not connect: no GRANT")
+    for address in (denied, gone):
+        town.dialling.request(address)
+
+    town.dialling.retry_now("may not connect")
+    await town.settle()
+
+    assert [denied] == town.begun
 
 
 async def test_few_are_dialled_again_at_one_look_and_those_first_that_rested_longest(
