@@ -740,14 +740,9 @@ def hop_findings(
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
     elif decision.target_refusal and not is_begun_there:
         ends = "the dialog fails (-8494) when its message arrives"
-        yield _at(
-            hop,
-            Disposition.NOT_PERMITTED,
-            symptom,
-            decision.sentence,
-            ends,
-            f"at {hop.instance}, {decision.target_refusal}",
-        )
+        texts = decision.sentence, ends, f"at {hop.instance}, {decision.target_refusal}"
+        named = (one.replace(" TO [PRINCIPAL]", f" TO {render_name(dialog.principal)}") for one in texts)
+        yield _at(hop, Disposition.NOT_PERMITTED, symptom, *named)
     elif problem := next_hop_problem(decision):
         address, what = problem
         remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)

@@ -181,11 +181,13 @@ class WaitingDialog:
         end: How its sender ends it.
         is_known: Whether messages of either side have arrived, so that the name is right.
         near: Known services with a similar name.
+        principal: Which its sender proves to be.
     """
 
     end: str = "end the dialog at the sender (broker why there says how)"
     is_known: bool = False
     near: Sequence[str] = ()
+    principal: str = "PRINCIPAL"
 
     @property
     def again(self) -> str:

@@ -138,6 +138,7 @@ class SideShown(msgspec.Struct, frozen=True):
     error_text: str
     poison: PoisonShown | None
     security: Annotated[str, Meta(description="Sealed to whom, or why not, in one sentence.")] = ""
+    principal: Annotated[str | None, Meta(description="Which it proves to be; null where it proves none.")] = None
     sent_error_code: Annotated[int | None, Meta(description="Of its own Error message, not acknowledged yet.")] = None
     sent_error_text: str = ""
     unconfirmed: Annotated[int, Meta(description="Messages that wait for the initiator to name this database.")] = 0
@@ -385,7 +386,8 @@ def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
     """The dialog of a side of this instance that sends."""
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
     end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
-    return WaitingDialog(end, not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence))
+    is_known = not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence)
+    return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL")
 
 
 def _remedy_of_unsealable(side: SideShown, dialog: WaitingDialog, spot: Spot) -> str:

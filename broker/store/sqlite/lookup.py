@@ -22,7 +22,7 @@ from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, locked_groups
 from broker.store.sqlite.reader_slots import records as reader_records
-from broker.store.sqlite.session_keys import sentence_sql
+from broker.store.sqlite.session_keys import OWN_PRINCIPAL_SQL, sentence_sql
 from broker.store.sqlite.transaction import path_of
 
 _FIND = """
@@ -143,6 +143,7 @@ class ConversationSide:
         held_from: The sequence number of the first of them.
         held_since: When it was sent.
         security: One sentence: sealed to whom, or why not.
+        principal: Which this side proves to be; None where it proves none.
         sent_error_code: Of an Error message that is among those held.
         sent_error_text: Likewise.
     """
@@ -168,6 +169,7 @@ class ConversationSide:
     held_since: float | None
     inbound: Inbound
     security: str = ""
+    principal: str | None = None
     sent_error_code: int | None = None
     sent_error_text: str = ""
 
@@ -219,7 +221,8 @@ def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> Conver
 _SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
      far_broker_instance, lifetime, create_date, dialog_timer, send_sequence, acknowledged_sequence, receive_sequence,
-     end_dialog_sequence, transmission_status, {sentence_sql(schema="", far_service="c.far_service")}
+     end_dialog_sequence, transmission_status, {sentence_sql(schema="", far_service="c.far_service")},
+     {OWN_PRINCIPAL_SQL}
     FROM broker_conversation c WHERE conversation_id =
      coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
     ORDER BY is_initiator DESC
@@ -270,7 +273,7 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Conver
     held = db.execute(_HELD, (endpoint_id,)).fetchone()
     inbound = _inbound(db, endpoint_id, service, now)
     ending = db.execute(_SENT_ERROR, (_ERROR_BODY_MAX, endpoint_id, row[14], ERROR)).fetchone()
-    values = (*row[:3], bool(row[3]), *row[4:-1], *held, inbound, row[-1], *_error(ending))
+    values = (*row[:3], bool(row[3]), *row[4:-2], *held, inbound, *row[-2:], *_error(ending))
     return ConversationSide(*values)
 
 

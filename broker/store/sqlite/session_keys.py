@@ -29,6 +29,11 @@ _FORGET_KEY = (
     " AND (conversation_id, is_initiator) NOT IN (SELECT conversation_id, is_initiator FROM broker_tombstone)"
 )
 
+OWN_PRINCIPAL_SQL = """
+    (SELECT d.certificate FROM broker_database d, broker_session_key k WHERE k.security = 'FULL'
+     AND k.conversation_id = c.conversation_id AND k.is_initiator = c.is_initiator)
+"""  # which a side proves to be; its columns are named `c.`
+
 
 def secured_of(security: str | None, far_principal: str | None, secret: bytes | None) -> Secured | None:
     """Return the security of a side from the columns of its row; None where there is no row."""

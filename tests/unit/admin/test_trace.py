@@ -477,9 +477,12 @@ def test_a_database_that_lets_no_sender_begin_is_told_before_the_message_comes_t
     target = replace(target, homes={"far": home})
     there = told(target, sides=[side(is_initiator=False)] if is_known else [])
 
+    sealed = traced(first(sides=[holding(principal="CN=a")]), (target, there))
     found = traced(first(), (target, there))
 
     assert is_told == ("GRANT SEND ON SERVICE::[S] TO [PRINCIPAL];" in found.remedy)
+    assert is_told == ("GRANT SEND ON SERVICE::[S] TO [CN=a];" in sealed.remedy)
+    assert "PRINCIPAL" not in sealed.why
 
 
 def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender_has_forgotten_is_ended() -> None:

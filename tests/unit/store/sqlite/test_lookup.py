@@ -15,6 +15,7 @@ from broker.conversation.frames import Contact
 from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import NO_GUID
+from broker.security.secured import Mode, Secured
 from broker.store.sqlite import lookup as module
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.failure import rest
@@ -29,6 +30,7 @@ from broker.store.sqlite.lookup import (
     find_conversation,
 )
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
+from broker.store.sqlite.session_keys import note_own_certificate, put_secured
 from tests.support.shop import Shop
 
 FAR = uuid.UUID(int=7)
@@ -53,6 +55,19 @@ def test_of_two_sides_here_the_id_means_the_initiator_and_a_handle_its_own(
     conversation, instance = initiator.conversation_id.bytes, broker_instance(db)
     assert Contact(conversation, True, "Orders", instance, "//far/Billing", far) == by_id == by_handle
     assert Contact(conversation, False, "Orders", instance, "//far/Billing", NO_GUID) == other
+
+
+@pytest.mark.parametrize(("mode", "principal"), [(Mode.FULL, "CN=shop"), (Mode.ANONYMOUS, None), (None, None)])
+def test_a_side_proves_the_principal_of_its_database_where_it_is_sealed_in_full(
+    shop: Shop, db: sqlite3.Connection, mode: Mode | None, principal: str | None
+) -> None:
+    note_own_certificate(db, "CN=shop")
+    dialog = shop.begin(db)
+    put_secured(db, dialog.conversation_id.bytes, Secured(mode, "CN=far"), 0.0, is_initiator=True)
+
+    [side] = find_conversation(db, dialog.conversation_handle.bytes, 0.0).sides
+
+    assert principal == side.principal
 
 
 def test_sides_under_way_are_read_in_their_order_and_not_what_is_closed_or_failed(
