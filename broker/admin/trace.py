@@ -62,6 +62,7 @@ from broker.observe.why import (
     is_failure,
     joined,
     next_hop_problem,
+    other_candidates,
     queue_off_finding,
     remedy_of_failed,
     remedy_of_loop,
@@ -449,8 +450,9 @@ def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[Netwo
     """How the rest of the way is asked, where that may have the cause; otherwise ""."""
     if not chain.silent or cause.cause not in _GOES_ON_BEYOND:
         return ""
-    copies = filter(None, (sent_to(side.transmission_status) for side in chain.answers[0].sides))
-    where: dict[str, Path | str] = dict.fromkeys(copies, "http://HOST:PORT")
+    if cause.cause == Disposition.ALREADY_HELD and chain.has_copies_asked:
+        return ""
+    where: dict[str, Path | str] = dict.fromkeys(sorted(chain.copies - chain.heard), "http://HOST:PORT")
     where |= {str(address): at for address, at in given.items()}
     where |= dict.fromkeys(map(str, chain.silent), "http://HOST:PORT")
     admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())
@@ -469,9 +471,11 @@ class _Chain:
         self.paths: dict[str, None] = {}
         self.not_asked: dict[str, None] = {}
         self.silent: dict[NetworkAddress, None] = {}  # that could not be asked
+        self.heard: set[str] = set()  # addresses that were asked
         self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
         self._targets: dict[tuple[str, bool], _Target] = {}  # by instance and direction
         self._ways_out: dict[str, str] = {}  # by instance, how a target beyond it is taken out of several
+        self._beside: set[str] = set()  # next hops beside those taken, which may choose that target, too
         self._conversation = conversation
         self._directory = directory
         self._asked = {first.broker_instance}
@@ -485,6 +489,16 @@ class _Chain:
                     self._follow(way)
         for address in self._directory.given:
             self._look_off_the_way(address)
+
+    @property
+    def copies(self) -> set[str]:
+        """The next hops that were given the last copies."""
+        return {sent_to(side.transmission_status) for side in self.answers[0].sides} - {""}
+
+    @property
+    def has_copies_asked(self) -> bool:
+        """Whether those next hops are known, and have said whether they hold copies."""
+        return bool(self.copies) and self.copies <= self.heard
 
     def findings(self) -> list[WhyFinding]:
         """
@@ -577,13 +591,19 @@ class _Chain:
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
+        if way_out and (unasked := sorted(self._beside - self.heard)):
+            way_out += (
+                f" Before that, ask {' and '.join(unasked)} as well (--admin): a gateway that is left out sends on."
+            )
         return structs.replace(finding, remedy=joined(finding.remedy, way_out)) if way_out else finding
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        has_copies = finding.cause == Disposition.ALREADY_HELD and any(answer.held for answer in self.answers)
-        if not is_refused or has_copies or not self._is_accepted.get(instance):
+        is_over = self._is_accepted.get(instance)
+        if finding.cause == Disposition.ALREADY_HELD:
+            is_over = not any(answer.held for answer in self.answers) and (is_over or self.has_copies_asked)
+        if not is_refused or not is_over:
             return finding
         return structs.replace(
             finding,
@@ -613,6 +633,7 @@ class _Chain:
                 dialog = self._dialog(is_initiator=not last.is_from_target) if is_unsent else WaitingDialog()
                 way_out = _way_out(self._choosers(way.hops[number:], instance), dialog)
                 self._ways_out |= dict.fromkeys((later.instance for later in way.hops[number:]), way_out)
+                self._beside |= {address for one in way.hops[: number + 1] for address in other_candidates(one)}
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None
@@ -626,6 +647,7 @@ class _Chain:
             answer = self._directory.why(address, self._conversation)
         except NotAskedError:
             return
+        self.heard.add(str(address))
         if answer.held and answer.broker_instance not in self._asked:
             self._asked.add(answer.broker_instance)
             self.answers.append(answer)
@@ -669,6 +691,7 @@ class _Chain:
             self.not_asked[str(error)] = None
             self.silent[address] = None
             return None
+        self.heard.add(str(address))
         self.answers.append(answer)
         return answer
 
@@ -769,7 +792,10 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
         to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
     )
     begin = "If it does not return soon, take it out: remove its routes from the scripts, and then, "
-    end = " Then broker reload. A message that it has stored already may be processed twice."
+    end = (
+        " Then broker reload. Keep it stopped for a minute (dialog.time_to_live of the senders): a message of which a"
+        " gateway has a copy may be processed twice, and so may one that it has stored already."
+    )
     answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
     return begin + " And ".join(steps) + end + answered
 

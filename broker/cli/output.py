@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -233,12 +234,13 @@ class TextLine(NamedTuple):
     is_table: bool = False
 
 
-def remedy_lines(
-    remedy: str, labels: tuple[str, str] = ("->", "or"), indent: int = 0, style: str = ""
-) -> Iterator[TextLine]:
-    """A remedy as it is copied: not wrapped, and each alternative by itself, after the second label."""
-    for number, part in enumerate(remedy.split(" Or, ")):
-        yield TextLine(f"{labels[number > 0]} {part}", indent, style=style, is_table=True)
+def remedy_lines(remedy: str, label: str = "->", indent: int = 0, style: str = "") -> Iterator[TextLine]:
+    """A remedy as it is copied: not wrapped, and each alternative and each later step by itself."""
+    first, *others = re.split(r" (Or|Then),? ", remedy)
+    yield TextLine(f"{label} {first}", indent, style=style, is_table=True)
+    for word, part in zip(others[::2], others[1::2], strict=True):
+        mark = word.lower() + ":" * (":" in label)
+        yield TextLine(f"{mark:<{len(label)}} {part}", indent, style=style, is_table=True)
 
 
 def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:

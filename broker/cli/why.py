@@ -44,7 +44,7 @@ from broker.observe.status import Status
 from broker.observe.why import WhyAnswer, answer_why, look, part_of
 
 _INDENT, _DEEP = 2, 6  # columns
-_REMEDY = ("remedy: ", "or:     ")
+_REMEDY = "remedy: "
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (

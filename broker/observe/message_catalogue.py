@@ -272,7 +272,7 @@ def remedy_of(
     corrected = "" if route is None else route.corrected(instance, service)
     text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
     return _filled(
-        "{statement}{or_corrected}" if statement else text,
+        "{near}{statement}{or_corrected}" if statement else text,
         instance=instance,
         service=service,
         table=table,
@@ -280,6 +280,7 @@ def remedy_of(
         statement=statement,
         reason=reason or f"the log of {instance} says which certificate is meant",
         name_right=dialog.question,
+        near=dialog.question if dialog.near else "",
         again=dialog.again,
         address_right=corrected and f"{corrected} Otherwise, ",
         or_corrected=corrected and f" Or, {corrected}",
@@ -360,7 +361,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
         add = f"add the certificate of {here} to the files of endpoint.peers, or its CA to those of endpoint.trust"
-        return f"at {address}: {add}.{astray}"
+        return f"at {address}: {add}; broker check with a -c for each of both prints how.{astray}"
     if TLS_ONLY in problem:
         return (
             f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'
@@ -416,7 +417,8 @@ def remedy_of_error(
         return f"the far application ended the dialog with its own error {code}: ask there; {end}"
     there = target or f"the instance of {service}"
     statement = statement_of(text, there, database=database)
-    advice = "{statement} Then begin another dialog" if statement else _advice().get(str(-code))
+    undone = "" if target else "if that is not done since (broker why with --admin asks there), "
+    advice = f"{undone}{{statement}} Then begin another dialog" if statement else _advice().get(str(-code))
     if advice is None:
         return end
     filled = _filled(

@@ -488,6 +488,12 @@ def routes_of_service(way: ExplainAnswer) -> list[RouteFate]:
     return [route for step in steps for route in step.routes]
 
 
+def other_candidates(way: ExplainAnswer) -> set[str]:
+    """The addresses that an instance could have chosen as well as the next hop."""
+    routes = (route for tried in way.explanation.passes[-1].classes for route in tried.routes)
+    return {route.address for route in routes} - {way.explanation.next_hop}
+
+
 def _instance_of(way: ExplainAnswer) -> str | None:
     """The broker instance that the taken route names."""
     decision = way.explanation

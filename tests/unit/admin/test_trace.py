@@ -300,15 +300,18 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
 
 
-def test_a_copy_that_waits_at_the_next_hop_is_no_history() -> None:
-    why = "sent; attempt 5, at noon, refused by the next hop: already held (11288)"
+@pytest.mark.parametrize(("waits_there", "is_beyond_known"), [(True, True), (False, True), (False, False)])
+def test_a_copy_that_waits_at_the_next_hop_is_no_history(*, waits_there: bool, is_beyond_known: bool) -> None:
+    """A gateway that was started again has it no more."""
+    why = "sent to tcp://b:4022 at noon; attempt 5, refused by the next hop: already held (11288)"
     held = HeldShown(True, "S", None, "//Orders", None, "tcp://c:4022", "waiting for a connection", 1, 1500, 0)
+    start = first(replace(finding("a", "already held", TROUBLE), why=why), sides=[holding(status=why)])
 
-    found = traced(
-        first(replace(finding("a", "already held", TROUBLE), why=why)), (B, told(B, held=[held])), (C, told(C))
-    )
+    found = traced(start, (B, told(B, held=[held] * waits_there)), *[(C, told(C))] * is_beyond_known)
 
-    assert why == found.findings[0].why
+    assert waits_there == (why == found.findings[0].why)
+    assert waits_there != found.findings[0].why.endswith(f"would accept it now; before that, {why}")
+    assert waits_there or found.remedy == "nothing, or send it again at once: at a, broker dialogs retry"
 
 
 @pytest.mark.parametrize(
@@ -695,11 +698,11 @@ def test_a_target_that_is_not_reached_and_is_one_of_several_can_be_taken_out(ack
     assert found.remedy.startswith(
         "remedy of next hop not reached. If it does not return soon, take it out: remove its routes from the"
         " scripts, and then, at a, with broker sql: USE [msdb];"
-        f" DROP ROUTE [{start.ways[0].explanation.route}]; Then broker reload. A message that it has"
-        f" stored already may be processed twice.{more}"
+        f" DROP ROUTE [{start.ways[0].explanation.route}]; Then broker reload. Keep it stopped for a minute"
     )
+    assert found.remedy.endswith(f"so may one that it has stored already.{more and f'{more} begin another dialog'}")
     sent = replace(start, sides=[side(acknowledged_sequence=acknowledged)])
-    assert trace(sent, Instances({}, {})).remedy.endswith(" processed twice.")  # another dialog would double it
+    assert trace(sent, Instances({}, {})).remedy.endswith(" stored already.")  # another dialog would double it
 
 
 @pytest.mark.parametrize("chooses", [True, False], ids=["the sender chooses as well", "gateways choose"])
@@ -724,6 +727,10 @@ def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, choo
     gone = min(out["g"])[0]
     assert {**({"a": {f"{gone}g", f"{gone}h"}} if chooses else {}), "g": {gone * 2}, "h": {gone * 2}} == out
     assert f"at h, with broker sql: USE [msdb]; DROP ROUTE [{gone * 2}];" in steps
+    partly = trace(start, Instances({"a": sender, **gateways}, answers))
+    [beside] = {"g", "h"} - {one.instance for one in partly.answers}
+    assert f"Before that, ask tcp://{beside}:4022 as well" in partly.remedy
+    assert "Before that" not in found.remedy
 
 
 def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None:

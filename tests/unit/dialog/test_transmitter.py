@@ -681,18 +681,24 @@ async def test_next_hop_without_the_broker_instance_that_a_dialog_names_is_left_
     assert [(0, 0)] * is_named == right.places()
 
 
+@pytest.mark.parametrize("is_held_up", [True, False])
 @virtual_time
-async def test_link_whose_peer_left_in_good_order_has_nothing_sent_again() -> None:
+async def test_link_whose_peer_left_in_good_order_has_only_that_sent_again_which_it_had_held_up(
+    *, is_held_up: bool
+) -> None:
     stage = Stage()
     stage.parted.append(stage.link)
     stage.send(1, b"a")
     await settle()
+    if is_held_up:
+        await next_timer(stage)
+        await settle()
 
     link = stage.connect(GATEWAY)
     stage.send(1, b"b")
     await settle()
 
-    assert link.places() == [(1, 0)]
+    assert link.places() == [(0, 0)] * is_held_up + [(1, 0)]
 
 
 @virtual_time

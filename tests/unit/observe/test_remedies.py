@@ -87,7 +87,10 @@ def test_every_number_of_the_broker_has_a_remedy_that_ends_the_dialog(code: int)
     ("code", "text"),
     [
         (None, "RECEIVE the Error message and END CONVERSATION here"),
-        (-8494, "at the instance of //S, with broker sql, and in its script: USE [DATABASE]; GRANT SEND"),
+        (
+            -8494,
+            "if that is not done since (broker why with --admin asks there), at the instance of //S, with broker sql",
+        ),
         (-1, "RECEIVE the Error message and END CONVERSATION here"),
         (17, "the far application ended the dialog with its own error 17: ask there"),
     ],
