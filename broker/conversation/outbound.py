@@ -23,7 +23,7 @@ from broker.conversation.frames import Place, Run, after
 from broker.conversation.window import NEVER, RoundTrip, Window
 from broker.protocol.layout import Flag
 
-FAITH = 2  # time-outs in a row after which it is ignored what the far side said it holds
+FAITH = 2  # time-outs in a row after which what was sent no longer counts as on its way or held
 HELD_MAX = 64  # ranges remembered for what is not loaded
 REFUSED_WAIT_MIN = 0.1  # seconds; a next hop cannot ask for resends more often, and less each time it refuses
 REFUSED_DOUBLINGS = 10
@@ -227,6 +227,11 @@ class Outbound:
 
     # --- time-outs and broken paths ---
 
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether what was sent may still arrive, though it is not acknowledged."""
+        return self.round_trip.attempts < FAITH
+
     def rewind(self) -> None:
         """The path broke: what is in flight is lost, so send it again from the first unacknowledged fragment."""
         self._passed.extend(self._ahead)
@@ -259,7 +264,7 @@ class Outbound:
         self.round_trip.time_out()
         self.window.collapse()
         self.unload()
-        if self.round_trip.attempts >= FAITH:
+        if not self.is_on_its_way:
             self._held_there = ()
         self._recovery = self._sent_to
         self._is_after_silence = True

@@ -558,8 +558,8 @@ class Transmitter:
             self._arm(sender, self._loop.time() + REMATCH_SECONDS)
             return None, None
         if outlet is not sender.outlet:
-            is_held_up = sender.outbound.round_trip.attempts > 0  # so that a peer that leaves cannot pass it on either
-            if sender.outbound.resend_at != NEVER and (is_held_up or not self._left_cleanly(sender.outlet)):
+            arrives = self._left_cleanly(sender.outlet) and sender.outbound.is_on_its_way
+            if sender.outbound.resend_at != NEVER and not arrives:
                 sender.outbound.rewind()
             sender.outlet, sender.next_hop = outlet, getattr(entry.sink, "address", None)
         return entry, seal

@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.conversation.frames import Contact, Fragment, Travel
-from broker.conversation.outbound import Outgoing
+from broker.conversation.outbound import FAITH, Outgoing
 from broker.conversation.window import Backoff
 from broker.dialog import send_queue as loading
 from broker.dialog import transmitter as module
@@ -690,7 +690,7 @@ async def test_link_whose_peer_left_in_good_order_has_only_that_sent_again_which
     stage.parted.append(stage.link)
     stage.send(1, b"a")
     await settle()
-    if is_held_up:
+    for _ in range(FAITH * is_held_up):
         await next_timer(stage)
         await settle()
 
