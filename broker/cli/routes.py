@@ -236,7 +236,7 @@ def _refused(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     if len(refused) > GROUPS_SHOWN:
         yield TextLine(f"and {len(refused) - GROUPS_SHOWN:,} more", indent=2)
     others = "peers that are not connected, and permissions in user databases, are not judged"
-    after = "after the script, broker explain SERVICE --peer PEER shows each"
+    after = "after the script, broker explain --to SERVICE --peer PEER shows each"
     yield TextLine(f"{others}; {after}", indent=2, mark="?", style="yellow")
 
 
