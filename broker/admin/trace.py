@@ -475,7 +475,7 @@ class _Chain:
         self._is_accepted: dict[str, bool] = {}  # by instance, whether every next hop of its messages accepts them
         self._targets: dict[tuple[str, bool], _Target] = {}  # by instance and direction
         self._ways_out: dict[str, str] = {}  # by instance, how a target beyond it is taken out of several
-        self._beside: set[str] = set()  # next hops beside those taken, which may choose that target, too
+        self._others: set[str] = set()  # other next hops than those taken, which may choose that target too
         self._conversation = conversation
         self._directory = directory
         self._asked = {first.broker_instance}
@@ -591,7 +591,7 @@ class _Chain:
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
-        if way_out and (unasked := sorted(self._beside - self.heard)):
+        if way_out and (unasked := sorted(self._others - self.heard)):
             way_out += (
                 f" Before that, ask {' and '.join(unasked)} as well (--admin): a gateway that is left out sends on."
             )
@@ -633,7 +633,7 @@ class _Chain:
                 dialog = self._dialog(is_initiator=not last.is_from_target) if is_unsent else WaitingDialog()
                 way_out = _way_out(self._choosers(way.hops[number:], instance), dialog)
                 self._ways_out |= dict.fromkeys((later.instance for later in way.hops[number:]), way_out)
-                self._beside |= {address for one in way.hops[: number + 1] for address in other_candidates(one)}
+                self._others |= {address for one in way.hops[: number + 1] for address in other_candidates(one)}
                 break
         if way.end is TraceEnd.UNKNOWN:
             self.not_asked[way.sentence] = None

@@ -728,8 +728,8 @@ def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, choo
     assert {**({"a": {f"{gone}g", f"{gone}h"}} if chooses else {}), "g": {gone * 2}, "h": {gone * 2}} == out
     assert f"at h, with broker sql: USE [msdb]; DROP ROUTE [{gone * 2}];" in steps
     partly = trace(start, Instances({"a": sender, **gateways}, answers))
-    [beside] = {"g", "h"} - {one.instance for one in partly.answers}
-    assert f"Before that, ask tcp://{beside}:4022 as well" in partly.remedy
+    [other] = {"g", "h"} - {one.instance for one in partly.answers}
+    assert f"Before that, ask tcp://{other}:4022 as well" in partly.remedy
     assert "Before that" not in found.remedy
 
 
