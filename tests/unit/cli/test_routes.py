@@ -226,7 +226,7 @@ def test_permissions_that_change_are_never_called_harmless(fake_admin: Any) -> N
 
     assert (0, 6) == (harmless.exit_code, harmful.exit_code)
     assert "no harm" not in harmless.stdout
-    assert ("broker explain SERVICE --peer" in harmless.stdout, f"! {lost[:40]}" in harmful.stdout) == (True, True)
+    assert ("broker explain --to SERVICE --peer" in harmless.stdout, f"! {lost[:40]}" in harmful.stdout) == (True, True)
 
 
 @pytest.mark.parametrize(
