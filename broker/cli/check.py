@@ -69,7 +69,7 @@ def check(configs: Configs, overrides: Overrides, output: str, *, offline: bool)
             click.echo(_annotation(row))
     else:
         for line in _lines(report):
-            click.echo(with_config(line, configs[0] if len(configs) == 1 else None))
+            click.echo(with_config(line, configs[0] if len(configs) == 1 else None), err=True)
         warnings = len(report.warnings) + len(report.concerns) + sum(report.left_out.values())
         if not report.errors and warnings:
             click.echo(f"no errors, {plural(warnings, 'warning')}")

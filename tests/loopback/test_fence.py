@@ -55,7 +55,7 @@ def test_a_copied_instance_refuses_to_be_the_original_until_it_is_made_new(net: 
     assert (78, 1, [0, 0]) == (code, checked.exit_code, ends)
     assert "the file is a copy" in told
     for words in ("instance.state_dir: ", "databases.orders.path: ", "broker database reset-identity orders"):
-        assert words in checked.stdout
+        assert words in checked.stderr
     assert name == instance(original)
     assert name != instance(copy)
     exchange(copy.directory / "orders.db")

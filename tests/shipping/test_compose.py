@@ -93,8 +93,8 @@ def test_health_is_a_command_of_the_program(name: str) -> None:
 def test_the_configurations_are_good_together() -> None:
     result = run("check", "--offline", *(word for path in CONFIGURATIONS for word in ("-c", path)))
 
-    assert 0 == result.exit_code, result.output
-    told = [line for line in result.stdout.splitlines() if "unencrypted" not in line and "offline" not in line.lower()]
+    assert 0 == result.exit_code, result.stderr
+    told = [line for line in result.stderr.splitlines() if "unencrypted" not in line and "offline" not in line.lower()]
     assert [] == [line for line in told if line.startswith(("warning: ", "error"))]
 
 

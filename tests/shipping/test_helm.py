@@ -98,7 +98,7 @@ def test_the_configuration_is_good(name: str, tmp_path: Path) -> None:
 
     result = run("check", "--offline", "-c", config)
 
-    assert 0 == result.exit_code, result.output
+    assert 0 == result.exit_code, result.stderr
     settings = load_settings(config, environ={})
     assert ("endpoint" != name) == settings.endpoint.message_forwarding
     assert pod_of(workload_of(text))["terminationGracePeriodSeconds"] > settings.drain.timeout

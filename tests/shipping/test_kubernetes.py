@@ -111,7 +111,7 @@ def test_the_configuration_is_good_and_the_pod_outlives_its_drain(folder: str, t
 
         result = run("check", "--offline", "-c", config)
 
-        assert 0 == result.exit_code, result.output
+        assert 0 == result.exit_code, result.stderr
         settings = load_settings(config, environ={})
         pod = pod_of(workload)
         assert pod["terminationGracePeriodSeconds"] > settings.drain.timeout

@@ -506,7 +506,7 @@ def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender
 @pytest.mark.parametrize("looked_in", ["not in database stock: its file is not there", "database stock"])
 def test_a_store_that_has_failed_and_cannot_be_looked_into_is_told_though_all_was_acknowledged(looked_in: str) -> None:
     target = place("b", 2, None)
-    failed = Spot("b", "stock").found("store failed", problem="its file is gone", cause="store failed")
+    failed = Spot("b", "stock").found("store failed", problem="its file is gone", remedy="put it back")
     start = told(A, finding("a", "acknowledged", FINE), sides=[side()], ways=(way(A),))
 
     found = traced(start, (target, told(target, failed, looked_in=[looked_in])))

@@ -19,8 +19,8 @@ def test_errors_have_their_place(configuration: Path) -> None:
     result = run("check", "-c", configuration)
     rows = json.loads(run("check", "-c", configuration, "-o", "json").stdout)
 
-    unknown, *caret, _, _, _, last = result.stdout.splitlines()
-    assert (1, "") == (result.exit_code, result.stderr)
+    unknown, *caret, _, _, _, last = result.stderr.splitlines()
+    assert (1, "") == (result.exit_code, result.stdout)
     assert f'{configuration}:2:1: endpoint.max_hopz: unknown key; did you mean "max_hops"?' == unknown
     assert ["max_hopz = 3", "^^^^^^^^"] == caret
     assert last.startswith(f"{configuration}:2:1: endpoint.max_hopz: scripts and everything else are not checked")
@@ -37,11 +37,11 @@ def test_warnings_of_settings_and_scripts_are_told_and_called_good(configuration
     result = run("check", "-c", configuration, "--offline")
     rows = json.loads(run("check", "-c", configuration, "--offline", "-o", "json").stdout)
 
-    assert (0, "no errors, 2 warnings") == (result.exit_code, result.stdout.splitlines()[-1])
-    assert f"warning: {configuration}:4:11: endpoint.listen[0]: " in result.stdout
+    assert (0, "no errors, 2 warnings\n") == (result.exit_code, result.stdout)
+    assert f"warning: {configuration}:4:11: endpoint.listen[0]: " in result.stderr
     caret = "CREATE ROUTE r WITH ADDRESS = 'tcp://x', WEIGHT = 2;\n             ^\n"
-    assert f"\nwarning: {tmp_path / 'a.sql'}:1:14: weight-unused: " in result.stdout
-    assert caret in result.stdout
+    assert f"\nwarning: {tmp_path / 'a.sql'}:1:14: weight-unused: " in result.stderr
+    assert caret in result.stderr
     warnings = [row for row in rows if row["level"] == "warning"]
     assert [("setting", str(configuration), 4, 11), ("weight-unused", str(tmp_path / "a.sql"), 1, 14)] == [
         (row["code"], row["file"], row["line"], row["column"]) for row in warnings
@@ -58,7 +58,7 @@ def test_check_shows_the_first_of_each_kind_and_counts_the_others(configuration:
         "".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://x';\n" for n in range(1026))
     )
 
-    lines = run("check", "-c", configuration, "--offline").stdout.splitlines()
+    lines = run("check", "-c", configuration, "--offline").stderr.splitlines()
     rows = json.loads(run("check", "-c", configuration, "--offline", "-o", "json").stdout)
 
     assert 20 == sum(": duplicate-route: " in line for line in lines)
@@ -74,7 +74,7 @@ def test_check_counts_the_other_mistakes_of_a_script(configuration: Path, tmp_pa
 
     result = run("check", "-c", configuration, "--offline")
 
-    assert f"{tmp_path / 'a.sql'}: and 8 more mistakes" in result.stdout.splitlines()
+    assert f"{tmp_path / 'a.sql'}: and 8 more mistakes" in result.stderr.splitlines()
 
 
 def test_check_prints_annotations_of_a_workflow(tmp_path: Path) -> None:

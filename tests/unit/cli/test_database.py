@@ -203,7 +203,7 @@ def test_an_empty_database_is_made_in_place_of_a_lost_one_only(configuration: Pa
     assert f"new, empty database: broker database create orders -c {configuration}\n" in kept.stderr
     assert "there is a database in it; move the file away first" in there.stderr
     assert [6, 3] == [one.exit_code for one in held]
-    assert all("has the only copy open: do not stop it" in one.output for one in (*held, checked))
+    assert all("has the only copy open: do not stop it" in one.stderr for one in (*held, checked))
     assert "the file is missing: this instance had a database in this file" in lost[0]
     assert "has a new, empty database of broker instance" in made.stdout
     assert [] == problems(configuration)

@@ -25,7 +25,7 @@ def test_a_configuration_that_is_not_there(command: str, code: int, tmp_path: Pa
     result = run(command, "-c", tmp_path / "none.toml")
 
     assert code == result.exit_code
-    assert "name a TOML file that exists and may be read\n" in result.output
+    assert "name a TOML file that exists and may be read\n" in result.stderr
 
 
 EARLY = SettingError("endpoint.certificate", "is not valid before then", None, "wait")
