@@ -9,8 +9,8 @@ When one of a dialog's deliveries took less than no time, none of its delivery t
 than `CLOCK_TOLERANCE_US`, or a message was acknowledged before it was delivered, the clocks of the two instances
 contradict each other. Then no delivery time of any dialog between them is reported, in either direction.
 
-How: all of a message comes together first, which spreads also a dialog with half of all records; percentiles are looked
-up by rank in what is sorted, so nothing is held in memory. Instances travel as hashes of 64 bits and get their names at
+How: all of a message comes together first, which spreads also a dialog with half of all records. Percentiles are made
+of ten thousand ranks at most, however long a dialog is. Instances travel as hashes of 64 bits and get their names at
 the end, because Spark would sort strings in aggregates. The services are keys: the endpoints let no frame of a dialog
 change them.
 """
@@ -18,7 +18,7 @@ change them.
 from __future__ import annotations
 
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 
 from broker.flow import VisitOutcome
 from broker.pipeline.results import DIALOGS, as_result
@@ -41,7 +41,6 @@ def dialogs(visits: DataFrame) -> DataFrame:
         visits.transform(_messages)
         .transform(_transmissions)
         .transform(_places)
-        .transform(_ranked)
         .transform(_dialogs)
         .transform(_with_name, names, "from_instance")
         .transform(_with_name, names, "to_instance")
@@ -107,31 +106,14 @@ def _places(transmissions: DataFrame) -> DataFrame:
     )
 
 
-def _ranked(places: DataFrame) -> DataFrame:
-    """Return one row per place and measure: its `value`, its `rank` from 1 and how many have one; sums only once."""
-    measures = [F.struct(F.lit(name).alias("measure"), F.col(f"{name}_us").alias("value")) for name in _MEASURES]
-    by_measure = places.withColumn("one", F.explode(F.array(*measures))).select("*", "one.measure", "one.value")
-    alike = Window.partitionBy(*DIALOG, "measure")
-    return by_measure.select(
-        "*",
-        F.row_number().over(alike.orderBy(F.col("value").asc_nulls_last())).alias("rank"),
-        F.count("value").over(alike).alias("values"),
-    )
-
-
-def _dialogs(ranked: DataFrame) -> DataFrame:
+def _dialogs(places: DataFrame) -> DataFrame:
     """Return one row per dialog and direction, the instances as hashes."""
-    is_first = F.col("measure") == _MEASURES[0]
-    rows = ranked.groupBy(*DIALOG).agg(
-        *[F.sum(F.when(is_first, F.col(name))).alias(name) for name in _SUMS],
+    rows = places.groupBy(*DIALOG).agg(
+        *[F.sum(name).alias(name) for name in _SUMS],
         F.timestamp_micros(F.min("first_us")).alias("first_at"),
         F.timestamp_micros(F.coalesce(F.max("last_us"), F.max("acknowledged_us"))).alias("last_at"),
-        *[
-            _percentile(name, share).alias(f"{name}_{word}_us")
-            for name in _MEASURES
-            for word, share in PERCENTILES.items()
-        ],
-        F.min(F.when(is_first, F.col("value"))).alias("fastest"),
+        *[F.percentile_approx(f"{name}_us", list(PERCENTILES.values())).alias(name) for name in _MEASURES],
+        F.min("delivery_us").alias("fastest"),
         F.least(F.min("delivery_us"), F.min(F.col("acknowledged_us") - F.col("delivered_us"))).alias("least_us"),
         F.max_by("sender", "sent_us").alias("from_instance"),
         F.max_by("receiver", "delivered_us").alias("to_instance"),
@@ -141,15 +123,14 @@ def _dialogs(ranked: DataFrame) -> DataFrame:
     pair = Window.partitionBy(F.least(*ends), F.greatest(*ends))
     is_apart = (F.col("from_instance") != F.col("to_instance")) & (F.col("pair_us") < -CLOCK_TOLERANCE_US)
     is_told = (F.col("fastest") >= 0) & ~F.coalesce(is_apart, F.lit(col=False))
-    deliveries = {f"delivery_{word}_us": F.when(is_told, F.col(f"delivery_{word}_us")) for word in PERCENTILES}
     judged = rows.withColumn("pair_us", F.min("least_us").over(pair))
-    return judged.withColumns(deliveries | {"gaps": F.col("span") - F.col("messages")})
-
-
-def _percentile(measure: str, share: float) -> Column:
-    """The value of rank ceil(share * values)."""
-    has_rank = F.col("rank") == F.ceil(F.col("values") * share)
-    return F.max(F.when((F.col("measure") == measure) & has_rank, F.col("value")))
+    ranks = {"delivery": F.when(is_told, F.col("delivery")), "round_trip": F.col("round_trip")}
+    times = {
+        f"{name}_{word}_us": F.get(ranks[name], F.lit(place))
+        for name in _MEASURES
+        for place, word in enumerate(PERCENTILES)
+    }
+    return judged.withColumns(times | {"gaps": F.col("span") - F.col("messages")})
 
 
 def _with_name(rows: DataFrame, names: DataFrame, column: str) -> DataFrame:

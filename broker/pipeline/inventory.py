@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from broker.config.units import counted
 from broker.errors import NoJournalError
 from broker.journal.schema import FileState, Fitness, files, judge, without_copies
 from broker.pipeline.results import VISIT
@@ -157,22 +158,24 @@ def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
 
 def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Return a summary in sentences for people: the counts, then each problem."""
-    lines = [f"{summary['read']:,} files of {summary['instances']:,} instances read, {summary['rows']:,} visits"]
+    read = f"{counted(summary['read'], 'file')} of {counted(summary['instances'], 'instance')} read"
+    lines = [f"{read}, {counted(summary['rows'], 'visit')}"]
     words = {
         "damaged": "truncated or damaged, left out",
-        "unreadable": "files or directories that cannot be opened, left out",
+        "unreadable": "that cannot be opened, left out",
         "foreign": "not of a journal, left out",
-        "copy": "copies of files that were read, left out",
-        "vanished": "removed before they were read",
-        "vanished_while_read": "removed while they were read: their visits may be missing from some results",
+        "copy": "left out, because another one with the same contents was read",
+        "vanished": "removed before being read",
+        "vanished_while_read": "removed while being read: visits may be missing from some results",
         "newer": "of a later version: columns that it adds were not read",
         "older": "of an earlier version: the columns that it lacks are null",
     }
-    lines += [f"{summary[key]:,} {text}" for key, text in words.items() if summary.get(key)]
+    lines += [f"{counted(summary[key], 'file')} {text}" for key, text in words.items() if summary.get(key)]
     lines += [f"  {one['file']}: {one['why']}: {one['problem']}" for one in summary["left_out"]]
-    shed = {name: count for name, count in summary["shed_records"].items() if count}
     lines += [
-        f"{name} shed {count:,} records because its buffer was full: figures lack them" for name, count in shed.items()
+        f"{name} shed {counted(shed, 'record')} because its buffer was full: figures lack them"
+        for name, shed in summary["shed_records"].items()
+        if shed
     ]
     samples = {one for found in summary["samples"].values() for one in found}
     if len(samples) > 1:

@@ -23,16 +23,12 @@ from broker.pipeline.visits import LEAVING, WINDOW_SECONDS, begin_us, is_hop, le
 # Frames that left an instance by another way than the frame before them of the same dialog and direction.
 #
 # To see that takes the frames in order, which is dear; but a dialog whose frames all left by one way has no such
-# frame, and nearly all do. So the first scan only asks which dialogs have more than one way, which needs no order, and
-# the second puts the frames of those in order. The first scan stores its findings as one bit each in a mask of fixed
-# size, by a hash. Every task of the second scan holds the mask: no join brings all frames together only to leave out
-# nearly all of them. A dialog that shares its bit with another is put in order for nothing, and has no such frame
-# either.
+# frame, and nearly all do. So the first scan only asks which dialogs have more than one way, which needs no order. The
+# second puts the frames of those in order: their numbers, hashes of 64 bits, are sent to every task, so no join brings
+# all frames together only to leave out nearly all of them.
 
 
 _STREAM = ("instance", "conversation_id", "from_target")
-_WORDS = 4096  # of 64 bits: with 10,000 such dialogs 4 % of the others share a bit with one of them
-_BIT_SHIFT = 58  # the upper 6 bits of a hash are its bit in a word, the lower ones the word
 
 
 def failovers(visits: DataFrame) -> DataFrame:
@@ -47,9 +43,10 @@ def failovers(visits: DataFrame) -> DataFrame:
     leaving = visits.where(F.col("outcome").isin(*LEAVING) & is_known)
     place = ("sequence_number", "fragment_number", "message_id")
     in_order = Window.partitionBy(*_STREAM).orderBy(F.coalesce("left_at", "entered_at"), *place)
+    streams = leaving.select("*", way().alias("way"), F.xxhash64(*_STREAM).alias("stream"))
+    ways = streams.groupBy("stream").agg(F.min("way").alias("least"), F.max("way").alias("most"))
     return (
-        leaving.where(_is_marked(leaving.transform(_mask).scalar()))
-        .select("*", way().alias("way"))
+        streams.join(F.broadcast(ways.where("least <> most")), on="stream", how="left_semi")
         .select("*", F.lag("way").over(in_order).alias("way_before"))
         .where("way <> way_before")
         .select(*visits.columns)
@@ -63,32 +60,6 @@ def way() -> Column:
     Null counts as a name of no letters, which nothing has; without that the hash would pass it over.
     """
     return F.xxhash64(*(F.coalesce(name, F.lit("")) for name in ("route_table", "route", "adjacent_out")))
-
-
-def _mask(leaving: DataFrame) -> DataFrame:
-    """One row, one column: an array of _WORDS longs, with the bits of all dialogs that have more than one way."""
-    ways = leaving.select(F.xxhash64(*_STREAM).alias("stream"), way().alias("way")).groupBy("stream")
-    wavering = ways.agg(F.min("way").alias("least"), F.max("way").alias("most")).where("least <> most")
-    marks = wavering.select(_word(F.col("stream")).alias("word"), _bit(F.col("stream")).alias("bits"))
-    blank = leaving.sparkSession.range(_WORDS).select(F.col("id").alias("word"), F.lit(0).cast("long").alias("bits"))
-    words = marks.unionByName(blank).groupBy("word").agg(F.bit_or("bits").alias("bits"))
-    in_order = F.sort_array(F.collect_list(F.struct("word", "bits")))
-    return words.agg(in_order.alias("words")).select(F.col("words.bits").alias("mask"))
-
-
-def _is_marked(mask: Column) -> Column:
-    stream = F.xxhash64(*_STREAM)
-    return F.get(mask, _word(stream).cast("int")).bitwiseAND(_bit(stream)) != 0
-
-
-def _word(stream: Column) -> Column:
-    """Long: its place in the mask."""
-    return F.pmod(stream, F.lit(_WORDS))
-
-
-def _bit(stream: Column) -> Column:
-    """Long with one bit."""
-    return F.call_function("shiftleft", F.lit(1).cast("long"), F.shiftrightunsigned(stream, _BIT_SHIFT).cast("int"))
 
 
 _RANKS = {"residence_p50_us": 0.5, "residence_p95_us": 0.95, "residence_p99_us": 0.99, "residence_p999_us": 0.999}

@@ -57,11 +57,11 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
         Path(one["file"]).name for one in summary["left_out"]
     }
     lines = inventory.sentences(summary)
-    assert "3 files of 1 instances read, 9 visits" == lines[0]
+    assert "3 files of 1 instance read, 9 visits" == lines[0]
     assert "a shed 3 records because its buffer was full: figures lack them" in lines
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
     plain = journalling.write(tmp_path / "plain", *journalling.passage(4))
-    assert ["1 files of 1 instances read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
+    assert ["1 file of 1 instance read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
     with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory; name the"):
         inventory.take([tmp_path / "nowhere"])
 
@@ -88,7 +88,7 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
 
     assert 3 == rows
     assert (1, 1) == (found.summary()["vanished"], found.summary()["vanished_while_read"])
-    assert any("removed while they were read" in line for line in inventory.sentences(found.summary()))
+    assert any("removed while being read" in line for line in inventory.sentences(found.summary()))
 
 
 def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_of_many_files_that_cannot_be_read_the_first_are_named(
         jobs.run(replace(request_, flows=(bad,)))
 
     problem = str(caught.value)
-    assert f"of {files} files none can be read; {files} truncated or damaged" in problem
+    assert f"of {files} files none can be read; {files} files truncated or damaged" in problem
     assert ["00.parquet", "01.parquet", "02.parquet"] == re.findall(r"\d\d\.parquet(?=: damaged)", problem)
     assert problem.endswith(rest)
     assert ("other" in problem) == bool(rest)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from broker.pipeline import routes as failover
 from broker.pipeline.routes import failovers, routes
 from tests.spark.visiting import START, visits
 
@@ -74,15 +73,6 @@ def moved(spark: SparkSession) -> dict[str, list[int]]:
 @pytest.mark.parametrize("name", FAILOVERS)
 def test_each_rule_of_failovers(moved: dict[str, list[int]], name: str) -> None:
     assert FAILOVERS[name][1] == sorted(moved[name])
-
-
-def test_dialogs_that_share_a_bit_are_apart(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty-four bits for three hundred dialogs, one of which has two ways."""
-    monkeypatch.setattr(failover, "_WORDS", 1)
-    steady = [way(f"hop {number % 3}", conversation_id=number) for number in range(2, 300)]
-
-    rows = numbered([way("x"), *steady, way("y"), way("y")])
-    assert [row.sequence_number for row in failovers(visits(spark, *rows)).collect()] == [299]
 
 
 SECOND = 1_000_000

@@ -86,12 +86,11 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         facts=shown.InputFacts(
             flows="/var/lib/broker/journal",
             files=len(stations) * 96,
-            bytes=41 << 20,
             records=sum(one.frames for one in stations),
             instances=len(stations),
             samples=(1.0,),
             troubles=(
-                "1 truncated or damaged, left out",
+                "1 file truncated or damaged, left out",
                 "  date=2026-11-21/hour=07/core-1-000004-5f.parquet: damaged: no footer",
                 "core-1 shed 1,204 records for want of room: figures lack them",
             ),

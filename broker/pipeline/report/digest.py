@@ -37,7 +37,7 @@ class InputFacts:
     Attributes:
         flows: The directory of the files.
         samples: The fractions of dialogs that were followed, as the files state them.
-        troubles: Sentences on what figures may lack: files left out and why, records shed, samples.
+        troubles: Sentences without a full stop, on what is missing: files left out and why, records shed, samples.
         period: The words for the part of the history that was asked for, empty for all of it.
         holes: As `Inventory.holes`.
     """
@@ -45,7 +45,6 @@ class InputFacts:
     flows: str = ""
     files: int = 0
     records: int = 0
-    bytes: int = 0
     instances: int = 0
     samples: tuple[float, ...] = ()
     troubles: tuple[str, ...] = ()
@@ -213,7 +212,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The amount that an instance held at once: `peaks`, `p99s` in bytes per bucket, None where nothing was held."""
+    """The amount that an instance held at once: `peaks` in bytes per bucket, None where nothing was held."""
 
     instance: str
     peaks: tuple[int | None, ...]

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from broker.config.units import counted
 from broker.errors import PipelineError
 from broker.files import write_file
 from broker.pipeline import inventory
@@ -115,7 +116,6 @@ def facts(directory: Path, files: Mapping[str, Any] | None = None) -> InputFacts
             flows=", ".join(run_record["flows"]),
             files=summary["read"],
             records=summary["rows"],
-            bytes=summary["bytes"],
             instances=summary["instances"],
             samples=tuple(sorted({one for found in summary["samples"].values() for one in found})),
             troubles=tuple(inventory.sentences(summary)[1:]),
@@ -145,5 +145,6 @@ def _history(directory: Path) -> str:
     """Describe the history of a result; equal words mean equal histories."""
     with _run_of(directory) as run_record:
         files = run_record["files"]
-        what = f"{files['read']:,} files with {files['rows']:,} visits, {files['bytes']:,} bytes"
+        read = f"{counted(files['read'], 'file')} with {counted(files['rows'], 'visit')}"
+        what = f"{read}, {counted(files['bytes'], 'byte')}"
         return f"{what} of {', '.join(run_record['flows'])} {_period(run_record)}".rstrip()

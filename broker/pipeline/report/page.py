@@ -244,7 +244,7 @@ def _unknown(digest: Digest) -> Html | None:
 
 
 def _gaps(digest: Digest) -> Iterator[Child]:
-    yield from (_sentence(words) for words in digest.facts.troubles if not words.startswith(" "))
+    yield from (f"{words}." for words in digest.facts.troubles if not words.startswith(" "))
     files = [element("li", words.strip()) for words in digest.facts.troubles if words.startswith(" ")]
     if files:
         yield details("The files that were left out", element("ul", *files))
@@ -276,13 +276,6 @@ def _gap(gap: Gap) -> Html:
         words = ": no journal of an instance there was read. Those that were seen nowhere after do not count as lost."
     times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
     return join([*times, plural(gap.frames, "transmission"), " went to ", name(address), words])
-
-
-def _sentence(words: str) -> str:
-    """Return the inventory's words with a full stop; the first may be an instance's name, so it stays as it is."""
-    plain = words.strip().replace(" truncated", " files truncated")
-    plain = plain.replace("1 files", "1 file") if plain.startswith("1 files") else plain
-    return plain if plain.endswith(".") else f"{plain}."
 
 
 # --- where the frames went ---

@@ -49,8 +49,8 @@ def test_results_of_different_histories_are_distinguished(request_: RunRequest, 
     [line] = stored.differences(request_.out, NEEDED)
     page = stored.render(spark, request_.out).read_text()
 
-    assert line.startswith("routes and paths are not of the same history: routes was made of 1 files with 3 visits")
-    assert "from 2026-03-01T12:00:00+00:00 to 2026-03-01T13:00:00+00:00, paths of 1 files" in line
+    assert line.startswith("routes and paths are not of the same history: routes was made of 1 file with 3 visits")
+    assert "from 2026-03-01T12:00:00+00:00 to 2026-03-01T13:00:00+00:00, paths of 1 file" in line
     assert "routes and paths are not of the same history" in page
     assert str(request_.flows[0]) in page
 

@@ -109,7 +109,7 @@ def test_options_become_a_request(asked: list[Any]) -> None:
     assert PeriodBounds(datetime(2026, 3, 1, tzinfo=UTC)) == request.bounds
     assert DONE == json.loads(result.stdout)
     note = "DeprecationWarning: The option 'flows' is deprecated. Use --journal instead."
-    assert [note, "paths: 3 rows, 0.1 s", "1 files of 1 instances read, 3 visits"] == result.stderr.splitlines()
+    assert [note, "paths: 3 rows, 0.1 s", "1 file of 1 instance read, 3 visits"] == result.stderr.splitlines()
 
 
 def test_all_jobs_run_when_none_is_named(asked: list[Any]) -> None:
