@@ -239,11 +239,7 @@ class Api:
         """The views of what is here now: databases come and go with their roles."""
         catalog = self._instance.catalog
         paths = {name: database.path for name, database in catalog.databases.items() if database.path is not None}
-        return SystemViews(
-            databases=paths,
-            snapshots=self._snapshots,
-            mirrors=tuple(catalog.mirrors),
-        )
+        return SystemViews(databases=paths, snapshots=self._snapshots, mirrors=tuple(catalog.mirrors))
 
     async def sql(self, request: SqlRequest, caller: Caller) -> SqlAnswer:
         """

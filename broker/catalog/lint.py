@@ -27,7 +27,7 @@ from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_s
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
-from broker.catalog.unscripted import Unscripted, import_again, unscripted
+from broker.catalog.unscripted import Unscripted, import_again, shown_rule, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.errors import SettingError
@@ -286,7 +286,7 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     for rule in run.msdb.rows.permissions:
         spelled = by_fold.get(rule.securable.casefold())
         if spelled is not None and rule.securable not in known:
-            problem = f"{_told(run, rule)} is not about {spelled!r}: they differ in case"
+            problem = f"{shown_rule(run, rule)} is not about {spelled!r}: they differ in case"
             statement = run.msdb.permission_statements.get(rule)
             yield of_statement(
                 run, run.msdb, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", statement=statement
@@ -305,17 +305,17 @@ def _survey_rules(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     for rule in rules:
         lint = Lint.GRANT_UNUSED
         if not grants.is_default_deny and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem, hint = f"{_told(run, rule)} applies to no {why}, and all are public", remedy
+            problem, hint = f"{shown_rule(run, rule)} applies to no {why}, and all are public", remedy
             if not grants.is_for_all(rule.permission, rule.securable):
                 to_all = replace(rule, principal=parse_principal(PUBLIC), state=PermissionState.GRANT)
                 problem += " and are refused"
-                hint += f", or USE {render_name(database.name)}; {_told(run, to_all)}"
+                hint += f", or USE {render_name(database.name)}; {shown_rule(run, to_all)}"
         elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
-            problem = f"{_told(run, rule)} permits nothing: {_told(run, deny)} wins"
+            problem = f"{shown_rule(run, rule)} permits nothing: {shown_rule(run, deny)} wins"
             hint = "REVOKE one of the two"
         elif is_msdb and grants.is_default_deny and _is_for_all(rule):
             lint = Lint.GRANT_TO_ALL
-            problem = f"{_told(run, rule)} lets every peer send to every service, whatever name it proves"
+            problem = f"{shown_rule(run, rule)} lets every peer send to every service, whatever name it proves"
             hint = "name the principals, or the services that all may send to"
         else:
             continue
@@ -357,11 +357,6 @@ def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> Permiss
 def _is_for_all(rule: PermissionRule) -> bool:
     is_grant = rule.state is PermissionState.GRANT and rule.permission is Permission.SEND
     return is_grant and rule.principal.kind is PrincipalKind.PUBLIC and rule.securable == ANY
-
-
-def _told(run: DryRun, rule: PermissionRule) -> str:
-    securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
-    return render_rule(rule.state, rule.permission, securable, rule.principal.text)
 
 
 # --- service names that differ in case ---

@@ -91,10 +91,17 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
                 yield Unscripted(database, f"the queue {render_name(name)}", drop, is_prunable=False)
         for rule in database.rows.permissions:
             if rule not in database.permission_statements and not _is_of(rule, partners):
-                securable = run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
-                who = rule.principal.text
-                what = render_rule(rule.state, rule.permission, securable, who)
-                yield Unscripted(database, what, RevokePermission(rule.permission, securable, (who,)))
+                revoke = RevokePermission(rule.permission, _securable(run, rule), (rule.principal.text,))
+                yield Unscripted(database, shown_rule(run, rule), revoke)
+
+
+def shown_rule(run: DryRun, rule: PermissionRule) -> str:
+    """Return a rule as the statement that makes it at this instance."""
+    return render_rule(rule.state, rule.permission, _securable(run, rule), rule.principal.text)
+
+
+def _securable(run: DryRun, rule: PermissionRule) -> str:
+    return run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
 
 
 def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:

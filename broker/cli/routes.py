@@ -297,11 +297,10 @@ def _harm(plan: Mapping[str, Any]) -> str:
     """The harm that the script does, in one sentence; empty when there is none."""
     harms = []
     about = "at least " if plan["passing"] else ""
-    if plan["harmed"] == 1:
-        harms.append(f"{about}1 conversation that has sent would move, or lose its route or service")
-    elif plan["harmed"]:
-        count = f"{about}{plan['harmed']:,}"
-        harms.append(f"{count} conversations that have sent would move, or lose their route or service")
+    if plan["harmed"]:
+        has, its = ("has", "its") if plan["harmed"] == 1 else ("have", "their")
+        count = f"{about}{counted(plan['harmed'], 'conversation')}"
+        harms.append(f"{count} that {has} sent would move, or lose {its} route or service")
     expired = plan["expired"]
     if expired is not None and expired["harmed"] > plan["harmed"]:
         harms.append(f"{counted(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
