@@ -450,9 +450,9 @@ def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[Netwo
     """How the rest of the way is asked, where that may have the cause; otherwise ""."""
     if not chain.silent or cause.cause not in _GOES_ON_BEYOND:
         return ""
-    if cause.cause == Disposition.ALREADY_HELD and chain.has_copies_asked:
+    if cause.cause == Disposition.ALREADY_HELD and chain.has_asked_for_copies(cause.instance):
         return ""
-    where: dict[str, Path | str] = dict.fromkeys(sorted(chain.copies - chain.heard), "http://HOST:PORT")
+    where: dict[str, Path | str] = dict.fromkeys(chain.copies_of(cause.instance) - chain.heard, "http://HOST:PORT")
     where |= {str(address): at for address, at in given.items()}
     where |= dict.fromkeys(map(str, chain.silent), "http://HOST:PORT")
     admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())
@@ -490,15 +490,15 @@ class _Chain:
         for address in self._directory.given:
             self._look_off_the_way(address)
 
-    @property
-    def copies(self) -> set[str]:
-        """The next hops that were given the last copies."""
-        return {sent_to(side.transmission_status) for side in self.answers[0].sides} - {""}
+    def copies_of(self, instance: str) -> set[str]:
+        """The next hops to which this instance gave the last copies."""
+        sides = (side for answer in self.answers if answer.instance == instance for side in answer.sides)
+        return {sent_to(side.transmission_status) for side in sides} - {""}
 
-    @property
-    def has_copies_asked(self) -> bool:
+    def has_asked_for_copies(self, instance: str) -> bool:
         """Whether those next hops are known, and have said whether they hold copies."""
-        return bool(self.copies) and self.copies <= self.heard
+        copies = self.copies_of(instance)
+        return bool(copies) and copies <= self.heard
 
     def findings(self) -> list[WhyFinding]:
         """
@@ -591,24 +591,27 @@ class _Chain:
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""
         way_out = self._ways_out.get(finding.instance) if finding.cause in _NOT_REACHED else None
-        if way_out and (unasked := sorted(self._others - self.heard)):
-            way_out += (
-                f" Before that, ask {' and '.join(unasked)} as well (--admin): a gateway that is left out sends on."
-            )
-        return structs.replace(finding, remedy=joined(finding.remedy, way_out)) if way_out else finding
+        if not way_out:
+            return finding
+        unasked = " and ".join(sorted(self._others - self.heard))
+        first = unasked and f"ask {unasked} as well (--admin), because a gateway that is left out sends on; only then, "
+        return structs.replace(finding, remedy=joined(finding.remedy, f"If it does not return soon, {first}{way_out}"))
 
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        is_over = self._is_accepted.get(instance)
+        is_accepted, is_gone = self._is_accepted.get(instance), False
         if finding.cause == Disposition.ALREADY_HELD:
-            is_over = not any(answer.held for answer in self.answers) and (is_over or self.has_copies_asked)
-        if not is_refused or not is_over:
+            is_gone = self.has_asked_for_copies(instance)
+            if any(answer.held for answer in self.answers):
+                return finding
+        if not is_refused or not (is_accepted or is_gone):
             return finding
+        now = "the next hop would accept it now" if is_accepted else "that next hop has no copy any longer"
         return structs.replace(
             finding,
             severity=Severity.WAITING,
-            why=f"it is sent again, and the next hop would accept it now; before that, {finding.why}",
+            why=f"it is sent again, and {now}; before that, {finding.why}",
             remedy=f"nothing, or send it again at once: at {instance}, broker dialogs retry",
         )
 
@@ -791,7 +794,7 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
     steps = (
         to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
     )
-    begin = "If it does not return soon, take it out: remove its routes from the scripts, and then, "
+    begin = "take it out: remove its routes from the scripts, and then, "
     end = (
         " Then broker reload. Keep it stopped for a minute (dialog.time_to_live of the senders): a message of which a"
         " gateway has a copy may be processed twice, and so may one that it has stored already."

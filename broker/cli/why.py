@@ -143,7 +143,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         if conversation is not None:
             first, note = _first(config, socket, conversation, directory)
             note = f"{note}; {journalled}" if note else journalled
-        for address, at in where.items():
+        for address, at in where.items() if not first.is_known else ():
             with contextlib.suppress(NotAskedError):
                 answer = directory.why(address, conversation or guid)
                 if answer.is_known:

@@ -229,7 +229,7 @@ class Outbound:
 
     @property
     def is_on_its_way(self) -> bool:
-        """Whether what was sent may still arrive, though it is not acknowledged."""
+        """Whether what was sent may still arrive, though it is not acknowledged; false for a while after time-outs."""
         return self.round_trip.attempts < FAITH
 
     def rewind(self) -> None:

@@ -93,16 +93,16 @@ class Dialer:
         history.queue = queue
         self._tasks.spawn(self._dial(address, history, queue), f"dial {address}")
 
-    def retry_now(self, problem: str = "") -> None:
+    def retry_now(self, is_meant: Callable[[str], bool] = bool) -> None:
         """
         End the back-off of every address that has failed; those that frames wait for are dialled at once.
 
         Args:
-            problem: Part of its problem; empty for any.
+            is_meant: Whether an address with this problem is; by default any is.
         """
         now = self._loop.time()
         for history in self._table.histories.values():
-            if problem in history.problem:
+            if is_meant(history.problem):
                 history.suppressed_until = min(history.suppressed_until, now)
         self._hurry.set()
         self._hurry = asyncio.Event()

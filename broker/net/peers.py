@@ -473,13 +473,13 @@ class Peers:
         self.admission.apply(limits, room_for_connections(reserved), self.forwarder.pool)
 
     def apply_grants(self, grants: Grants) -> None:
-        """Use these grants from now on: links whose peers may no longer connect are closed, others are tried again."""
+        """Use these grants from now on: peers that were refused here are dialled again, and links judged again."""
         if self.permissions.apply(grants):
+            self.dialer.retry_now(lambda problem: MAY_NOT_CONNECT in problem and not problem.startswith("FATAL"))
             for link in list(self.links.values()):
                 denied = self._check_permission(link)
                 if denied is not None:
                     link.fail(denied)
-            self.dialer.retry_now(MAY_NOT_CONNECT)
 
     # --- time and the end ---
 

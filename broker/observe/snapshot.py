@@ -562,7 +562,7 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     goes_on = disposition not in UNKNOWN_HERE and disposition is not Disposition.ASKING_FOR_ROUTE
     led: dict[str, Any] = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
     if dropped is Disposition.EXPIRED_HERE and not decision.candidates:
-        led = {"is_past": True}  # it waited for a route that is gone
+        led = {"is_past": disposition is not Disposition.ASKING_FOR_ROUTE}  # its route is gone, or leads here now
     elif dropped is Disposition.EXPIRED_HERE:
         hop = decision.candidates[0].address
         outbox = instance.forwarder.table.outboxes.get(hop)

@@ -490,8 +490,7 @@ def routes_of_service(way: ExplainAnswer) -> list[RouteFate]:
 
 def other_candidates(way: ExplainAnswer) -> set[str]:
     """The addresses that an instance could have chosen as well as the next hop."""
-    routes = (route for tried in way.explanation.passes[-1].classes for route in tried.routes)
-    return {route.address for route in routes} - {way.explanation.next_hop}
+    return {one.address for one in way.explanation.passes[-1].candidates} - {way.explanation.next_hop}
 
 
 def _instance_of(way: ExplainAnswer) -> str | None:

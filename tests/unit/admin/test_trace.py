@@ -33,7 +33,7 @@ from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, WaitingDialog
 from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer, begin_again
-from broker.routing.address import NetworkAddress
+from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
@@ -300,18 +300,22 @@ def test_a_refusal_is_history_once_the_next_hop_would_accept_the_message(to: str
         assert (TROUBLE, "b") == (found.findings[0].severity, found.where)
 
 
-@pytest.mark.parametrize(("waits_there", "is_beyond_known"), [(True, True), (False, True), (False, False)])
-def test_a_copy_that_waits_at_the_next_hop_is_no_history(*, waits_there: bool, is_beyond_known: bool) -> None:
+@pytest.mark.parametrize(("waits_there", "goes_on"), [(True, True), (False, True), (False, False)])
+def test_a_copy_that_waits_at_the_next_hop_is_no_history(*, waits_there: bool, goes_on: bool) -> None:
     """A gateway that was started again has it no more."""
     why = "sent to tcp://b:4022 at noon; attempt 5, refused by the next hop: already held (11288)"
     held = HeldShown(True, "S", None, "//Orders", None, "tcp://c:4022", "waiting for a connection", 1, 1500, 0)
     start = first(replace(finding("a", "already held", TROUBLE), why=why), sides=[holding(status=why)])
 
-    found = traced(start, (B, told(B, held=[held] * waits_there)), *[(C, told(C))] * is_beyond_known)
+    there = B if goes_on else place("b", 2, "")
+
+    found = traced(start, (there, told(there, held=[held] * waits_there)), (C, told(C)))
 
     assert waits_there == (why == found.findings[0].why)
-    assert waits_there != found.findings[0].why.endswith(f"would accept it now; before that, {why}")
-    assert waits_there or found.remedy == "nothing, or send it again at once: at a, broker dialogs retry"
+    told_now = "the next hop would accept it now" if goes_on else "that next hop has no copy any longer"
+    assert waits_there or found.findings[0].why == f"it is sent again, and {told_now}; before that, {why}"
+    remedy = "nothing, or send it again at once: at a, broker dialogs retry"
+    assert waits_there or found.findings[0].remedy == remedy
 
 
 @pytest.mark.parametrize(
@@ -715,7 +719,8 @@ def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, choo
         ways = [(to, hop) for to in "xy" for hop in hops or to]
         return [Route(f"{to}{hop}", NetworkAddress(hop), "S", UUID(int=ord(to))) for to, hop in ways]
 
-    sender = with_routes("a", 1, several("g", "h") if chooses else [Route(hop, NetworkAddress(hop)) for hop in "gh"])
+    to_all = [Route("AutoCreatedLocal", LOCAL), *(Route(hop, NetworkAddress(hop)) for hop in "gh")]
+    sender = with_routes("a", 1, several("g", "h") if chooses else to_all)
     gateways = {name: with_routes(name, number, several(), "refused") for name, number in [("g", 2), ("h", 3)]}
     start = first(ways=(way(sender),))
     answers = {name: told(one) for name, one in gateways.items()}
@@ -729,8 +734,8 @@ def test_a_target_is_taken_out_wherever_it_is_chosen_also_beside_the_way(*, choo
     assert f"at h, with broker sql: USE [msdb]; DROP ROUTE [{gone * 2}];" in steps
     partly = trace(start, Instances({"a": sender, **gateways}, answers))
     [other] = {"g", "h"} - {one.instance for one in partly.answers}
-    assert f"Before that, ask tcp://{other}:4022 as well" in partly.remedy
-    assert "Before that" not in found.remedy
+    assert f"soon, ask tcp://{other}:4022 as well (--admin)" in partly.remedy
+    assert "soon, take it out: " in found.remedy
 
 
 def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None:

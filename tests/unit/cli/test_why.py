@@ -292,7 +292,7 @@ def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Sho
     ours = visit(9, message_id=message.bytes, conversation_id=dialog.conversation_id.bytes, sequence_number=1)
     write(tmp_path / "flows" / "1.parquet", *others, ours)
 
-    done = run("why", message, "-c", config)
+    done = run("why", message, "-c", config, "--admin", f"tcp://b:4022={tmp_path / 'none.sock'}")
     other = run("why", uuid4(), "-c", config)
     passed = run("why", gone, "-c", config)
 

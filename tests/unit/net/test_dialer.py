@@ -286,7 +286,7 @@ async def test_the_back_offs_of_one_problem_end_alone(town: Town) -> None:
     for address in (denied, gone):
         town.dialling.request(address)
 
-    town.dialling.retry_now("may not connect")
+    town.dialling.retry_now(lambda problem: "may not connect" in problem)
     await town.settle()
 
     assert [denied] == town.begun
