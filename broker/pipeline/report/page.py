@@ -151,7 +151,7 @@ def ledger(digest: Digest) -> Html:
         ("never sent", lost(balance.invented)),
         ("transmissions", count(balance.transmissions)),
         ("resent", count(balance.resent)),
-        ("dropped, acknowledgements not counted", count(balance.dropped)),
+        ("drops of messages", count(balance.dropped)),
         ("not seen again: lost, or not known", count(balance.lost)),
         ("duplicates refused", count(balance.duplicates)),
     )
