@@ -259,8 +259,10 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
         what = ", ".join(one.what for one in (first, *others)) + (f" and {more[kind]:,} more" if kind in more else "")
         them = "them" if others else "it"
         problem = f"{what} {'are' if others else 'is'} in no script: removed from one, or made by broker sql"
-        prune = f"broker reload{run.settings.config_option} --prune"
-        drop = prune if first.is_prunable else " ".join(one.script for one in (first, *others))
+        drop = " ".join(one.script for one in (first, *others))
+        if first.is_prunable and others:
+            prune = f"broker reload{run.settings.config_option} --prune"
+            drop = f"{prune}, which drops every route, binding and permission that no script names"
         hint = f"write {them} into a script, or drop {them}: {drop}"
         is_msdb = first.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", first.database.name, "scripts")

@@ -318,7 +318,7 @@ def _harmless(plan: Mapping[str, Any]) -> str:
     if plan.get("refused") is None:
         kept = f"no harm: {kept}"
     else:
-        kept += ", and no connected peer would be refused"
+        kept = f"no harm to conversations and connected peers: {kept}, and no such peer would be refused"
     if followed is None:
         return kept
     is_all = followed["is_all"] and not followed["unknown"]

@@ -45,7 +45,10 @@ KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause
 OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files
 _UNTRUSTED = re.compile(rf"{UNTRUSTED} \((.+?), \d{{4}}-.*: put that certificate into")  # as a label begins
 _NO_PEER = re.compile(rf"above max_frame|malformed frame|looks like (?:HTTP|SSH|the answer)|{NO_HELLO}")
-NO_PEER = "nothing, unless an instance of yours is there; this notice ends a minute after the last such connection"
+NO_PEER = (
+    "nothing, unless something of yours is there: then correct the port that it calls, or a proxy between;"
+    " this notice ends a minute after the last such connection"
+)
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})

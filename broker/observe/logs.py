@@ -14,7 +14,7 @@ stop because of its log.
 Of many identical errors the first is logged, then one a minute with the number of those left out. Every attempt to
 reach a peer that is down fails with the same error, and ten thousand equal lines hide the one that differs.
 Two events are identical when level, event and every field are equal but for numbers, since numbers are measurements.
-Only warnings and worse are held back; the memory is bounded. Different lines about many peers, which anybody who
+Only warnings and worse are held back; the memory is bounded. Different warnings about many peers, which anybody who
 reaches the port can cause, are counted together above a rate.
 
 Payloads, keys and statements with secrets are never passed to a log call; nothing here could recognize and remove them.
@@ -186,12 +186,13 @@ class RepeatFilter:
         Raises:
             DropEvent: an identical one was logged less than `INTERVAL` ago.
         """
-        if event.get("level") not in _HELD_BACK:
+        if event.get("level") not in _HELD_BACK or LAST in event:
             return event
         now = self._clock()
         key = _identity(event)
         with self._lock:
-            if "peer" in event and key not in self._seen and not self._crowd.allow(now):
+            is_of_crowd = "peer" in event and event["level"] == "warning"  # an error is a fault here
+            if is_of_crowd and key not in self._seen and not self._crowd.allow(now):
                 texts = [name for name, value in event.items() if name not in _FIRST and isinstance(value, str)]
                 event.update(dict.fromkeys(texts, CROWD))
                 key = _identity(event)
@@ -214,15 +215,19 @@ class RepeatFilter:
 
     def take_untold(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """
-        Remove and return events that were left out and not logged for `INTERVAL`, each once with count and last time.
+        Return events that were left out and not logged for `INTERVAL`, each once with count and last time.
 
-        For the summary where no further identical event occurs; `everything` is for the end of the program.
+        For the summary where no further identical event occurs; `everything` is for the end of the program. They are
+        remembered further, so each has its own line when it comes again.
         """
+        told: list[dict[str, Any]] = []
         now = self._clock()
         with self._lock:
-            old = [key for key, seen in self._seen.items() if everything or now - seen.told_at >= INTERVAL]
-            gone = [self._seen.pop(key) for key in old]
-        return [{**seen.last, "suppressed": seen.suppressed} for seen in gone if seen.suppressed]
+            for seen in self._seen.values():
+                if seen.suppressed and (everything or now - seen.told_at >= INTERVAL):
+                    told.append({**seen.last, "suppressed": seen.suppressed})
+                    seen.told_at, seen.suppressed, seen.last = now, 0, {}
+        return told
 
 
 def _identity(event: Event) -> object:
@@ -234,7 +239,7 @@ def _identity(event: Event) -> object:
     fields = (
         (name, value if isinstance(value, str) else repr(value))
         for name, value in event.items()
-        if name not in {"exc_info", LAST} and (isinstance(value, bool) or not isinstance(value, int | float))
+        if name != "exc_info" and (isinstance(value, bool) or not isinstance(value, int | float))
     )
     return frozenset((name, _SAME.get(name, str)(text)) for name, text in fields)
 

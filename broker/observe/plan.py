@@ -34,12 +34,12 @@ from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, 
 from broker.observe.instance import Running
 from broker.observe.status import struct_from
 from broker.protocol.layout import NO_GUID
-from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts, hosted
+from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
 from broker.security.grants import Profile
-from broker.security.principal import NOBODY, Who
+from broker.security.principal import Who
 from broker.store.sqlite.lookup import conversations_under_way
 from broker.store.sqlite.transaction import open_watch, translated
 
@@ -190,9 +190,8 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
     outcomes = await preview(instance.catalog, statements, database=database, progress=progress)
     before, passed = frozen_place(instance), list(instance.forwarder.passed)
     after = _changed(before, outcomes, instance)
-    links = (link.transport.identity for link in instance.peers.links.values())
-    peers = {one.who for one in links if one is not None} if before.grants.is_default_deny else ()
-    work = _PlanRun(before, after, passed, outcomes, request, peers or (NOBODY,))
+    peers = {link.permit.who for link in instance.peers.links.values() if link.agreement is not None}
+    work = _PlanRun(before, after, passed, outcomes, request, peers)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
     finally:
@@ -281,7 +280,9 @@ class _PlanRun:
             for flow in _read(home):
                 if self.is_stopped:
                     raise ScriptStoppedError
-                if flow.from_service is not None and flow.facts.to_broker_instance not in was.hosted.services_of:
+                facts = flow.facts
+                far = (decide(facts, own_was).database if facts.is_open else None) or facts.to_broker_instance
+                if flow.from_service is not None and far not in was.hosted.services_of:
                     self.services.add(flow.from_service)
                 yield flow, own_was, own_will
 

@@ -312,8 +312,18 @@ def test_what_is_in_no_script_is_dropped_at_its_own_instance(concerns: Concerns,
 
     few = ", ".join(f"GRANT SEND ON SERVICE::[S] TO [{name}]" for name in "ab")
     problem = f"the route [hand], {few} and 2 more are in no script: removed from one, or made by broker sql"
-    assert told == f"{problem}; write them into a script, or drop them: broker reload -c broker.toml --prune"
+    prune = "broker reload -c broker.toml --prune, which drops every route, binding and permission that no script names"
+    assert told == f"{problem}; write them into a script, or drop them: {prune}"
     assert queue.endswith("drop it: USE [a]; DROP QUEUE [Old];")
+
+
+def test_one_route_in_no_script_is_dropped_alone(concerns: Concerns, tmp_path: Path) -> None:
+    with closing(database.open_store(tmp_path / "a.db")) as db:
+        metadata.put_routes(db, [RouteRow.of(Route("hand", parse_address("tcp://x"), "T"))])
+
+    [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
+
+    assert told.endswith("write it into a script, or drop it: USE [a]; DROP ROUTE [hand];")
 
 
 def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: Path) -> None:

@@ -401,14 +401,20 @@ def test_of_a_peer_only_the_host_counts(repeats: RepeatFilter) -> None:
 def test_crowd_of_peers_is_counted_in_one_line_and_hides_nobody_known(
     repeats: RepeatFilter, clock: SimpleNamespace
 ) -> None:
-    told = [event for number in range(1000) if (event := _passes(repeats, peer=f"{number}:1", reason="not a frame"))]
+    def dials(number: int, level: str = "warning") -> Any:
+        return _passes(repeats, level=level, peer=f"{number}:1", reason="not a frame")
+
+    told = [event for number in range(1000) if (event := dials(number))]
     clock.now += INTERVAL
-    again = _passes(repeats, peer="0:1", reason="not a frame")
-    (rest,) = [one for one in repeats.take_untold(everything=True) if one["peer"] == logs.CROWD]
+    (rest,) = repeats.take_untold()
+    for number in range(1000, 1000 + CROWD_BURST):
+        dials(number)
 
     assert (CROWD_BURST + 1, {"0", logs.CROWD}) == (len(told), {told[0]["peer"][0], told[-1]["peer"]})
-    assert (1000 - CROWD_BURST - 1, "connect failed") == (rest["suppressed"], rest["event"])
-    assert again is not None
+    assert (1000 - CROWD_BURST - 1, logs.CROWD, "connect failed") == (rest["suppressed"], rest["peer"], rest["event"])
+    assert [rest] == [_passes(repeats, **rest)]  # the line about them passes
+    assert [] == repeats.take_untold()
+    assert ("0:1", None, "9999:1") == (dials(0)["peer"], dials(9998), dials(9999, level="error")["peer"])
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])

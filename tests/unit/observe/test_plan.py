@@ -37,7 +37,7 @@ from broker.protocol.layout import NO_GUID, Flag
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
-from broker.security.principal import who_is
+from broker.security.principal import NOBODY, Who, who_is
 from tests.support.loopback import until
 
 NEAR, FAR = "//near", "//far"
@@ -65,6 +65,18 @@ async def plan(instance: Instance, executor: ThreadPoolExecutor) -> Plan:
         return await plan_script(instance, request, database=database, executor=executor)
 
     return planning
+
+
+@pytest.fixture
+def connect(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts a link with HELLO in place for each principal."""
+
+    def connecting(*peers: Who) -> None:
+        links = [Named(permit=Named(who=who), agreement=object()) for who in peers]
+        in_handshake = Named(permit=Named(who=NOBODY), agreement=None)
+        monkeypatch.setattr(instance.peers, "links", dict(enumerate([in_handshake, *links])))
+
+    return connecting
 
 
 async def run(instance: Instance, script: str, database: str = "orders") -> None:
@@ -209,8 +221,9 @@ async def test_what_passes_through_counts_by_where_it_goes(plan: Plan, instance:
     ],
 )
 async def test_a_permission_that_conversations_need_is_missed(
-    plan: Plan, instance: Instance, script: str, refused: list[str] | None
+    plan: Plan, instance: Instance, connect: Callable[..., None], script: str, refused: list[str] | None
 ) -> None:
+    connect(NOBODY)
     begin(instance)
 
     told = (await plan(script, database=MSDB)).refused
@@ -219,7 +232,7 @@ async def test_a_permission_that_conversations_need_is_missed(
 
 
 async def test_peers_that_prove_who_they_are_lose_what_is_theirs(
-    plan: Plan, instance: Instance, take: Any, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, instance: Instance, take: Any, connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await run(instance, "GRANT SEND ON SERVICE::[//*] TO [public]; GRANT SEND ON SERVICE::[//*] TO [CN=a]", MSDB)
     take(instance, to_service=FAR)
@@ -227,14 +240,29 @@ async def test_peers_that_prove_who_they_are_lose_what_is_theirs(
     monkeypatch.setattr(
         instance, "settings", replace(settings, endpoint=replace(settings.endpoint, authentication="certificate"))
     )
-    peers = [None, *(Named(who=who_is(name)) for name in ("CN=a", "CN=b", "CN=c"))]
-    links = [Named(transport=Named(identity=peer)) for peer in peers]
-    monkeypatch.setattr(instance.peers, "links", dict(enumerate(links)))
+    connect()
+    revoke = "REVOKE SEND ON SERVICE::[//*] FROM [public]"
+    alone = await plan(revoke, database=MSDB)
+    connect(*map(who_is, ("CN=a", "CN=b", "CN=c")))
 
-    answer = await plan("REVOKE SEND ON SERVICE::[//*] FROM [public]", database=MSDB)
+    answer = await plan(revoke, database=MSDB)
 
     missing = f"no GRANT SEND ON SERVICE::[{FAR}] TO [CN=b] or public"
     assert [f"CN=b, CN=c could no longer send to {FAR}: {missing}"] == answer.refused
+    assert [] == alone.refused
+
+
+async def test_conversations_with_a_service_that_is_here_need_no_peer(
+    plan: Plan, instance: Instance, connect: Callable[..., None]
+) -> None:
+    """Also before an answer has named the broker instance."""
+    connect(NOBODY)
+    await run(instance, "ALTER QUEUE Q WITH STATUS = OFF")
+    begin(instance, NEAR)
+
+    answer = await plan(f"DENY SEND ON SERVICE::[{NEAR}] TO [public]", database=MSDB)
+
+    assert (1, []) == (sum(answer.fates.values()), answer.refused)
 
 
 # --- databases that ask for routes ---
