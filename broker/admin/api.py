@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -31,7 +31,7 @@ from broker.catalog.catalog import MSDB, ScriptProgress
 from broker.catalog.check import check_running
 from broker.catalog.diagnostics import Diagnostic
 from broker.catalog.execute import execute
-from broker.catalog.reload import ReloadAnswer
+from broker.catalog.reload import ReloadAnswer, changed_for_all, grants_in
 from broker.catalog.unscripted import lost_imports
 from broker.config.admin_access import AdminRole
 from broker.config.load import SettingInForce, in_force
@@ -51,6 +51,7 @@ from broker.observe.status import Status, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running
 from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
+from broker.security.grants import Grants
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
 PAGE_ROWS_MAX = 10_000  # what one SELECT gives at most
@@ -84,7 +85,10 @@ class SqlAnswer(msgspec.Struct, frozen=True):
     rows: Sequence[Sequence[Any]] = ()
     messages: Annotated[
         list[str],
-        Meta(description="One for each of the first 100 statements; then one that says how many more of which kind."),
+        Meta(
+            description="One for each of the first 100 statements, and one that says how many more of which kind; then"
+            " a warning for each permission that all peers have lost or have from now on."
+        ),
     ] = []
     truncated: Annotated[bool, Meta(description="There are more rows than one answer holds.")] = False
 
@@ -268,11 +272,15 @@ class Api:
         try:
             caller.expect(STATEMENT_LEAST, "a statement that changes something")
             statements = caller.permitted(read_script(request.statement, source=progress.source))
+            before = self._grants()
             messages = await execute(self._instance.catalog, statements, database=database, progress=progress)
         except BrokerError as error:
             entry.end_badly(error)
             raise
-        return messages
+        return [*messages, *(f"warning: {one}" for one in changed_for_all(before, self._grants()))]
+
+    def _grants(self) -> Mapping[str, Grants]:
+        return grants_in(self._instance.settings, self._instance.catalog.databases)
 
     async def view(self, request: ViewRequest, caller: Caller) -> ViewAnswer:
         """

@@ -248,7 +248,7 @@ class Reloads:
         left: list[Unscripted] = []
         told: dict[str, list[str]] = {}
         databases: Mapping[str, Database | DryDatabase] = instance.catalog.databases
-        before = _grants(old, databases)
+        before = grants_in(old, databases)
         if changed or are_others or is_pruning:
             run = await asyncio.to_thread(_judge, settings, changed, is_with_scripts=are_others or is_pruning)
             if run is not None:
@@ -276,7 +276,7 @@ class Reloads:
                 messages=[line for name in names if is_dry_run for line in told.get(name, ())],
                 connections=instance.connections(now) if is_for_new else 0,
                 waiting=waiting,
-                warnings=[*_changed_for_all(before, _grants(settings, databases, drops)), *warnings, *dropped],
+                warnings=[*changed_for_all(before, grants_in(settings, databases, drops)), *warnings, *dropped],
                 unscripted=[one.script for one in prunable[:MESSAGES_MAX]],
                 unscripted_more=max(0, len(prunable) - MESSAGES_MAX),
                 kept=[one.script for one in left if not one.is_prunable][:MESSAGES_MAX],
@@ -396,7 +396,7 @@ def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
     return warnings
 
 
-def _grants(
+def grants_in(
     settings: Settings, databases: Mapping[str, Database | DryDatabase], drops: Sequence[tuple[str, Statement]] = ()
 ) -> dict[str, Grants]:
     """Return the grants of each database after these drops."""
@@ -409,7 +409,7 @@ def _grants(
     return grants
 
 
-def _changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:
+def changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:
     """Yield a warning for each permission that all peers, or senders to a database, have lost or have from now on."""
     for name, grants in after.items():
         for one in Permission if name in before else ():

@@ -8,6 +8,7 @@ configuration, if there is one; `docs/how-to/back-up-and-restore.md` says when t
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import time
 import uuid
@@ -39,9 +40,8 @@ _DRY_RUN = click.Option(("--dry-run",), is_flag=True, help="Show what would be d
 _DryRun: TypeAlias = Annotated[bool, _DRY_RUN]
 _Name: TypeAlias = Annotated[str, click.Argument(("database",))]
 _KEEP_ADVICE = (
-    "what was sent since this copy was made is sent again under the same numbers or not at all, and what was received"
-    " since is missing: end the conversations with broker database error-conversations, unless the file was only moved,"
-    " or saved from a running daemon"
+    "warning: if messages were sent or received since this copy was made, end its conversations, otherwise more are"
+    " lost without an error: broker database error-conversations"
 )
 _FILE_ALONE = (
     "only the file was checked: neither the databases.json of the configuration nor one next to the file lists it, so"
@@ -101,7 +101,9 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
         notes = _end(db, path, config, "keep", dry_run=dry_run or not problem)
     if problem:
         done = "would be the database" if dry_run else "is the database from now on"
-        texts = [problem, f"this file {done}: broker instance {instance}, {stake}", _KEEP_ADVICE, *notes]
+        advice = [f"{_KEEP_ADVICE} {shlex.quote(database)}{option_of(config)}"] if stake.count else []
+        warnings = [f"warning: {problem.removeprefix('error 9772: ')}", *advice]
+        texts = [f"this file {done}: broker instance {instance}, {stake}", *warnings, *notes]
     elif sighting.is_known:
         texts = ["nothing to do: the file is the one that was last used"]
     else:

@@ -38,7 +38,7 @@ from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
-from broker.security.grants import Profile
+from broker.security.grants import PermissionRule, Profile
 from broker.security.principal import Who
 from broker.store.sqlite.lookup import conversations_under_way
 from broker.store.sqlite.transaction import open_watch, translated
@@ -307,18 +307,24 @@ class _PlanRun:
         )
 
     def _refused(self) -> Iterator[str]:
-        """Yield what connected peers lose in msdb; those with the same rules have one sentence."""
+        """Yield what connected peers lose in msdb, a sentence for each reason; those with the same rules share it."""
         was, will = self.before.grants, self.after.grants
         alike: dict[tuple[bool, Profile, Profile], list[Who]] = {}
         for who in sorted(self.peers):
             is_cut_off = was.connect(who).is_permitted and not will.connect(who).is_permitted
             alike.setdefault((is_cut_off, was.profile(who), will.profile(who)), []).append(who)
         for (is_cut_off, had, has), some in alike.items():
-            lost = sorted(one for one in self.services if is_cut_off or (had.permits(one) and not has.permits(one)))
-            if lost:
-                ruling = will.connect(some[0]) if is_cut_off else will.send(some[0], lost[0])
-                what = "connect" if is_cut_off else f"send to {_few(lost)}"
-                yield f"{_few([who.name for who in some])} could no longer {what}: {ruling.why}"
+            who, names = some[0], _few([one.name for one in some])
+            if is_cut_off and self.services:
+                yield f"{names} could no longer connect: {will.connect(who).why}"
+                continue
+            lost: dict[PermissionRule | None, list[str]] = {}  # by the DENY; None where a GRANT is missing
+            for service in sorted(self.services):
+                if had.permits(service) and not has.permits(service):
+                    lost.setdefault(has.rule_for(service), []).append(service)
+            for services in lost.values():
+                whys = dict.fromkeys(will.send(who, one).why for one in services[:OTHERS_MAX])
+                yield f"{names} could no longer send to {_few(services)}: {', '.join(whys)}"
 
     # --- where messages would go ---
 

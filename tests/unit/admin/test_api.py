@@ -72,6 +72,19 @@ async def test_script_of_several_databases_is_in_force_at_once_or_changes_nothin
             await api.sql(SqlRequest(statement, "nope"), OWNER)
 
 
+async def test_the_first_rule_of_a_permission_says_that_all_others_are_shut_out(api: Api) -> None:
+    """And the last one that goes, that all are let in."""
+    rule = "SEND ON SERVICE::[//a] TO [public]"
+
+    told = [(await api.sql(SqlRequest(f"{word} {rule}", "msdb"), OWNER)).messages[1:] for word in ("DENY", "REVOKE")]
+
+    shut_out = "warning: msdb: all had SEND; from now on what no GRANT SEND TO [public] permits is refused"
+    assert [
+        [f"{shut_out}, acknowledgements and answers too"],
+        ["warning: msdb: there is no GRANT SEND, and from now on all have it"],
+    ] == told
+
+
 # --- views ---
 
 

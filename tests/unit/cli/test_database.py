@@ -73,9 +73,11 @@ def test_a_copy_that_is_kept_passes_and_holds_what_it_held(configuration: Path, 
     result = run("database", "keep", "-c", configuration, copied)
 
     assert (0, 1, []) == (result.exit_code, len(before), problems(configuration))
-    assert "the file is a copy" in result.stdout
-    assert "is the database from now on" in result.stdout
-    assert "2 conversations (1 CO, 1 SO), 1 message to send, 0 unread" in result.stdout
+    done, warning, advice = result.stdout.splitlines()
+    assert "is the database from now on" in done
+    assert "2 conversations (1 CO, 1 SO), 1 message to send, 0 unread" in done
+    assert warning.startswith(f"{copied}: warning: the file is a copy")
+    assert advice.endswith(f"broker database error-conversations {copied} -c {configuration}")
     kept = content(copied)
     again = told("keep", "-c", configuration, "orders")["texts"]
     assert (["nothing to do: the file is the one that was last used"], kept) == (again, content(copied))

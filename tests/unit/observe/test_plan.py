@@ -252,6 +252,22 @@ async def test_peers_that_prove_who_they_are_lose_what_is_theirs(
     assert [] == alone.refused
 
 
+async def test_what_is_refused_is_told_by_its_reason(
+    plan: Plan, instance: Instance, take: Any, connect: Callable[..., None]
+) -> None:
+    connect(NOBODY)
+    for service in ("//a", "//b", "//c"):
+        take(instance, to_service=service)
+
+    answer = await plan("DENY SEND ON SERVICE::[//b] TO [public]", database=MSDB)
+
+    missing = ", ".join(f"no GRANT SEND ON SERVICE::[{one}] TO [public]" for one in ("//a", "//c"))
+    assert [
+        f"public could no longer send to //a, //c: {missing}",
+        "public could no longer send to //b: DENY SEND ON SERVICE::[//b] TO [public]",
+    ] == answer.refused
+
+
 async def test_conversations_with_a_service_that_is_here_need_no_peer(
     plan: Plan, instance: Instance, connect: Callable[..., None]
 ) -> None:
