@@ -182,12 +182,14 @@ class Directory:
 
     Attributes:
         given: The argument `where`.
+        places: Where the instances of `given` were asked, by name.
     """
 
     def __init__(
         self, where: Mapping[NetworkAddress, Path | str], *, credentials: ClientCredentials = NO_CREDENTIALS
     ) -> None:
         self.given = where
+        self.places: dict[str, Path | str] = {}
         self._where = where
         self._credentials = credentials
         self._silent: dict[NetworkAddress, NotAskedError] = {}
@@ -228,6 +230,8 @@ class Directory:
             where = self._client_of(address).where
             problem = f"on {where} answers {answer.instance}, which does not know the address as its own"
             raise NotAskedError(address, problem)
+        if address in self.given:
+            self.places[answer.instance] = self.given[address]
         return answer
 
     def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
@@ -645,18 +649,19 @@ class _Chain:
             self._stations[-1].loop.append(_loop(way.hops[-1], way.sentence))
 
     def _look_off_the_way(self, address: NetworkAddress) -> None:
-        """An instance off the way may have a copy that went there before routes changed."""
+        """An instance off the way may have a copy that went there before routes changed, or the only side."""
         try:
             answer = self._directory.why(address, self._conversation)
         except NotAskedError:
             return
         self.heard.add(str(address))
-        if answer.held and answer.broker_instance not in self._asked:
+        is_far_side = answer.is_known and not any(one.sides for one in self.answers)
+        if (answer.held or is_far_side) and answer.broker_instance not in self._asked:
             self._asked.add(answer.broker_instance)
             self.answers.append(answer)
-            findings = [_at_most(Severity.WAITING, one) for one in answer.findings]
-            other = structs.replace(answer, findings=findings)
-            self._stations.insert(1, _Station(answer=other))
+            most = Severity.TROUBLE if is_far_side else Severity.WAITING
+            findings = [_at_most(most, one) for one in answer.findings]
+            self._stations.insert(1, _Station(answer=structs.replace(answer, findings=findings)))
 
     def _choosers(self, hops: Sequence[ExplainAnswer], instance: str) -> Iterator[TakenRoute]:
         """Yield the routes to a broker instance where it is chosen among several, here and at others that are given."""
@@ -750,10 +755,12 @@ def hop_findings(
     what = "answers and acknowledgements" if decision.is_from_target else "messages"
     symptom = f"{what} for {service} do not get past {hop.instance}"
     dialog = replace(dialog, near=decision.near_names)
+    way_back = f"{what} do not get back: " if decision.is_from_target else ""
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
-        yield _at(hop, cause, "its way leads in a circle" if cause == LOOP else symptom, why, again, remedy)
+        symptom = "its way leads in a circle" if cause == LOOP else symptom
+        yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
     elif not decision.is_service_there:
         remedy = remedy_of(
             Disposition.SERVICE_NOT_FOUND,

@@ -87,9 +87,9 @@ class _How(NamedTuple):
         remedy = with_sql_at(first.instance, found.remedy, *self)
         if found.where.partition(",")[0] == first.instance:
             remedy = with_config(remedy, *self)
-        for answer in found.answers:
-            given = (at for address, at in directory.given.items() if str(address) in answer.addresses)
-            remedy = with_sql_at(answer.instance, remedy, None, next(given, None))
+        for instance, at in directory.places.items():
+            if instance != first.instance:
+                remedy = with_sql_at(instance, remedy, None, at)
         return msgspec.structs.replace(found, remedy=remedy)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import islice
 
 from msgspec import Struct, structs
 
@@ -321,7 +322,8 @@ def _blocked(status: Status, longer_than: float = BLOCKED_SECONDS) -> dict[str, 
 
 
 def _connections(status: Status) -> Iterator[HealthFinding]:
-    for one in [one for one in status.connections if one.flow in _AILING][:FINDINGS_MAX]:
+    known = (one for one in status.connections if one.name or one.direction != "in")  # not before its HELLO
+    for one in islice((one for one in known if one.flow in _AILING), FINDINGS_MAX):
         why = f": {one.flow_reason}" if one.flow_reason else ""
         what = f"the connection to {one.name or one.address} is {one.flow}{why}"
         do = "see whether that instance works and takes messages"

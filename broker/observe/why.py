@@ -13,7 +13,7 @@ import re
 import shlex
 import sqlite3
 import tomllib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, structs
 
-from broker.advice import create_route, render_name, render_text, to_run
+from broker.advice import create_route, near_name, render_name, render_text, to_run
 from broker.client.transaction import check_schema
 from broker.config.units import counted
 from broker.conversation.frames import Contact
@@ -54,7 +54,7 @@ from broker.routing.decide import UNKNOWN_HERE
 from broker.routing.explain import Explanation, Outcome, RouteFate
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
-from broker.store.sqlite.metadata import find_binding_of, queues_off
+from broker.store.sqlite.metadata import bindings, queues_off
 from broker.store.sqlite.session_keys import UNSEALABLE
 from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
@@ -297,11 +297,16 @@ class Spot:
 
 
 def side_findings(
-    side: SideShown, way: ExplainAnswer | None, spot: Spot, *, is_bound: bool = False
+    side: SideShown, way: ExplainAnswer | None, spot: Spot, *, bound: Collection[str] = ()
 ) -> Iterator[WhyFinding]:
-    """Yield the findings about one side; at least one. `is_bound`: the far service has a remote service binding now."""
+    """Yield the findings about one side; at least one. `bound`: the services that have a remote service binding now."""
+    near = near_name(side.far_service, bound) if side.far_service not in bound else ""
     if side.state == "ER":
-        failed = _failed(side, spot, is_over=is_bound and side.error_code == NO_BINDING)
+        failed = _failed(side, spot, is_over=side.far_service in bound and side.error_code == NO_BINDING)
+        if near and side.error_code == NO_BINDING:
+            meant = f"is the name right? {side.database} has a binding for {near}: if that is meant,"
+            remedy = f"{meant} {begin_again(side, spot)} with it. Otherwise, {failed.remedy}"
+            failed = structs.replace(failed, remedy=remedy)
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
             _, why, remedy = dead_end(way, WaitingDialog(f"{receive_error(side, spot)};"))
             why = f"{failed.why}, and another dialog would wait as well: {why}"
@@ -309,7 +314,7 @@ def side_findings(
         yield failed
         return
     if side.held:
-        yield _sending(side, way, spot)
+        yield _sending(side, way, spot, [near] if near else [])
     elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
         _, why, remedy = dead_end(way, waiting_dialog(side, spot.instance))
         yield spot.found(NO_WAY_BACK, side, why=why, remedy=remedy)
@@ -326,8 +331,8 @@ def side_findings(
 # --- sending --------------------------------------------------------------------------------------------------------
 
 
-def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFinding:
-    cause, why, remedy, again = _obstacle(side, way, spot)
+def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequence[str]) -> WhyFinding:
+    cause, why, remedy, again = _obstacle(side, way, spot, near)
     return spot.found(
         "not acknowledged",
         side,
@@ -341,9 +346,13 @@ def _sending(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> WhyFindi
     )
 
 
-def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot) -> tuple[str, str, str, str]:
-    """Return cause, why, remedy, and what is done again for messages that wait; no cause if nothing is wrong."""
-    status, dialog = side.transmission_status, waiting_dialog(side, spot.instance)
+def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequence[str]) -> tuple[str, str, str, str]:
+    """
+    Return cause, why, remedy, and what is done again for messages that wait; no cause if nothing is wrong.
+
+    Services with a similar name are `near`.
+    """
+    status, dialog = side.transmission_status, replace(waiting_dialog(side, spot.instance), near=near)
     if way is not None and _is_dead_end(way):
         cause, why, remedy = dead_end(way, dialog)
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
@@ -414,7 +423,7 @@ def dead_end(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[Explain
         dialog: The dialog of the messages.
         before: The decisions of the instances before it.
     """
-    decision, dialog = way.explanation, replace(dialog, near=way.explanation.near_names)
+    decision, dialog = way.explanation, replace(dialog, near=way.explanation.near_names or dialog.near)
     route = taken_route(before[-1]) if before else None
     is_back = way.broker_instance is not None and way.broker_instance in {hop.broker_instance for hop in before}
     if len(decision.passes) > 1:  # a route of the instance leads to itself
@@ -617,9 +626,10 @@ def receive_error(side: SideShown, spot: Spot) -> str:
     if side.queue_name is None:
         return _left_to_end(side, spot)
     database, queue, handle = shlex.quote(side.database), shlex.quote(side.queue_name), side.conversation_handle
+    others = " (which also receives and prints its other messages)" if side.ready > 1 else ""
     return (
-        f"receive the Error message and end the dialog, by the application of {side.service_name} or at"
-        f" {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end"
+        f"receive the Error message and end the dialog, by the application of {side.service_name} or{others}"
+        f" at {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end"
     )
 
 
@@ -637,6 +647,11 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
 
 def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
     """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
+    if side.held:
+        lost = f"{counted(side.held, 'message')} of it will not arrive: "
+        fails = f"at {spot.instance}, broker dialogs retry makes the dialog fail at once (-8462)."
+        again = f"Then {begin_again(side, spot)}, and send again what was not processed"
+        return spot.found("far side gone", side, there=there, remedy=f"{lost}{fails} {again}")
     severity = Severity.WAITING if side.ready else Severity.TROUBLE  # what is unread would be lost
     first = (
         f"first, the application of {side.service_name} should RECEIVE the messages in its queue; then, "
@@ -712,7 +727,7 @@ class WhyFacts:
         found: Facts by database, with its broker instance.
         held: Rows of frames, by column.
         looked_in: The places that were searched, and those that could not be.
-        bound: Databases and far services that have a remote service binding.
+        bound: The services that have a remote service binding, by database.
     """
 
     conversation_id: bytes | None = None
@@ -720,7 +735,7 @@ class WhyFacts:
     held: list[Mapping[str, Any]] = field(default_factory=list)
     looked_in: list[str] = field(default_factory=list)
     queues_off: list[QueueOff] = field(default_factory=list)
-    bound: set[tuple[str, str]] = field(default_factory=set)
+    bound: dict[str, list[str]] = field(default_factory=dict)
 
 
 def look(
@@ -772,8 +787,7 @@ def _look_into(told: WhyFacts, database: str, path: Path, guid: bytes, now: floa
         with closing(open_watch(path)) as db:
             check_schema(db)  # the meaning of another release's tables is not known here
             instance, found = broker_instance(db), find_conversation(db, told.conversation_id or guid, now)
-            far = {side.far_service for side in found.sides}
-            told.bound |= {(database, service) for service in far if find_binding_of(db, service) is not None}
+            told.bound[database] = [one.remote_service_name for one in bindings(db).values()]
             told.queues_off += [QueueOff(database, service, queue) for service, queue in queues_off(db)]
     except (sqlite3.Error, StoreUnavailableError) as error:
         problem = error.problem if isinstance(error, StoreUnavailableError) else sentence(error)
@@ -830,8 +844,7 @@ def answer_why(
             way = _way_of_side(place, database, instance, one)
             sides.append(side)
             ways += [] if way is None else [way]
-            is_bound = (database, side.far_service) in facts.bound
-            findings += side_findings(side, way, spot, is_bound=is_bound)
+            findings += side_findings(side, way, spot, bound=facts.bound.get(database, ()))
             if side.held and not is_running:
                 findings.append(spot.found("daemon down", side, side.held))
         closed += [_closed_shown(database, one) for one in found.closed]
@@ -983,7 +996,9 @@ def _closed_shown(database: str, one: Closed) -> ClosedShown:
 def _over(spot: Spot, one: Closed) -> WhyFinding:
     which = "initiator's" if one.is_initiator else "target's"
     closed, forgotten = when(_instant(one.close_time)), when(_instant(one.expire_time))
-    return spot.found("over", None, one.receive_sequence, which=which, closed=closed, forgotten=forgotten)
+    conversation = show_guid(one.conversation_id)
+    texts = {"which": which, "closed": closed, "forgotten": forgotten, "conversation": conversation}
+    return spot.found("over", None, one.receive_sequence, **texts)
 
 
 def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:

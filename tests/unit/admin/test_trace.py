@@ -183,6 +183,7 @@ def test_an_address_is_asked_where_somebody_said_with_the_fields_of_the_api(fake
     got = directory.explain(address, ExplainRequest("S", FAR, incoming=True))
 
     assert ("b", "b") == (got.instance, directory.why(address, CONVERSATION).instance)
+    assert {"b": fake_admin.path} == directory.places
     body = fake_admin.asked[0][2]
     assert {"to": "S", "broker_instance": str(FAR), "incoming": True} == {
         name: value for name, value in body.items() if value
@@ -468,6 +469,25 @@ def test_a_dialog_that_is_open_here_and_unknown_where_its_messages_go_is_ended_h
 
     assert is_gone == (("far side gone", "c, database far") == (found.cause, found.where))
     assert is_gone == ("at c, with broker sql: USE [far]; END CONVERSATION 'HANDLE';" in found.remedy)
+
+
+def test_messages_of_a_dialog_that_the_far_side_has_forgotten_are_said_to_be_lost() -> None:
+    start = first(sides=[holding(state="CO", acknowledged_sequence=1)])
+
+    found = traced(start, (B, told(B)), (C, told(C)))
+
+    assert "far side gone" == found.cause
+    assert found.remedy.startswith("1 message of it will not arrive: at a, broker dialogs retry makes the dialog fail")
+    assert found.remedy.endswith("; then begin another dialog, and send again what was not processed")
+
+
+def test_of_a_side_that_is_closed_the_far_side_is_asked_where_admin_says() -> None:
+    unread = finding("c", "waiting for RECEIVE", TROUBLE)
+    start = first(finding("a", "over", FINE), ways=(), sides=[])
+
+    found = trace(start, Instances({"c": C}, {"c": told(C, unread, sides=[side(ready=1)])}, given="c"))
+
+    assert ("waiting for RECEIVE", "c") == (found.cause, found.where)
 
 
 TO_OTHERS = PermissionRule(Permission.SEND, "S", parse_principal("CN=x"), PermissionState.GRANT)

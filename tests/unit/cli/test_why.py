@@ -68,6 +68,19 @@ def test_commands_of_the_remedy_name_the_configuration_that_the_command_was_give
     )
 
 
+def test_statements_at_another_instance_name_where_that_was_asked_also_off_the_way(fake_admin: Any) -> None:
+    remedy = "at a, with broker sql: USE [x]; at b, with broker sql: USE [y]; at c, with broker sql: USE [z];"
+    known = told(A, finding("a", "held", Severity.TROUBLE, remedy=remedy), ways=(way(A),), sides=[holding()])
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+    fake_admin.answers["/v1/explain"] = (200, msgspec.to_builtins(way(place("b", 2, None))))
+
+    done = asked(fake_admin, "--admin", f"tcp://b:4022={fake_admin.path}", "-o", "json")
+
+    given = f" --socket {fake_admin.path}"
+    there = f"at a, with broker sql{given}: USE [x]; at b, with broker sql{given}: USE [y]; at c, with broker sql: USE"
+    assert json.loads(done.stdout)["remedy"].startswith(there)
+
+
 def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon: Any) -> None:
     guids = [str(UUID(int=number)).upper() for number in range(1, 5)]
     rows = {

@@ -39,8 +39,8 @@ def judged(parts: dict[str, Any]) -> HealthReport:
     return judge(msgspec.convert(usual | parts, Status), loop_lag_s=lag, drop_rates=rates)
 
 
-def connection(flow: str, reason: str = "") -> dict[str, Any]:
-    return {"connections": [LINK | {"flow": flow, "flow_reason": reason}]}
+def connection(flow: str, reason: str = "", **more: str) -> dict[str, Any]:
+    return {"connections": [LINK | {"flow": flow, "flow_reason": reason} | more]}
 
 
 def forwarding(**parts: int) -> dict[str, Any]:
@@ -99,6 +99,10 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
     assert HealthReport(Level.GOOD, sentence, [], 0) == judged({})
 
 
+def test_a_stranger_that_has_said_no_hello_is_nothing_wrong() -> None:
+    assert [] == judged(connection("down", "no HELLO within 10 s", name="", direction="in")).findings
+
+
 def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
     untried = {"health": "untried"}
     failed, waits = untried | {"problem": "refused"}, untried | {"held": 1}
@@ -144,6 +148,7 @@ def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
         (address("refused", 4), "bad", "and 4 frames wait for it"),
         (connection("stalled", "deaf"), "bad", "a is stalled: deaf"),
         (connection("blocked"), "notice", "a is blocked"),
+        (connection("down", name="", direction="out"), "bad", "is down"),
         (mirrored("NOT_OPERATIONAL"), "bad", "R is not operational"),
         (mirrored("PRINCIPAL_ONLY"), "notice", "R is principal only"),
         (mirrored("OPERATIONAL", "two principals"), "bad", "two principals"),

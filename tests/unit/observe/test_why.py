@@ -278,7 +278,7 @@ def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop:
     assert b"card" not in msgspec.json.encode(answer)
 
 
-@pytest.mark.parametrize(("service", "is_over"), [("//far/Billing", True), ("//other", False)])
+@pytest.mark.parametrize(("service", "is_over"), [("//far/Billing", True), ("//other", False), ("//far/Biling", False)])
 def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_there_is_one(
     shop: Shop, service: str, *, is_over: bool
 ) -> None:
@@ -296,6 +296,8 @@ def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_the
 
     remedy, handle = answer.findings[0].remedy, str(dialog.conversation_handle).upper()
     assert is_over == remedy.startswith("receive the Error message and end the dialog")
+    is_near = f"is the name right? shop has a binding for {service}: if that is meant, receive the Error" in remedy
+    assert is_near == (service == "//far/Biling")
     assert (
         f"at one, broker receive -d shop --queue {answer.sides[0].queue_name} --conversation {handle} --end" in remedy
     )
@@ -382,7 +384,7 @@ def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     answer = asked(DIALOG, shop)
 
     symptoms = sorted(found.symptom for found in answer.findings)
-    end = "side is closed since 1970-01-01 00:00:01 UTC, after 4 messages came"
+    end = "side is closed since 1970-01-01 00:00:01 UTC; 4 messages had come to it"
     assert [f"the initiator's {end}", f"the target's {end}"] == symptoms
     assert "forgotten at 1970-01-01 00:01:00 UTC" in answer.findings[0].next
     assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
