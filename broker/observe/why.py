@@ -997,8 +997,8 @@ def _over(spot: Spot, one: Closed) -> WhyFinding:
     which = "initiator's" if one.is_initiator else "target's"
     closed, forgotten = when(_instant(one.close_time)), when(_instant(one.expire_time))
     conversation = show_guid(one.conversation_id)
-    texts = {"which": which, "closed": closed, "forgotten": forgotten, "conversation": conversation}
-    return spot.found("over", None, one.receive_sequence, **texts)
+    given: dict[str, Any] = {"which": which, "closed": closed, "forgotten": forgotten, "conversation": conversation}
+    return spot.found("over", None, one.receive_sequence, **given)
 
 
 def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:
