@@ -58,6 +58,7 @@ PRIORITY_LEVELS = (1, 10)
 SERVICE_NAME_MAX = 256  # characters of a service elsewhere; the original's nvarchar(256)
 BINDING = "remote service binding"
 PRIORITY = "conversation priority"
+_ADDRESS = 4  # its place in the row of a route
 
 
 class RouteChanges(Struct):
@@ -166,7 +167,10 @@ def _create(kind: _Kind, statement: Any, session: Session) -> None:
     if old is not None and not session.is_declared:
         raise DuplicateNameError(kind.taken, f"there is already a {kind.noun} named {name!r} in the database")
     kind.put(statement, old, session)
-    verb = "created" if old is None else "unchanged" if kind.find(db, name) == old else "replaced"
+    new = kind.find(db, name)
+    verb = "created" if old is None else "unchanged" if new == old else "replaced"
+    if verb == "replaced" and isinstance(statement, ddl.CreateRoute) and old[_ADDRESS] != new[_ADDRESS]:
+        name = f"{name} ({old[_ADDRESS]} -> {new[_ADDRESS]})"
     session.messages.add(kind.label, name, verb)
 
 

@@ -402,11 +402,10 @@ def grants_in(
     """Return the grants of each database after these drops."""
     revokes = [(name, drop) for name, drop in drops if isinstance(drop, RevokePermission)]
     revoked = {(name, rule.about) for name, drop in revokes for rule in rules_of(drop)}
-    grants = {}
-    for name, one in databases.items():
-        left = [rule for rule in one.rows.permissions if (name, rule.about) not in revoked]
-        grants[name] = grants_of(settings, left, name)
-    return grants
+    return {
+        name: grants_of(settings, (rule for rule in one.rows.permissions if (name, rule.about) not in revoked), name)
+        for name, one in databases.items()
+    }
 
 
 def changed_for_all(before: Mapping[str, Grants], after: Mapping[str, Grants]) -> Iterator[str]:

@@ -301,10 +301,8 @@ class _PlanRun:
             )
 
     def _is_permitting(self) -> bool:
-        was, will = self.before, self.after
-        return was.grants != will.grants or any(
-            one.grants != will.homes[name].grants for name, one in was.homes.items()
-        )
+        was, will = ([one.grants, *(home.grants for home in one.homes.values())] for one in (self.before, self.after))
+        return was != will
 
     def _refused(self) -> Iterator[str]:
         """Yield what connected peers lose in msdb, a sentence for each reason; those with the same rules share it."""

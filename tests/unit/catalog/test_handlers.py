@@ -279,6 +279,15 @@ def test_declared_route_is_written_when_it_is_another_one(session: Session) -> N
     assert session.messages.take() == done
 
 
+def test_a_declared_route_that_leads_elsewhere_is_told_with_both_addresses(session: Session) -> None:
+    session.is_declared = True
+
+    for address in ("tcp://a:1", "tcp://b:1"):
+        carry_out(CreateRoute("r", RouteProperties(address=address)), session)
+
+    assert ["route r created", "route r (tcp://a:1 -> tcp://b:1) replaced"] == session.messages.take()
+
+
 def test_lifetime_that_is_declared_counts_anew(session: Session) -> None:
     session.is_declared = True
     create = CreateRoute("a", RouteProperties(address="LOCAL", lifetime=60))
