@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from broker.flow import NUMBER, Disposition
+from broker.flow import Disposition
 from broker.pipeline.report import digest as shown
 from broker.pipeline.report.digest import LinkRow, Listing, Series, Spread, StationRow, Talker, Timeline
 
@@ -53,8 +53,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
 
     def use(link: LinkRow) -> shown.RouteUse:
         to, worst = f"to-{link.to_instance}", 5 * (link.transit.p99 or 0)
-        counts = (link.frames, link.bytes, link.lost, dice.choice((0, 12)))
-        return shown.RouteUse(link.from_instance, "msdb", to, *counts, link.transit, worst, FIRST)
+        return shown.RouteUse(link.from_instance, "msdb", to, link.frames, link.transit, worst, FIRST)
 
     def hold(name: str) -> shown.Hold:
         peak = round(math.exp(dice.uniform(13, 17)))
@@ -101,8 +100,8 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         ),
         imbalances=listing(
             [
-                shown.Imbalance(guid(), False, HOSTILE, "//billing/Invoices", 1, 0, 0, ("missing: message 12",)),
-                shown.Imbalance(guid(), True, "//billing/Dunning", "//shop/Orders", 1, 0, 0, ("missing: message 4",)),
+                shown.Imbalance(guid(), HOSTILE, "//billing/Invoices", 1, 0, 0, ("missing: message 12",)),
+                shown.Imbalance(guid(), "//billing/Dunning", "//shop/Orders", 1, 0, 0, ("missing: message 4",)),
             ]
         ),
         stations=listing(stations),
@@ -136,7 +135,6 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
             burst(Disposition.HOPS_EXHAUSTED, 60, 1, 48),
             burst(Disposition.NO_ROUTE, 12, 30, 20),
         ),
-        codes={str(reason): number for reason, number in NUMBER.items()},
         failovers=(burst(near[0], 40, 3, 90), burst(sources[0], 41, 2, 30)),
         routes=listing([use(one) for one in links[: 4 * gateways]]),
         holds=listing(sorted(map(hold, (*near, *far)), key=lambda one: -one.peak_bytes)),

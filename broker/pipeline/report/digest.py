@@ -99,6 +99,11 @@ class LinkRow:
     lost: int
     transit: Spread
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no journal here is of one of its ends, so that nothing is known of losses."""
+        return self.from_instance.startswith(NO_RECORD) or self.to_instance.startswith(NO_RECORD)
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -170,15 +175,12 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class RouteUse:
-    """A route at an instance: `typical` is of the median window, weighted by frames; `worst_p99` is of any window."""
+    """A route at an instance: `typical` is of its middle window, in the order of p99; `worst_p99` is of any window."""
 
     instance: str
     route_table: str | None
     route: str | None
     frames: int
-    bytes: int
-    drops: int
-    failovers: int
     typical: Spread
     worst_p99: int | None
     worst_at: datetime | None
@@ -253,7 +255,6 @@ class Imbalance:
     """A dialog's direction that does not add up; `problems` are the first ones, as words."""
 
     conversation: str
-    from_target: bool
     from_service: str | None
     to_service: str | None
     missing: int
@@ -292,7 +293,6 @@ class Digest:
     timeline: Timeline | None = None
     traffic: Series = field(default_factory=lambda: Series("frames", ()))
     drops: tuple[Series, ...] = ()
-    codes: Mapping[str, int] = field(default_factory=dict)
     failovers: tuple[Series, ...] = ()
     routes: Listing[RouteUse] = field(default_factory=Listing)
     holds: Listing[Hold] = field(default_factory=Listing)

@@ -69,7 +69,7 @@ def columns(stations: Sequence[StationRow], links: Sequence[LinkRow]) -> list[li
     return found
 
 
-def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: Format) -> Html:
+def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: Format, transmissions: int) -> Html:
     """Return the map as SVG: the `MAP_MAX` instances with most frames, and the links between them."""
     stations = stations[:MAP_MAX]
     known = {one.instance: one for one in stations}
@@ -91,7 +91,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
         element("desc", words),
         element("g", *lanes, class_="lanes"),
         *(_loss(link, boxes, ports, most, form) for link in (_worst(links) if form.has_figures else ())),
-        *(_station(known[instance], box, form) for instance, box in boxes.items()),
+        *(_station(known[instance], box, form, transmissions) for instance, box in boxes.items()),
         viewBox=f"0 0 {whole:.0f} {height:.0f}",
         style=f"min-width:{width * form.least_scale:.0f}px",
         role="img",
@@ -103,7 +103,7 @@ def traffic_map(stations: Sequence[StationRow], links: Sequence[LinkRow], form: 
 def health(link: LinkRow) -> str:
     """A link's state as the class of its colour."""
     if not link.lost:
-        return "well"
+        return "unknown" if link.is_unknown else "well"
     return "sick" if link.lost > _SICK * (link.frames + link.lost) else "ailing"
 
 
@@ -184,10 +184,10 @@ def _lane(
         x2 = end.x + (0 if side > 0 else end.width)
         middle = (x1 + x2) / 2
         path = f"M{x1:.1f} {y1:.1f}C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    gone = f"{count(link.lost).text} lost ({share(link.lost, link.frames + link.lost).text})"
     words = (
         f"{link.from_instance} to {link.to_instance}: {count(link.frames).text} frames, {size(link.bytes).text},"
-        f" p95 {duration(link.transit.p95).text}, {count(link.lost).text} lost"
-        f" ({share(link.lost, link.frames + link.lost).text})"
+        f" p95 {duration(link.transit.p95).text}, {'losses not known' if link.is_unknown else gone}"
     )
     return element("g", element("title", words), element("path", d=path, stroke_width=width, class_=health(link)))
 
@@ -224,32 +224,33 @@ def _loss(
     )
 
 
-def _station(station: StationRow, box: _Box, form: Format) -> Html:
-    here, gone = station.residence, station.dropped + station.lost
+def _station(station: StationRow, box: _Box, form: Format, transmissions: int) -> Html:
+    here, gone, title, state = station.residence, station.dropped + station.lost, station.instance, ""
+    second = f"p95 {duration(here.p95).text}"
     words = (
         f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"
-        f" residence p50 {duration(here.p50).text}, p95 {duration(here.p95).text}, p99 {duration(here.p99).text},"
+        f" residence p50 {duration(here.p50).text}, {second}, p99 {duration(here.p99).text},"
         f" {count(station.dropped).text} dropped here, {count(station.lost).text} lost on their way from here"
     )
+    if gone:
+        how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
+        second, state = f"{count(gone).text} {how}", " sick" if gone > _SICK * station.frames else " ailing"
     if station.is_unknown:
+        address, state = station.instance.removeprefix(NO_RECORD), " unknown"
+        title, second = address.removeprefix("tcp://"), share(station.frames, transmissions).text
         words = (
-            f"{count(station.frames).text} frames went to an instance of which there are no records,"
-            f" reached at {station.instance.removeprefix(NO_RECORD)}"
+            f"{count(station.frames).text} frames, {second} of all transmissions, went to an instance of which there"
+            f" are no records, reached at {address}"
         )
-    how = " or ".join(["dropped"] * bool(station.dropped) + ["lost"] * bool(station.lost))
-    dropped = f"{count(gone).text} {how}"
-    state = ("sick" if gone > _SICK * station.frames else "ailing") if gone else ""
-    usual = "" if station.is_unknown else f"p95 {duration(station.residence.p95).text}"
-    second = (dropped if gone else usual) if form.has_figures else ""
-    state = f"{state} unknown".strip() if station.is_unknown else state
+    second = second if form.has_figures else ""
     middle, line = box.width / 2, form.box_height / 2
     lines = [
-        element("text", _cut(station.instance, box.width, form), x=middle, y=line - 4, class_="title"),
+        element("text", _cut(title, box.width, form), x=middle, y=line - 4, class_="title"),
         element(
             "text",
             count(station.frames).text,
             " · " if second else None,
-            element("tspan", second, class_=state) if gone else second,
+            element("tspan", second, class_=state.strip()) if gone else second,
             x=middle,
             y=line + 12,
         ),
@@ -264,7 +265,7 @@ def _station(station: StationRow, box: _Box, form: Format) -> Html:
         y=box.y - form.box_height / 2,
         width=box.width,
         height=form.box_height,
-        class_=f"station {state}".rstrip(),
+        class_=f"station{state}",
     )
 
 

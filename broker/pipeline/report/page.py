@@ -16,7 +16,8 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from broker.config.units import Quantity, count, duration, instant, plural, share, size
+from broker.config.units import UNKNOWN, Quantity, count, duration, instant, plural, share, size
+from broker.flow import NUMBER
 from broker.pipeline.report.digest import (
     INCIDENT_GAP,
     NO_RECORD,
@@ -67,6 +68,14 @@ _LITTLE_ROOM = 0.2  # of the pool
 _AT_INSTANCES = (
     "From arrival to leaving; at the sender, in the transmission queue. “At once”: in the same pass over what the"
     " instance had read, for which it looks at its clock once. Its metric broker_hop_duration_seconds has these times."
+)
+_UNITS = (
+    " A transmission, one frame sent once, makes a record at each instance on its way, and one more when its message is"
+    " acknowledged. Charts count frames at all instances, the ledger transmissions of messages only."
+)
+_BY_ROUTE = (
+    "At the instance with the route. Results have percentiles of each window, not of all frames. In order of p99, half"
+    " of the frames left in windows up to the middle one. “Worst p99” is that of the slowest window."
 )
 
 
@@ -122,8 +131,8 @@ def overview(digest: Digest) -> Html:
         ("sample of dialogs", _sample(facts)),
     )
     rest = "Windows of the charts that began before it are left out."
-    period = f" Only the time {facts.period} was asked for. {rest}" if facts.period else ""
-    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), ".", period])
+    period = (f". Only the time {facts.period} was asked for. {rest}" if facts.period else ".") + _UNITS
+    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), period])
     return section("overview", "Input", lead, figures, _traffic(digest), _unknown(digest))
 
 
@@ -251,12 +260,11 @@ def _gaps(digest: Digest) -> Iterator[Child]:
     extent = digest.extent
     if extent.unsent:
         words = "arrived whose sender keeps no journal, or none that goes so far back."
-        yield f"{plural(extent.unsent, 'transmission')} {words}"
-    yield from map(_gap, digest.gaps.rows[:_SHOWN])
+        yield f"{_of_all(extent.unsent, extent.transmissions)} {words}"
+    gaps = [_gap(one, extent.transmissions) for one in digest.gaps.rows]
+    yield from gaps[:_SHOWN]
     if digest.gaps.total > _SHOWN:
-        yield details(
-            "the other instances", element("ul", *(element("li", _gap(one)) for one in digest.gaps.rows[_SHOWN:]))
-        )
+        yield details("the other instances", element("ul", *(element("li", one) for one in gaps[_SHOWN:])))
     if extent.unknown_links:
         words = (
             "crossed a link between instances whose clocks contradict each other: times between such two are left out,"
@@ -268,14 +276,18 @@ def _gaps(digest: Digest) -> Iterator[Child]:
         yield f"Of {plural(digest.balance.acknowledged, 'message')} {words}"
 
 
-def _gap(gap: Gap) -> Html:
+def _of_all(frames: int, transmissions: int) -> str:
+    return f"{plural(frames, 'transmission')} ({share(frames, transmissions).text} of all)"
+
+
+def _gap(gap: Gap, transmissions: int) -> Html:
     address = gap.instance.removeprefix(NO_RECORD)
     if address == gap.instance:
         words = ": it has no record of them, because it died before it wrote, or because some of its files are missing."
     else:
         words = ": no journal of an instance there was read. Those that were seen nowhere after do not count as lost."
     times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
-    return join([*times, plural(gap.frames, "transmission"), " went to ", name(address), words])
+    return join([*times, _of_all(gap.frames, transmissions), " went to ", name(address), words])
 
 
 # --- where the frames went ---
@@ -286,7 +298,7 @@ def map_section(digest: Digest) -> Html:
     stations, links = digest.stations, digest.links
     if not stations.rows:
         return section("map", "Traffic map", "No frame was seen at any instance.")
-    extent = digest.extent
+    extent, total = digest.extent, digest.extent.transmissions
     loss = (
         f"{plural(extent.lost, 'frame')} of all kinds, not messages alone,"
         f" {'was' if extent.lost == 1 else 'were'} lost on links"
@@ -299,19 +311,21 @@ def map_section(digest: Digest) -> Html:
         f" to the right. In all of this history {loss}.{_open(digest)}"
     )
     figures = [
-        element("figure", traffic_map(stations.rows, links.rows, form), class_=f"scroll {kind}", tabindex=0)
+        element("figure", traffic_map(stations.rows, links.rows, form, total), class_=f"scroll {kind}", tabindex=0)
         for kind, form in (("wide", WIDE), ("narrow", NARROW))
     ]
-    key = legend(("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %"))
+    key = [("well", "nothing lost"), ("ailing", "up to 1 % dropped or lost"), ("sick", "more than 1 %")]
     if any(station.is_unknown for station in stations.rows):
-        lead += " A grey box is an instance of which there are no records, at the address where it was reached."
+        key.append(("unknown", "not known"))
+        lead += " A grey box is an instance of which there are no records, at the address where it was reached,"
+        lead += " with its share of all transmissions."
         lead += " Frames that it sent itself have no lane from there." * bool(extent.unsent)
     return section(
         "map",
         "Traffic map",
         lead,
         *figures,
-        key,
+        legend(*key),
         details("Links as a table", _links(links.rows[:_LINKS_MAX]), more(len(links.rows[:_LINKS_MAX]), links.total)),
     )
 
@@ -407,8 +421,8 @@ def _links(links: tuple[LinkRow, ...]) -> Html:
         number("bytes", lambda link: size(link.bytes), is_aside=True),
         number("p50", lambda link: duration(link.transit.p50), is_aside=True),
         number("p95", lambda link: duration(link.transit.p95), is_aside=True),
-        number("lost", lambda link: lost(link.lost)),
-        number("of what left for it", lambda link: share(link.lost, link.frames + link.lost)),
+        number("lost", lambda link: Quantity(UNKNOWN) if link.is_unknown else lost(link.lost)),
+        number("of what left for it", lambda link: share(link.lost, 0 if link.is_unknown else link.frames + link.lost)),
     ]
     return table(columns, links, caption="Links between instances: frames that arrived, and frames that were lost")
 
@@ -496,7 +510,7 @@ def latency_section(digest: Digest) -> Html:
             [_Range(way(one.from_instance, one.to_instance), one.frames, one.transit) for one in digest.links.rows],
         ),
         (
-            *("By route", "Frames at the instance with the route, in the typical window; with the worst window."),
+            *("By route, in the middle window", _BY_ROUTE),
             *("route", "frames", "Latency by route"),
             [_Range(_route(one), one.frames, one.typical, one) for one in digest.routes.rows],
         ),
@@ -521,12 +535,12 @@ def drops_section(digest: Digest) -> Html:
         return section(
             "drops", "Drops by reason", "No journal has a drop: every frame there was forwarded or delivered."
         )
-    total = sum(one.total for one in digest.drops)
+    total, codes = sum(one.total for one in digest.drops), {str(reason): number for reason, number in NUMBER.items()}
     words = f" frames of all kinds, not messages alone, were dropped, in steps of {step_words(axis)}."
     lead = join([count(total), words, " Each line has its own height."])
     columns = [
         Column("reason", lambda one: one.label),
-        number("code", lambda one: str(digest.codes.get(one.label) or ""), is_aside=True),
+        number("code", lambda one: str(codes.get(one.label, "")), is_aside=True),
         *_plotted("frames", axis, "drop"),
     ]
     shown = table(columns, digest.drops, caption="Drops by reason over time")
@@ -601,7 +615,6 @@ def _card(hold: Hold, axis: Timeline) -> Html:
 
 
 def _holds(holds: Sequence[Hold]) -> Html:
-    unknown = Quantity("–")  # noqa: RUF001 - an en dash, as printed tables have it
     columns = [
         Column("instance", lambda one: name(one.instance)),
         number("peak", lambda one: size(one.peak_bytes)),
@@ -609,7 +622,7 @@ def _holds(holds: Sequence[Hold]) -> Html:
         number("frames", lambda one: count(one.peak_frames)),
         number("p99", lambda one: size(one.p99_bytes), is_aside=True),
         number("recommended", lambda one: size(one.recommended_bytes)),
-        number("headroom", lambda one: unknown if one.headroom is None else share(one.headroom, 1).text),
+        number("headroom", lambda one: UNKNOWN if one.headroom is None else share(one.headroom, 1).text),
     ]
     return table(columns, holds, caption="Frames and bytes that instances held at once")
 
@@ -637,7 +650,7 @@ def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, ca
 
 def _worst(use: RouteUse | None) -> Quantity:
     if use is None or use.worst_p99 is None:
-        return Quantity("–")  # noqa: RUF001 - unknown
+        return Quantity(UNKNOWN)
     worst = duration(use.worst_p99)
     return Quantity(worst.text, f"{use.worst_p99:,} µs in the window from {instant(use.worst_at).text} UTC")
 

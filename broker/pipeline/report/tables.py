@@ -19,7 +19,6 @@ from uuid import UUID
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Row, Window
 
-from broker.flow import NUMBER
 from broker.pipeline.paths import LOST, UNDER_WAY
 from broker.pipeline.report.digest import (
     BUCKETS_MAX,
@@ -74,7 +73,6 @@ def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
         facts=facts,
         balance=balance(results["reconcile"]),
         imbalances=imbalances(results["reconcile"]),
-        codes={str(reason): number for reason, number in NUMBER.items()},
         holds=holds(results["capacity"], axis),
         services=services,
         conversations=conversations,
@@ -122,7 +120,7 @@ def imbalances(reconcile: DataFrame) -> Listing[Imbalance]:
         Imbalance,
         wrong.orderBy(worst.desc(), "conversation_id", "from_target").select(
             F.col("conversation_id").alias("conversation"),
-            *("from_target", "from_service", "to_service", "missing", "doubled", "invented", "problems"),
+            *("from_service", "to_service", "missing", "doubled", "invented", "problems"),
         ),
     )
     rows = (replace(one, problems=tuple(map(_problem, one.problems or ()))[:_PROBLEMS_SHOWN]) for one in found.rows)
@@ -398,8 +396,8 @@ def _sum(column: str) -> Column:
 # Small tables out of `routes` and `capacity`: traffic over time, on one axis for all of it.
 #
 # The axis has at most `BUCKETS_MAX` buckets of whole windows, so a history of months is as small as one of an hour.
-# No percentile of the whole time can be made of percentiles of windows: a route has those of its typical window, the
-# median weighted by frames, and the worst.
+# No percentile of the whole time can be made of percentiles of windows: a route has those of its middle window, up to
+# which half of its frames left when windows are in order of p99, and the worst.
 
 
 SERIES_MAX = 24  # lines that are drawn of one kind
@@ -439,19 +437,20 @@ def course(digest: Digest, routes: DataFrame, axis: Timeline | None) -> Digest:
 
 
 def uses(routes: DataFrame) -> DataFrame:
-    """One row per instance, table and route: sums over all windows, the typical window and the worst one."""
-    typical = [F.percentile(rank, 0.5, F.col("weight")).alias(rank) for rank in _RANKS]
+    """One row per instance, table and route: sums over all windows, the middle window and the worst one."""
+    of = "instance", "route_table", "route"
+    p99, whole = F.col("residence_p99_us"), Window.partitionBy(*of)
+    timed = F.sum(F.when(p99.isNotNull(), F.col("frames")))
+    is_half = 2 * timed.over(whole.orderBy(p99)) >= timed.over(whole)
     return (
-        routes.withColumn("weight", F.greatest("frames", F.lit(0)))
-        .groupBy("instance", "route_table", "route")
+        routes.withColumn("half_p99", F.when(is_half, p99))
+        .groupBy(*of)
         .agg(
-            *(F.sum(one).alias(one) for one in ("frames", "bytes", "drops", "failovers")),
-            *typical,
+            F.sum("frames").alias("frames"),
+            F.min_by(F.array(*_RANKS), "half_p99").alias("typical"),
             F.max("residence_p99_us").alias("worst_p99"),
             F.max_by("window_start", "residence_p99_us").alias("worst_at"),
         )
-        .withColumn("typical", F.array(*_RANKS))
-        .drop(*_RANKS)
         .orderBy(F.desc("frames"), "instance", "route_table", "route")
     )
 

@@ -44,7 +44,7 @@ def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred(lost: int, stat
 def test_lanes_are_as_wide_as_their_traffic(form: Format) -> None:
     stations = [station("a", 0, is_end=True), station("b", 1, is_end=True)]
 
-    svg = traffic_map(stations, [link("a", "b", 1_000), link("b", "a", 500)], form)
+    svg = traffic_map(stations, [link("a", "b", 1_000), link("b", "a", 500)], form, 100)
 
     found = sorted(float(width) for width in re.findall(r'stroke-width="([\d.]+)"', svg))
     assert [form.lane_max / 2, form.lane_max] == found
@@ -53,7 +53,7 @@ def test_lanes_are_as_wide_as_their_traffic(form: Format) -> None:
 def test_the_map_has_names_figures_and_losses() -> None:
     stations = [station("<b>", 0, is_end=True, dropped=3), station("b", 1, is_end=True)]
 
-    svg = traffic_map(stations, [link("<b>", "b", 97, 3)], WIDE)
+    svg = traffic_map(stations, [link("<b>", "b", 97, 3)], WIDE, 100)
 
     for words in ("&lt;b&gt;: 100 frames", "3 dropped", "&lt;b&gt; to b: 97 frames", ">3 %</text>"):
         assert words in svg
@@ -63,7 +63,7 @@ def test_the_map_has_names_figures_and_losses() -> None:
 def test_the_losses_of_a_link_are_beside_its_lanes() -> None:
     stations = [station("a", 0, is_end=True), station("b", 1, is_end=True)]
 
-    svg = traffic_map(stations, [link("a", "b", 97, 3), link("b", "a", 96, 4)], WIDE)
+    svg = traffic_map(stations, [link("a", "b", 97, 3), link("b", "a", 96, 4)], WIDE, 100)
 
     there, back = sorted(float(y) for y in re.findall(r' y="([\d.]+)" class="loss', svg))
     lanes = [float(y) for y in re.findall(r' d="M[\d.]+ ([\d.]+)C', svg)]
@@ -72,13 +72,17 @@ def test_the_losses_of_a_link_are_beside_its_lanes() -> None:
 
 
 def test_an_instance_without_records_has_a_look_of_its_own() -> None:
-    gone = f"{NO_RECORD}tcp://gone:1"
+    gone = f"{NO_RECORD}tcp://127.0.0.1:4020"
     stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]
 
-    svg = traffic_map(stations, [link("a", gone), link(gone, "b")], WIDE)
+    svg = traffic_map(stations, [link("a", gone), link(gone, "b")], WIDE, 400)
 
     assert 1 == svg.count('class="station unknown"')
-    assert "of which there are no records, reached at tcp://gone:1" in svg
+    assert "of which there are no records, reached at tcp://127.0.0.1:4020" in svg
+    assert ">127.0.0.1:4020</text>" in svg
+    assert ">100 · 25 %</text>" in svg
+    assert 2 == svg.count('class="unknown"')
+    assert "lost (" not in svg
 
 
 def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
@@ -86,7 +90,7 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
     stations = [station(f"g{place}", 0.5) for place in range(3)]
     links = [link(one, other) for one, other in (("g0", "g1"), ("g1", "g0"), ("g1", "g2"), ("g0", "g2"), ("g2", "g0"))]
 
-    svg = traffic_map(stations, links, WIDE)
+    svg = traffic_map(stations, links, WIDE, 100)
 
     paths = re.findall(r' d="M[\d.]+ ([\d.]+)C([\d.]+) [\d.]+ [\d.]+ ([\d.]+) ', svg)
     assert 5 == len(paths) == len({(min(a, b), max(a, b)) for a, _, b in paths})
@@ -94,6 +98,6 @@ def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:
 
 
 def test_links_to_instances_that_are_not_drawn_are_left_out() -> None:
-    svg = traffic_map([station("a", 0, is_end=True)], [link("a", "elsewhere"), link("a", "a")], WIDE)
+    svg = traffic_map([station("a", 0, is_end=True)], [link("a", "elsewhere"), link("a", "a")], WIDE, 100)
 
     assert "stroke-width" not in svg

@@ -18,6 +18,7 @@ from broker.pipeline.report.digest import (
     Gap,
     LedgerTotal,
     Loss,
+    RouteUse,
     Series,
     Spread,
     Timeline,
@@ -31,6 +32,7 @@ from broker.pipeline.report.tables import (
     plain,
     talkers,
     timeline,
+    uses,
     ways,
 )
 from tests.spark.resulting import START, result, small
@@ -344,6 +346,21 @@ def test_counts_are_where_their_window_begins_and_what_never_happened_has_no_lin
     assert Series("frames", (2, 7)) == found.traffic
     assert (Series("shut down", (0, 9)), Series("no route", (0, 3))) == found.drops
     assert (Series("g", (0, 5)),) == found.failovers
+
+
+def test_a_routes_times_are_those_of_its_middle_window_whole(spark: SparkSession) -> None:
+    """As many frames in six fast windows as in a slow one: no window had what lies between the two."""
+    names = [f"residence_{rank}_us" for rank in ("p50", "p95", "p99")]
+    fast = [
+        route(5 * place, frames=one, **dict.fromkeys(names, 100 + place)) for place, one in enumerate([34] * 5 + [30])
+    ]
+    slow = route(30, frames=200, **dict(zip(names, (10, 900, 1_000), strict=True)))
+    unknown = route(35, frames=1_000)
+
+    [use] = (RouteUse(**plain(row)) for row in result(spark, "routes", *fast, slow, unknown).transform(uses).collect())
+
+    assert (1_400, Spread(105, 105, 105)) == (use.frames, use.typical)
+    assert (1_000, START + timedelta(minutes=30)) == (use.worst_p99, use.worst_at)
 
 
 def test_holds_are_the_greatest_of_their_windows(spark: SparkSession) -> None:

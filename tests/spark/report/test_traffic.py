@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from broker.pipeline.report.digest import Listing
+from broker.pipeline.report.digest import NO_RECORD, Listing
 from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section, talkers_section
 from tests.support.reported import HOSTILE, digest
 
@@ -19,6 +19,16 @@ def test_the_map_is_wide_and_narrow_with_its_table_and_its_losses() -> None:
     assert "Links as a table" in html
     assert "of what left for it" in html
     assert f"{digest().extent.lost:,} frames of all kinds, not messages alone, were lost on links." in html
+
+
+def test_of_links_to_an_instance_without_records_no_loss_is_told() -> None:
+    gone = f"{NO_RECORD}tcp://gone:1"
+    one = replace(digest().stations.rows[0], instance=gone), replace(digest().links.rows[0], to_instance=gone, lost=0)
+
+    html = map_section(replace(digest(), stations=Listing(one[:1], 1), links=Listing(one[1:], 1)))
+
+    assert "not known</span>" in html
+    assert 2 == html.count('<td class="number">–</td>')  # noqa: RUF001 - lost, and its share
 
 
 def test_sums_are_not_those_of_the_rows_that_are_shown() -> None:
