@@ -801,13 +801,14 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
     steps = (
         to_run(" ".join(some), database=table, instance=at, is_scripted=False) for (at, table), some in drops.items()
     )
-    begin = "take it out: remove its routes from the scripts, and then, "
+    ended = f"{dialog.again}, as it has answered this one (what it has not acknowledged is lost); for others, "
+    begin = f"{ended if dialog.is_known else ''}take it out: remove its routes from the scripts, and then, "
+    reloads = " and ".join(f"at {at}, broker reload" for at in dict.fromkeys(at for at, _ in drops))
     end = (
-        " Then broker reload. Keep it stopped for a minute (dialog.time_to_live of the senders): a message of which a"
+        f" Then {reloads}. Keep it stopped for a minute (dialog.time_to_live of the senders): a message of which a"
         " gateway has a copy may be processed twice, and so may one that it has stored already."
     )
-    answered = f" This dialog has been answered by it: {dialog.again}" if dialog.is_known else ""
-    return begin + " And ".join(steps) + end + answered
+    return begin + " And ".join(steps) + end
 
 
 def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[WhyFinding]:

@@ -38,7 +38,8 @@ encryption = "disabled"
 message_forwarding = true"""
 _COMMAND = re.compile(  # of the instance itself: a command at another one is named with its place
     r"\bbroker ((?P<of_files>quarantine (list|resume)|partner import|database keep|receive)|dialogs retry|reload"
-    r"|why [0-9a-fA-F-]{36}(?= has)|(why|status|explain)(?= shows| lists| --to))\b(?! at the sender|[^;:,]* -c )"
+    r"|why [0-9a-fA-F-]{36}(?= has)|(why|status|explain)(?= shows| lists| --to))\b"
+    r"(?! at the sender|[^;:,]* (-c|--socket) )"
 )
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
 
@@ -100,9 +101,10 @@ def with_config(text: str, config: Path | None, socket: Path | str | None = None
 
 
 def with_sql_at(instance: str, text: str, config: Path | None, socket: Path | str | None = None) -> str:
-    """Name the configuration and the socket where a text has statements for `broker sql` at this instance."""
-    here = f"at {instance}, with broker sql"
-    return text.replace(here, f"{here}{option_of(config, socket)}")
+    """Name the configuration and the socket where a text has statements, or a reload, for this instance."""
+    for here in (f"at {instance}, with broker sql", f"at {instance}, broker reload"):
+        text = text.replace(here, f"{here}{option_of(config, socket)}")
+    return text
 
 
 def overrides_from(texts: Sequence[str]) -> dict[str, str]:

@@ -236,10 +236,10 @@ class TextLine(NamedTuple):
 
 def remedy_lines(remedy: str, label: str = "->", indent: int = 0, style: str = "") -> Iterator[TextLine]:
     """A remedy as it is copied: not wrapped, and each alternative and each later step by itself."""
-    first, *others = re.split(r"(?<=[.;)]) (Or|Otherwise|Then),? ", remedy)
+    first, *others = re.split(r"(?<=[.;)]) (And|Or|Otherwise|Then),? ", remedy)
     yield TextLine(f"{label} {first}", indent, style=style, is_table=True)
     for word, part in zip(others[::2], others[1::2], strict=True):
-        mark = ("then" if word == "Then" else "or") + ":" * (":" in label)
+        mark = word.lower().replace("otherwise", "or") + ":" * (":" in label)
         yield TextLine(f"{mark:<{len(label)}} {part}", indent, style=style, is_table=True)
 
 

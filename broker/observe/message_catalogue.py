@@ -361,7 +361,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
         add = f"add the certificate of {here} to the files of endpoint.peers, or its CA to those of endpoint.trust"
-        return f"at {address}: {add}; broker check with a -c for each of both prints how.{astray}"
+        return f"at {address}: {add}; broker check with a -c for each instance of the path prints how.{astray}"
     if TLS_ONLY in problem:
         return (
             f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'

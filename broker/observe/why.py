@@ -379,8 +379,16 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequ
             hop, route = spot.instance, None
         elif (sent := sent_to(status)) and sent != hop:  # the next copy takes another way
             hop, route, by = sent, None, ""
-        route = route if refused == Disposition.NOT_PERMITTED or refused in _UNKNOWN_THERE else None
-        remedy = remedy_of(refused, instance=hop, service=side.far_service, reason=status, dialog=dialog, route=route)
+        may_be_wrong = refused == Disposition.NOT_PERMITTED or (refused in _UNKNOWN_THERE and not dialog.is_known)
+        remedy = remedy_of(
+            refused,
+            instance=hop,
+            service=side.far_service,
+            reason=status,
+            dialog=dialog,
+            route=route if may_be_wrong else None,
+            wanted=side.far_broker_instance or "",
+        )
         what = "had copies of them that waited there" if refused == Disposition.ALREADY_HELD else "took none"
         return refused, f"{by}{hop} {what}: {status}", remedy, ""
     if NOT_STORED in status:
@@ -649,7 +657,7 @@ def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
     """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
     if side.held:
         lost = f"{counted(side.held, 'message')} of it will not arrive: "
-        fails = f"at {spot.instance}, broker dialogs retry makes the dialog fail at once (-8462)."
+        fails = "the dialog fails by itself (-8462), mostly within a minute."
         again = f"Then {begin_again(side, spot)}, and send again what was not processed"
         return spot.found("far side gone", side, there=there, remedy=f"{lost}{fails} {again}")
     severity = Severity.WAITING if side.ready else Severity.TROUBLE  # what is unread would be lost
