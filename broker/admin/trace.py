@@ -45,6 +45,7 @@ from broker.observe.why import (
     IMPORTS_LOST,
     LOOP,
     NO_WAY_BACK,
+    OVER,
     RECEIVED,
     REPLACED,
     UNREAD,
@@ -424,6 +425,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
         cause = structs.replace(cause, remedy=_SEND_AGAIN + options)
     symptom = next((one for one in findings if one.severity >= least and one.cause not in others), cause)
     cause = _of_both_sides(cause, findings)
+    if cause.cause == OVER and len(chain.answers) > 1:
+        cause = symptom = structs.replace(cause, remedy="nothing has to be done: no side of the dialog is open")
     return Trace(
         id=first.id,
         conversation_id=first.conversation_id,
@@ -806,7 +809,8 @@ def _way_out(routes: Iterable[TakenRoute], dialog: WaitingDialog) -> str:
     reloads = " and ".join(f"at {at}, broker reload" for at in dict.fromkeys(at for at, _ in drops))
     end = (
         f" Then {reloads}. Keep it stopped for a minute (dialog.time_to_live of the senders): a message of which a"
-        " gateway has a copy may be processed twice, and so may one that it has stored already."
+        " gateway has a copy may be processed twice, and so may one that it has stored already, unless the service has"
+        " EXCLUSIVE_TARGET = ON."
     )
     return begin + " And ".join(steps) + end
 

@@ -38,7 +38,7 @@ encryption = "disabled"
 message_forwarding = true"""
 _COMMAND = re.compile(  # of the instance itself: a command at another one is named with its place
     r"\bbroker ((?P<of_files>quarantine (list|resume)|partner import|database keep|receive)|dialogs retry|reload"
-    r"|why [0-9a-fA-F-]{36}(?= has)|(why|status|explain)(?= shows| lists| --to))\b"
+    r"|why [0-9a-fA-F-]{36}(?= has| --admin)|(why|status|explain)(?= shows| lists| --to))\b"
     r"(?! at the sender|[^;:,]* (-c|--socket) )"
 )
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"

@@ -323,7 +323,9 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
         table=database,
         database=database,
         reason=drop.reason,
-        dialog=WaitingDialog(f"end the dialog at its sender (broker why {fields.conversation_id}{there} says how)"),
+        dialog=WaitingDialog(
+            f"end the dialog at its sender (broker why {fields.conversation_id}{there} says how)", near=drop.near
+        ),
         route=TakenRoute() if drop.leads_nowhere else None,
         wanted=str(fields.to_broker_instance or ""),
     )

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from broker.advice import near_name
 from broker.catalog.catalog import CatalogRows
 from broker.catalog.unscripted import lost_imports
 from broker.config.consistency import loopback_told
@@ -85,6 +86,7 @@ from broker.store.sqlite.write_lock import WriteWaits
 STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
 STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
+NAMES_COMPARED = 200  # of services, with the name of a frame that was refused
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
 REFUSED_SECONDS = 60.0  # for which the refusal of a peer is a warning
@@ -273,6 +275,7 @@ class DropSnapshot(Struct, frozen=True):
         is_back: Whether a database here has sent it to another instance, and it has come back.
         other_instance: A broker instance here that has its service, where it names one that is not here.
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
+        near: Services that routes here name, with a name like that of its service, which none does.
     """
 
     disposition: Disposition
@@ -287,6 +290,7 @@ class DropSnapshot(Struct, frozen=True):
     is_back: bool = False
     other_instance: str = ""
     unreached: tuple[str, str] | None = None
+    near: tuple[str, ...] = ()
 
     @property
     def fields(self) -> FrameFields:
@@ -577,6 +581,9 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
             led["is_past"] = led.get("is_past", False) or not is_sending
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
+    if dropped is Disposition.NOT_PERMITTED and not any(here.table.all_routes(service)):
+        named = chain(filter(None, here.table.services()), here.hosted.databases_with)
+        led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
     return {
         "leads_nowhere": disposition in UNKNOWN_HERE,
         "is_back": bool(sender),

@@ -225,6 +225,7 @@ _SENT_TO = re.compile(r"sent to (tcp://\S+) ")  # as `broker.dialog.status` word
 LOOP = "loop"
 WRITE_LOCK = "write lock held"
 IMPORTS_LOST = "imports lost"
+OVER = "over"
 REPLACED = "database replaced"
 NO_WAY_BACK = "no way back"
 RECEIVED = "received"
@@ -1006,7 +1007,7 @@ def _over(spot: Spot, one: Closed) -> WhyFinding:
     closed, forgotten = when(_instant(one.close_time)), when(_instant(one.expire_time))
     conversation = show_guid(one.conversation_id)
     given: dict[str, Any] = {"which": which, "closed": closed, "forgotten": forgotten, "conversation": conversation}
-    return spot.found("over", None, one.receive_sequence, **given)
+    return spot.found(OVER, None, one.receive_sequence, **given)
 
 
 def _held_shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[HeldShown]:

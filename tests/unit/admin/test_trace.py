@@ -32,7 +32,7 @@ from broker.admin.trace import (
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, DaemonUnreachableError
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import DEFINITIONS_CHANGED, WaitingDialog
-from broker.observe.why import HeldShown, QueueOff, Severity, Spot, WhyAnswer, begin_again
+from broker.observe.why import ClosedShown, HeldShown, QueueOff, Severity, Spot, WhyAnswer, begin_again
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
@@ -488,6 +488,16 @@ def test_of_a_side_that_is_closed_the_far_side_is_asked_where_admin_says() -> No
     found = trace(start, Instances({"c": C}, {"c": told(C, unread, sides=[side(ready=1)])}, given="c"))
 
     assert ("waiting for RECEIVE", "c") == (found.cause, found.where)
+
+
+def test_where_both_sides_are_closed_nothing_has_to_be_done() -> None:
+    over = [finding(name, "over", FINE, remedy="ask there") for name in "ac"]
+    start, closed = first(over[0], ways=(), sides=[]), ClosedShown("c", False, 0, AT, AT)
+
+    found = trace(start, Instances({"c": C}, {"c": told(C, over[1], closed=[closed])}, given="c"))
+    alone = trace(start, Instances({}, {}))
+
+    assert ("nothing has to be done: no side of the dialog is open", "ask there") == (found.remedy, alone.remedy)
 
 
 TO_OTHERS = PermissionRule(Permission.SEND, "S", parse_principal("CN=x"), PermissionState.GRANT)

@@ -20,6 +20,7 @@ from broker.flow import Disposition
 from broker.net.handshake import REFUSED_MAX
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
+from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.snapshot import (
     REFUSED_SECONDS,
     WARNINGS_MAX,
@@ -238,6 +239,23 @@ async def test_a_frame_that_expired_names_its_next_hop_and_is_past_once_that_tak
     gateway.forwarder.table.outbox(hop).outlet = None
 
     assert ((DEAD, ""), False, True) == (waits.unreached, waits.is_past, takes.is_past)
+
+
+@pytest.mark.parametrize(("service", "near"), [("//shop/Biling", ("//shop/Billing",)), ("//shop/Billing", ())])
+async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
+    gateway: Any, service: str, near: tuple[str, ...]
+) -> None:
+    script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//shop/Billing', ADDRESS = '{DEAD}'"
+    await execute(gateway.catalog, parse_script(script), database="gateway")
+    gateway.peers.permissions.last_refusal = f"CN=a may not send: no GRANT SEND ON SERVICE::[{service}] TO [CN=a]"
+    frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
+    gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+
+    (drop,) = read(gateway, "drops").drops
+
+    assert near == drop.near
+    known = "is the name right? Known there: //shop/Billing."
+    assert bool(near) == remedy_of_drop(drop, "gateway").startswith(known)
 
 
 async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
