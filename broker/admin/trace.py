@@ -223,7 +223,12 @@ class Directory:
         Raises:
             NotAskedError: it does not answer now, or not like this version.
         """
-        return self._ask(address, lambda client: ask_why(client, conversation))
+        return self._placed(address, self._ask(address, lambda client: ask_why(client, conversation)))
+
+    def _placed(self, address: NetworkAddress, answer: _Answer) -> _Answer:
+        if address in self.given:
+            self.places[answer.instance] = self.given[address]
+        return answer
 
     def _explain(self, address: NetworkAddress, request: ExplainRequest) -> ExplainAnswer:
         answer = self._ask(address, lambda client: ask(client, request))
@@ -231,9 +236,7 @@ class Directory:
             where = self._client_of(address).where
             problem = f"on {where} answers {answer.instance}, which does not know the address as its own"
             raise NotAskedError(address, problem)
-        if address in self.given:
-            self.places[answer.instance] = self.given[address]
-        return answer
+        return self._placed(address, answer)
 
     def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
         """Whether a database there lets a principal send to a service now; False where that cannot be asked."""

@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
+from broker.dialog.status import REFUSED
 from broker.errors import NO_HELLO, NOTHING_STORED, UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
@@ -305,7 +306,7 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
             continue
         what = f"{_waiting(dialogs, 'dialog')}, the first for {oldest_s:,.0f} s: {where}"
         do = "broker why lists them, each with what to do"
-        if f"({Disposition.ALREADY_HELD.number})" in where:
+        if REFUSED in where:
             do += "; broker why ID says whether that is over; broker dialogs retry sends it again at once"
         yield HealthFinding(Level.BAD, "dialog", what, do)
 

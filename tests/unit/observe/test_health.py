@@ -278,7 +278,9 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
             "if it was deleted, save it",
         ),
         (
-            database(blocked=[{"next_hop": "//S: refused: already held (11288)", "dialogs": 1, "oldest_s": 30.0}]),
+            database(
+                blocked=[{"next_hop": "//S: refused by the next hop: no route (9798)", "dialogs": 1, "oldest_s": 30.0}]
+            ),
             f"{LIST}; broker why ID says whether that is over; broker dialogs retry sends it again at once",
         ),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
