@@ -766,6 +766,8 @@ def hop_findings(
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
         symptom = "its way leads in a circle" if cause == LOOP else symptom
+        if decision.target_refusal and not is_begun_there:  # first, as the dialog would fail without it
+            remedy = f"{_of_sender(f'at {hop.instance}, {decision.target_refusal}', dialog)} And {remedy}"
         yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
     elif not decision.is_service_there:
         remedy = remedy_of(
@@ -780,12 +782,16 @@ def hop_findings(
     elif decision.target_refusal and not is_begun_there:
         ends = "the dialog fails (-8494) when its message arrives"
         texts = decision.sentence, ends, f"at {hop.instance}, {decision.target_refusal}"
-        named = (one.replace(" TO [PRINCIPAL]", f" TO {render_name(dialog.principal)}") for one in texts)
-        yield _at(hop, Disposition.NOT_PERMITTED, symptom, *named)
+        yield _at(hop, Disposition.NOT_PERMITTED, symptom, *(_of_sender(one, dialog) for one in texts))
     elif problem := next_hop_problem(decision):
         address, what = problem
         remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)
         yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
+
+
+def _of_sender(text: str, dialog: WaitingDialog) -> str:
+    """A sentence about a GRANT that the target's database lacks, with the principal of the sender."""
+    return text.replace(" TO [PRINCIPAL]", f" TO {render_name(dialog.principal)}")
 
 
 def _forecast(finding: WhyFinding) -> WhyFinding:

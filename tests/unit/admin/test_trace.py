@@ -522,6 +522,19 @@ def test_a_database_that_lets_no_sender_begin_is_told_before_the_message_comes_t
     assert "PRINCIPAL" not in sealed.why
 
 
+def test_two_grants_that_the_target_lacks_are_told_at_once_that_of_its_database_first() -> None:
+    """With the one of msdb alone the message would arrive, and its dialog fail."""
+    target = place("b", 2, None)
+    home = SendingDatabase(FAR.bytes, target.surroundings.msdb, Path("none"), Grants((), is_default_deny=True))
+    target = replace(target, homes={"far": home}, grants=Grants((), is_default_deny=True))
+
+    found = traced(first(sides=[holding(principal="CN=a")]), (target, told(target)))
+
+    one, other = found.remedy.split(" And ")
+    assert one.startswith("at b, with broker sql, and in its script: USE [far]; GRANT SEND ON SERVICE::[S] TO [CN=a];")
+    assert "at b, with broker sql, and in its script: USE [msdb]; GRANT" in other
+
+
 def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender_has_forgotten_is_ended() -> None:
     target, sender = place("c", 3, "a", service="O"), place("a", 1, None)
     unread = side(is_initiator=False, receive_sequence=1, ready=1, database="far")
