@@ -462,7 +462,8 @@ def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[Netwo
         return ""
     if cause.cause == Disposition.ALREADY_HELD and chain.has_asked_for_copies(cause.instance):
         return ""
-    where: dict[str, Path | str] = dict.fromkeys(chain.copies_of(cause.instance) - chain.heard, "http://HOST:PORT")
+    unasked = sorted(chain.copies_of(cause.instance) - chain.heard)
+    where: dict[str, Path | str] = dict.fromkeys(unasked, "http://HOST:PORT")
     where |= {str(address): at for address, at in given.items()}
     where |= dict.fromkeys(map(str, chain.silent), "http://HOST:PORT")
     admin = "".join(f" --admin {shlex.quote(f'{address}={at}')}" for address, at in where.items())

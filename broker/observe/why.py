@@ -466,7 +466,8 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
     decision, wanted = way.explanation, way.explanation.to_broker_instance
     if wanted is None or decision.disposition not in UNKNOWN_HERE:
         return ""
-    for now in decision.other_instances[:1]:
+    if decision.other_instances:
+        now = decision.other_instances[0]
         named = [route for hop in before if (route := taken_route(hop)) and _instance_of(hop) == wanted]
         steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), dialog.again]
         what = f"{decision.to_service} at {way.instance} is broker instance {now} now, and the messages name {wanted}"
