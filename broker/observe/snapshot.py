@@ -275,7 +275,7 @@ class DropSnapshot(Struct, frozen=True):
         is_back: Whether a database here has sent it to another instance, and it has come back.
         other_instance: A broker instance here that has its service, where it names one that is not here.
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
-        near: Services that routes here name, with a name like that of its service, which none does.
+        near: Services that are known here, with a name like that of its service, which is not.
     """
 
     disposition: Disposition
@@ -581,7 +581,8 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
             led["is_past"] = led.get("is_past", False) or not is_sending
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
-    if dropped is Disposition.NOT_PERMITTED and not any(here.table.all_routes(service)):
+    is_known = service in here.hosted.databases_with or any(here.table.all_routes(service))
+    if dropped is Disposition.NOT_PERMITTED and not is_known:
         named = chain(filter(None, here.table.services()), here.hosted.databases_with)
         led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
     return {

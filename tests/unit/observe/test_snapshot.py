@@ -241,12 +241,15 @@ async def test_a_frame_that_expired_names_its_next_hop_and_is_past_once_that_tak
     assert ((DEAD, ""), False, True) == (waits.unreached, waits.is_past, takes.is_past)
 
 
-@pytest.mark.parametrize(("service", "near"), [("//shop/Biling", ("//shop/Billing",)), ("//shop/Billing", ())])
+@pytest.mark.parametrize(
+    ("service", "near"), [("//shop/Biling", ("//shop/Billing",)), ("//shop/Billing", ()), ("//shop/Billing2", ())]
+)
 async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
     gateway: Any, service: str, near: tuple[str, ...]
 ) -> None:
     script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//shop/Billing', ADDRESS = '{DEAD}'"
-    await execute(gateway.catalog, parse_script(script), database="gateway")
+    here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing2] ON QUEUE Q2;"
+    await execute(gateway.catalog, parse_script(f"{script}; {here}"), database="gateway")
     gateway.peers.permissions.last_refusal = f"CN=a may not send: no GRANT SEND ON SERVICE::[{service}] TO [CN=a]"
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
     gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
