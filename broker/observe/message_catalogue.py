@@ -296,7 +296,7 @@ def queue_on(database: str, queue: str, *, instance: str = "") -> str:
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
-    if drop.is_past:
+    if drop.is_past and drop.would_end is None:
         return DEFINITIONS_CHANGED
     fields, database = drop.fields, drop.database or drop.sender or MSDB
     service = fields.to_service_name or "SERVICE"
@@ -316,17 +316,19 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
         )
     there = "" if drop.sender else " there"
-    return remedy_of(
-        drop.disposition,
+    ends = drop.would_end if drop.is_past and drop.would_end is not None else drop.disposition
+    over = "" if ends is drop.disposition else f"that is over, but the next copy would be dropped: {ends}. "
+    return over + remedy_of(
+        ends,
         instance=instance,
         service=service,
         table=database,
         database=database,
-        reason=drop.reason,
+        reason="" if over else drop.reason,
         dialog=WaitingDialog(
             f"end the dialog at its sender (broker why {fields.conversation_id}{there} says how)", near=drop.near
         ),
-        route=TakenRoute() if drop.leads_nowhere else None,
+        route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
         wanted=str(fields.to_broker_instance or ""),
     )
 

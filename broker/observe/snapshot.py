@@ -276,6 +276,7 @@ class DropSnapshot(Struct, frozen=True):
         other_instance: A broker instance here that has its service, where it names one that is not here.
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
         near: Services that are known here, with a name like that of its service, which is not.
+        would_end: What would end its next copy here, where that is no longer what ended this one.
     """
 
     disposition: Disposition
@@ -291,6 +292,7 @@ class DropSnapshot(Struct, frozen=True):
     other_instance: str = ""
     unreached: tuple[str, str] | None = None
     near: tuple[str, ...] = ()
+    would_end: Disposition | None = None
 
     @property
     def fields(self) -> FrameFields:
@@ -582,7 +584,9 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
     is_known = service in here.hosted.databases_with or any(here.table.all_routes(service))
-    if dropped is Disposition.NOT_PERMITTED and not is_known:
+    if dropped is Disposition.NOT_PERMITTED and disposition in UNKNOWN_HERE:
+        led["would_end"] = disposition
+    if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:
         named = chain(filter(None, here.table.services()), here.hosted.databases_with)
         led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
     return {

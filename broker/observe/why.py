@@ -914,7 +914,7 @@ def _drop_findings(
         why = f"what prevented it here has changed since; before that, {why}" if drop.is_past else why
         symptom = f"{fields.from_service_name} {'did' if drop.is_past else 'does'} not get through to {service}"
         symptom = symptom if is_own else f"frames {'were' if drop.is_past else 'are'} dropped at {place.name}"
-        then = "it is sent again: when the cause is removed, the next copy arrives"
+        then = "unless its dialog has been ended, it is sent again: when the cause is removed, the next copy arrives"
         yield WhyFinding(place.name, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
 
 

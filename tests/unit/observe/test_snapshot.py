@@ -261,6 +261,24 @@ async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
     assert bool(near) == remedy_of_drop(drop, "gateway").startswith(known)
 
 
+async def test_a_misspelt_service_that_a_peer_was_given_is_still_asked_about(gateway: Any) -> None:
+    here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing] ON QUEUE Q2;"
+    await execute(gateway.catalog, parse_script(here), database="gateway")
+    gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a]"
+    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//shop/Biling"), b"")
+    gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+    grant = "USE msdb; GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a];"
+    await execute(gateway.catalog, parse_script(grant), database="gateway")
+    gateway.forwarder.drop(frame, Disposition.NO_ROUTE, None)
+
+    given, no_route = (remedy_of_drop(drop, "gateway") for drop in read(gateway, "drops").drops)
+
+    over = "that is over, but the next copy would be dropped: no route. "
+    asked = "is the name right? Known there: //shop/Billing."
+    assert given.startswith(over + asked)
+    assert no_route.startswith(asked)
+
+
 async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
     now = asyncio.get_running_loop().time()
     gateway.peers.handshaker.refused["10.0.0.7", "the peer's certificate is not trusted (CN=a)"] = now
