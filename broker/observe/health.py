@@ -367,7 +367,7 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         is_told = is_told or (lacks_imports and drop.reason in OF_IMPORTS)
         if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
-            kept = "; a sender sends each again until it arrives or its dialog ends" if drop.reason in KEPT_DROPS else ""
+            kept = "; each is sent again until it arrives or its dialog ends" if drop.reason in KEPT_DROPS else ""
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}{kept}", do)
 

@@ -296,9 +296,9 @@ def queue_on(database: str, queue: str, *, instance: str = "") -> str:
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
-    if drop.is_past and drop.would_end is None:
+    if drop.is_past and drop.would_end is None and not drop.ungranted:
         return DEFINITIONS_CHANGED
-    fields, database = drop.fields, drop.database or drop.sender or MSDB
+    fields = drop.fields
     service = fields.to_service_name or "SERVICE"
     if drop.is_back and drop.leads_nowhere:
         return (
@@ -315,7 +315,12 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
             f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
         )
-    there = "" if drop.sender else " there"
+    return _granted_too(drop, instance, service, _remedy_of_end(drop, instance, service))
+
+
+def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
+    """The remedy for what ends such frames here now."""
+    there, database = "" if drop.sender else " there", drop.database or drop.sender or MSDB
     ends = drop.would_end if drop.is_past and drop.would_end is not None else drop.disposition
     over = "" if ends is drop.disposition else f"that is over, but the next copy would be dropped: {ends}. "
     return over + remedy_of(
@@ -326,10 +331,23 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
         database=database,
         reason="" if over else drop.reason,
         dialog=WaitingDialog(
-            f"end the dialog at its sender (broker why {fields.conversation_id}{there} says how)", near=drop.near
+            f"end the dialog at its sender (broker why {drop.fields.conversation_id}{there} says how)", near=drop.near
         ),
         route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
-        wanted=str(fields.to_broker_instance or ""),
+        wanted=str(drop.fields.to_broker_instance or ""),
+    )
+
+
+def _granted_too(drop: DropSnapshot, instance: str, service: str, remedy: str) -> str:
+    """The remedy, with what the database of the service lacks as well: without it, a dialog that begins there fails."""
+    if not drop.ungranted:
+        return remedy
+    grant = f"GRANT SEND ON SERVICE::{render_name(service)} TO [PRINCIPAL];"
+    grant = f"{to_run(grant, database=drop.ungranted, instance=instance)} with the PRINCIPAL of the sender's database"
+    return (
+        f"that is over, but a dialog that begins there would fail: {grant}"
+        if drop.is_past
+        else f"{grant}. And {remedy}"
     )
 
 

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from broker.advice import near_name
 from broker.catalog.catalog import CatalogRows
+from broker.catalog.handlers import grants_of
 from broker.catalog.unscripted import lost_imports
 from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
@@ -277,6 +278,7 @@ class DropSnapshot(Struct, frozen=True):
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
         near: Services that are known here, with a name like that of its service, which is not.
         would_end: What would end its next copy here, where that is no longer what ended this one.
+        ungranted: The database here that has its service and lets no sender send to it either.
     """
 
     disposition: Disposition
@@ -293,6 +295,7 @@ class DropSnapshot(Struct, frozen=True):
     unreached: tuple[str, str] | None = None
     near: tuple[str, ...] = ()
     would_end: Disposition | None = None
+    ungranted: str = ""
 
     @property
     def fields(self) -> FrameFields:
@@ -586,6 +589,8 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     is_known = service in here.hosted.databases_with or any(here.table.all_routes(service))
     if dropped is Disposition.NOT_PERMITTED and disposition in UNKNOWN_HERE:
         led["would_end"] = disposition
+    elif dropped is Disposition.NOT_PERMITTED and not is_from_target:
+        led["ungranted"] = _ungranted(instance, service)
     if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:
         named = chain(filter(None, here.table.services()), here.hosted.databases_with)
         led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
@@ -595,6 +600,15 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
         **led,
     }
+
+
+def _ungranted(instance: Running, service: str) -> str:
+    """The first database that has a service and no GRANT to anyone to send to it, where senders prove who they are."""
+    for name, database in instance.catalog.databases.items():
+        grants = grants_of(instance.settings, database.rows.permissions, name)
+        if service in database.rows.services and grants.is_default_deny and not grants.may_be_granted(service):
+            return name
+    return ""
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
