@@ -322,7 +322,7 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
     """The remedy for what ends such frames here now."""
     there, database = "" if drop.sender else " there", drop.database or drop.sender or MSDB
     ends = drop.would_end if drop.is_past and drop.would_end is not None else drop.disposition
-    over = "" if ends is drop.disposition else f"that is over, but the next copy would be dropped: {ends}. "
+    over = "" if ends is drop.disposition else f"that is over, but the next copy would be dropped ({ends}): "
     return over + remedy_of(
         ends,
         instance=instance,

@@ -587,8 +587,10 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         return {"sender": sender, **led}
     databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
     is_known = service in here.hosted.databases_with or any(here.table.all_routes(service))
+    last_at = {one: at for one, (at, _) in instance.forwarder.last_dropped.items()}
     if dropped is Disposition.NOT_PERMITTED and disposition in UNKNOWN_HERE:
-        led["would_end"] = disposition
+        if last_at.get(disposition, 0.0) < last_at[dropped]:  # later, the drop for that reason says it
+            led["would_end"] = disposition
     elif dropped is Disposition.NOT_PERMITTED and not is_from_target:
         led["ungranted"] = _ungranted(instance, service)
     if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:

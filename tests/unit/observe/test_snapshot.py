@@ -21,7 +21,7 @@ from broker.flow import Disposition
 from broker.net.handshake import REFUSED_MAX
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
-from broker.observe.message_catalogue import remedy_of_drop
+from broker.observe.message_catalogue import DEFINITIONS_CHANGED, remedy_of_drop
 from broker.observe.snapshot import (
     REFUSED_SECONDS,
     WARNINGS_MAX,
@@ -270,14 +270,15 @@ async def test_a_misspelt_service_that_a_peer_was_given_is_still_asked_about(gat
     gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
     grant = "USE msdb; GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a];"
     await execute(gateway.catalog, parse_script(grant), database="gateway")
+    [given] = read(gateway, "drops").drops
     gateway.forwarder.drop(frame, Disposition.NO_ROUTE, None)
+    over, no_route = read(gateway, "drops").drops
 
-    given, no_route = (remedy_of_drop(drop, "gateway") for drop in read(gateway, "drops").drops)
-
-    over = "that is over, but the next copy would be dropped: no route. "
     asked = "is the name right? Known there: //shop/Billing."
-    assert given.startswith(over + asked)
-    assert no_route.startswith(asked)
+    would_end = f"that is over, but the next copy would be dropped (no route): {asked}"
+    assert remedy_of_drop(given, "gateway").startswith(would_end)
+    assert remedy_of_drop(over, "gateway") == DEFINITIONS_CHANGED
+    assert remedy_of_drop(no_route, "gateway").startswith(asked)
 
 
 async def test_a_database_that_lets_nobody_send_either_is_told_with_the_permission_that_a_peer_lacks(
