@@ -87,7 +87,7 @@ _SEND_AGAIN = (
 )
 _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
-_FORECAST = "no message waits for it now; the next one of the dialog would meet it"
+FORECAST = "nothing known here waits for it; the next message of the dialog meets it"
 _DROPS = frozenset(Disposition)
 _SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
@@ -419,7 +419,7 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     chain.run()
     findings = chain.findings()
     # Of the most severe ones the last; before those that only a next message would meet.
-    cause = max(reversed(findings), key=lambda one: (one.severity, one.next != _FORECAST))
+    cause = max(reversed(findings), key=lambda one: (one.severity, one.next != FORECAST))
     if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first
         refused = (one for one in reversed(findings) if one.cause in _DROPS and one.severity == cause.severity)
         cause = next((one for one in refused if not one.remedy.startswith("nothing")), cause)
@@ -797,7 +797,7 @@ def _of_sender(text: str, dialog: WaitingDialog) -> str:
 
 def _forecast(finding: WhyFinding) -> WhyFinding:
     """As it is for a way that no message waits for."""
-    return structs.replace(_at_most(Severity.FINE, finding), next=_FORECAST)
+    return structs.replace(_at_most(Severity.FINE, finding), next=FORECAST)
 
 
 def _at_most(severity: Severity, finding: WhyFinding) -> WhyFinding:

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from broker.admin.client import AdminClient
-from broker.admin.trace import Directory, NotAskedError, Trace, ask_why, trace
+from broker.admin.trace import FORECAST, Directory, NotAskedError, Trace, ask_why, trace
 from broker.advice import render_name
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
@@ -84,13 +84,23 @@ class _How(NamedTuple):
     def traced(self, first: WhyAnswer, directory: Directory) -> Trace:
         """The trace, with commands for the first instance that run as they stand."""
         found = trace(first, directory, option_of(*self))
-        remedy = with_sql_at(first.instance, found.remedy, *self)
-        if found.where.partition(",")[0] == first.instance:
-            remedy = with_config(remedy, *self)
+        is_here = found.where.partition(",")[0] == first.instance
+        remedy = self._placed(found.remedy, first.instance, directory, is_here=is_here)
+        findings = [
+            msgspec.structs.replace(
+                one,
+                remedy=self._placed(one.remedy, first.instance, directory, is_here=one.instance == first.instance),
+            )
+            for one in found.findings
+        ]
+        return msgspec.structs.replace(found, remedy=remedy, findings=findings)
+
+    def _placed(self, remedy: str, first: str, directory: Directory, *, is_here: bool) -> str:
+        remedy = with_sql_at(first, remedy, *self)
+        remedy = with_config(remedy, *self) if is_here else remedy
         for instance, at in directory.places.items():
-            if instance != first.instance:
-                remedy = with_sql_at(instance, remedy, None, at)
-        return msgspec.structs.replace(found, remedy=remedy)
+            remedy = remedy if instance == first else with_sql_at(instance, remedy, None, at)
+        return remedy
 
 
 @click.command(cls=Command)
@@ -323,6 +333,9 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
     for finding in found.findings:
         yield TextLine(f"{finding.where}: {finding.cause}", _INDENT)
         yield TextLine(f"{finding.symptom}: {finding.why}", _DEEP)
+        if finding.next == FORECAST and finding.remedy != found.remedy:
+            yield TextLine(FORECAST, _DEEP)
+            yield from remedy_lines(finding.remedy, _REMEDY, _DEEP)
     for answer in found.answers:
         for side in answer.sides:
             yield TextLine(f"{side.service_name} in {side.database}: {side.security}", _INDENT)

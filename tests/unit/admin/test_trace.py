@@ -596,7 +596,7 @@ def test_a_dead_end_on_a_way_that_nothing_waits_for_is_no_trouble() -> None:
     assert (
         "acknowledged" == traced(told(A, finding("a", "acknowledged", FINE), sides=[side()]), (lost, told(lost))).cause
     )
-    assert "no message waits for it now; the next one of the dialog would meet it" == found.findings[-1].next
+    assert "nothing known here waits for it; the next message of the dialog meets it" == found.findings[-1].next
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 
+from broker.admin.trace import FORECAST
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
 from broker.observe.why import Severity, Spot, inbound_findings
 from broker.store.sqlite.database import lock_store
@@ -79,6 +80,17 @@ def test_statements_at_another_instance_name_where_that_was_asked_also_off_the_w
     given = f" --socket {fake_admin.path}"
     there = f"at a, with broker sql{given}: USE [x]; at b, with broker sql{given}: USE [y]; at c, with broker sql: USE"
     assert json.loads(done.stdout)["remedy"].startswith(there)
+
+
+def test_what_the_next_message_would_meet_is_shown_with_its_remedy(fake_admin: Any) -> None:
+    ahead = finding("a", "no route", Severity.FINE, remedy="at a, with broker sql: USE [x]; CREATE;", next=FORECAST)
+    known = told(A, ahead, finding("a", "unread", Severity.WAITING), ways=(way(A),), sides=[holding()])
+    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+
+    text = asked(fake_admin).stdout
+
+    remedy = f"      remedy:  at a, with broker sql --socket {fake_admin.path}: USE [x]; CREATE;"
+    assert f"      {FORECAST}\n{remedy}\n" in text
 
 
 def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon: Any) -> None:
