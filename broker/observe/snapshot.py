@@ -277,7 +277,7 @@ class DropSnapshot(Struct, frozen=True):
         other_instance: A broker instance here that has its service, where it names one that is not here.
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
         near: Services that are known here, with a name like that of its service, which is not.
-        would_end: What would end its next copy here, where that is no longer what ended this one.
+        would_end: The reason for which its next copy would be dropped here, where that is another one now.
         ungranted: The database here that has its service and lets no sender send to it either.
     """
 
