@@ -42,11 +42,12 @@ from broker.dialog.endpoint import Endpoint
 from broker.errors import BrokerError, DdlSyntaxError, SettingError, StatementError, UnknownNameError
 from broker.net.drain import Drain, DrainStage
 from broker.observe.database_stats import CensusAnswer, CensusRequest, DatabaseName, census_of, read_quick_stats
+from broker.observe.drops import dropped_by_reason
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import QueryResult, SystemViews
-from broker.observe.snapshot import dropped_by_reason, read_snapshot, replaced_in, store_problem
+from broker.observe.snapshot import read_snapshot, replaced_in, store_problem
 from broker.observe.status import Status, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running

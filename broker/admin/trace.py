@@ -31,15 +31,10 @@ from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
+from broker.observe.drops import DEFINITIONS_CHANGED
 from broker.observe.explain import ExplainAnswer, ExplainRequest
 from broker.observe.health import OF_IMPORTS
-from broker.observe.message_catalogue import (
-    DEFINITIONS_CHANGED,
-    TakenRoute,
-    WaitingDialog,
-    remedy_of,
-    remedy_of_unreached,
-)
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import (
     ERROR_RECEIVED,
     IMPORTS_LOST,

@@ -21,7 +21,8 @@ from broker.dialog.status import REFUSED
 from broker.errors import NO_HELLO, NOTHING_STORED, UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
-from broker.observe.message_catalogue import DEFINITIONS_CHANGED, queue_on, remedy_of_unreached, statement_of
+from broker.observe.drops import DEFINITIONS_CHANGED
+from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 from broker.routing.decide import UNKNOWN_HERE
 

@@ -42,7 +42,6 @@ from broker.errors import (
     StatementError,
 )
 from broker.flow import Disposition
-from broker.observe.snapshot import DropSnapshot
 from broker.security.grants import SHOWN_NAME
 
 _TEXTS = Path(__file__).parent / "messages"
@@ -236,10 +235,6 @@ class TakenRoute:
 
 _SOME_DIALOG = WaitingDialog()
 _END = "RECEIVE the Error message and END CONVERSATION here"
-DEFINITIONS_CHANGED = (
-    "nothing now: what caused it here has changed since, and the next copy shows whether that is over; broker dialogs"
-    " retry at the sender sends it at once"
-)
 
 
 def remedy_of(
@@ -292,63 +287,6 @@ def queue_on(database: str, queue: str, *, instance: str = "") -> str:
     """How a queue is turned on."""
     statement = f"ALTER QUEUE {render_name(queue)} WITH STATUS = ON;"
     return to_run(statement, database=database, instance=instance, is_scripted=False)
-
-
-def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
-    """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
-    if drop.is_past and drop.would_end is None and not drop.ungranted:
-        return DEFINITIONS_CHANGED
-    fields = drop.fields
-    service = fields.to_service_name or "SERVICE"
-    if drop.is_back and drop.leads_nowhere:
-        return (
-            f"{instance} has sent it, and a route leads it back: broker explain --to {shlex.quote(service)} --through"
-            " shows the way; correct the address of its last route"
-        )
-    if drop.unreached is not None:
-        hop, problem = drop.unreached
-        if problem:
-            return f"{hop} is not reached: {remedy_of_unreached(hop, problem)}"
-        return f"make {hop}, its next hop, accept messages: broker status there shows what is wrong with it"
-    if drop.other_instance:
-        return (
-            f"{service} is broker instance {drop.other_instance} here, and the messages name"
-            f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
-        )
-    return _granted_too(drop, instance, service, _remedy_of_end(drop, instance, service))
-
-
-def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
-    """The remedy for what ends such frames here now."""
-    there, database = "" if drop.sender else " there", drop.database or drop.sender or MSDB
-    ends = drop.would_end if drop.is_past and drop.would_end is not None else drop.disposition
-    over = "" if ends is drop.disposition else f"that is over, but the next copy would be dropped ({ends}): "
-    return over + remedy_of(
-        ends,
-        instance=instance,
-        service=service,
-        table=database,
-        database=database,
-        reason="" if over else drop.reason,
-        dialog=WaitingDialog(
-            f"end the dialog at its sender (broker why {drop.fields.conversation_id}{there} says how)", near=drop.near
-        ),
-        route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
-        wanted=str(drop.fields.to_broker_instance or ""),
-    )
-
-
-def _granted_too(drop: DropSnapshot, instance: str, service: str, remedy: str) -> str:
-    """The remedy, with what the database of the service lacks as well: without it, a dialog that begins there fails."""
-    if not drop.ungranted:
-        return remedy
-    grant = f"GRANT SEND ON SERVICE::{render_name(service)} TO [PRINCIPAL];"
-    grant = f"{to_run(grant, database=drop.ungranted, instance=instance)} with the PRINCIPAL of the sender's database"
-    return (
-        f"that is over, but a dialog that begins there would fail: {grant}"
-        if drop.is_past
-        else f"{grant}. And {remedy}"
-    )
 
 
 _WRONG_PORT = (

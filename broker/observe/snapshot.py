@@ -24,11 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from broker.advice import near_name
-from broker.catalog.catalog import CatalogRows
-from broker.catalog.handlers import grants_of
 from broker.catalog.unscripted import lost_imports
 from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
@@ -37,7 +33,6 @@ from broker.dialog.status import PathProblem, connecting, unknown_principal
 from broker.errors import ADD_TO_PEERS, StoreUnavailableError
 from broker.files import room_problem
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.forwarding.held_frames import Held, Piece
 from broker.forwarding.outbox import Outbox
 from broker.net.certificates import SOON, plain_text_told
@@ -45,6 +40,7 @@ from broker.net.handshake import names_nobody
 from broker.net.link import Link
 from broker.net.quotas import host_of
 from broker.net.tls import Identity, Security
+from broker.observe.drops import DropSnapshot, dropped_by_reason, read_drops
 from broker.observe.instance import Running
 from broker.observe.status import (
     AddressStatus,
@@ -59,35 +55,17 @@ from broker.observe.status import (
     WarningKind,
     struct_from,
 )
-from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import (
-    FLAGS_AT,
-    GUID_BYTES,
-    HEADER,
-    HEADER_BYTES,
-    HOP_COUNT_AT,
-    KIND_AT,
-    MIN_DIALOG_FRAME,
-    NO_GUID,
-    ROUTE_KEY_AT,
-    Flag,
-    FrameKind,
-)
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import UNKNOWN_HERE, AddressHealth, RoutingFacts, decide
+from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import AddressState, OwnRoleStatus
 from broker.routing.route import MirroredPair
 from broker.routing.table import RouteTable
-from broker.security.grants import Grants, refused_sender
-from broker.security.principal import PrincipalError, who_is
-from broker.security.session import SIGNER_UNKNOWN
 from broker.store.sqlite.file_identity import replaced_at
 from broker.store.sqlite.write_lock import WriteWaits
 
 STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
 STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
-NAMES_COMPARED = 200  # of services, with the name of a frame that was refused
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
 REFUSED_SECONDS = 60.0  # for which the refusal of a peer is a warning
@@ -246,62 +224,6 @@ class MirrorSnapshot(Struct, frozen=True):
     alarm: str
     held: int
     held_bytes: int
-
-
-class FrameFields(Struct, frozen=True):
-    """Header fields of a frame, by column of the views; all None for a frame that is not known."""
-
-    conversation_id: uuid.UUID | None = None
-    is_initiator: bool | None = None
-    to_service_name: str | None = None
-    to_broker_instance: uuid.UUID | None = None
-    from_service_name: str | None = None
-    from_broker_instance: uuid.UUID | None = None
-    message_sequence_number: int | None = None
-    message_fragment_number: int | None = None
-    hops_remaining: int | None = None
-    time_to_live: int | None = None
-    message_id: uuid.UUID | None = None
-
-
-class DropSnapshot(Struct, frozen=True):
-    """
-    Frames that ended here for one reason, and the last of them.
-
-    Attributes:
-        database: None for what passed through.
-        is_past: Routes, permissions or services here have changed so that the last of them would go on.
-        leads_nowhere: Whether no route here leads on from the last of those that passed through, permitted or not.
-        sender: The database here that has just sent it; empty for frames of other instances.
-        is_back: Whether a database here has sent it to another instance, and it has come back.
-        other_instance: A broker instance here that has its service, where it names one that is not here.
-        unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
-        near: Services that are known here, with a name like that of its service, which is not.
-        would_end: The reason for which its next copy would be dropped here, where that is another one now.
-        ungranted: The database here that has its service and lets no sender send to it either.
-    """
-
-    disposition: Disposition
-    database: str | None
-    frames: int
-    last_at: float | None
-    sample: bytes | Header | None
-    reason: str
-    is_past: bool = False
-    leads_nowhere: bool = False
-    sender: str = ""
-    is_back: bool = False
-    other_instance: str = ""
-    unreached: tuple[str, str] | None = None
-    near: tuple[str, ...] = ()
-    would_end: Disposition | None = None
-    ungranted: str = ""
-
-    @property
-    def fields(self) -> FrameFields:
-        """The header fields of the last frame; safe in any thread."""
-        frame = encode_dialog(self.sample, b"") if isinstance(self.sample, Header) else self.sample or b""
-        return frame_fields(frame) if len(frame) >= MIN_DIALOG_FRAME else FrameFields()
 
 
 class RouteFrames(Struct, frozen=True, gc=False):
@@ -500,117 +422,6 @@ def _read_traffic(instance: Running) -> TrafficSnapshot:
         mirror_probes=instance.mirrors.probes,
         mirror_answers=dict(instance.mirrors.answers),
     )
-
-
-def dropped_by_reason(instance: Running) -> Counter[Disposition]:
-    """Count undelivered frames by disposition, in the forwarder or in a database, departed databases included."""
-    dropped = instance.forwarder.dropped + instance.past.dropped
-    for endpoint in instance.endpoints.values():
-        dropped.update(endpoint.dropped)
-    return dropped
-
-
-def _read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
-    """In the order of the reasons; of each the databases last."""
-    elsewhere = dropped_by_reason(instance)
-    for endpoint in instance.endpoints.values():
-        elsewhere.subtract(endpoint.dropped)
-    for disposition in Disposition:
-        for name, endpoint in instance.endpoints.items():
-            if frames := endpoint.dropped[disposition]:
-                at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
-                drop = DropSnapshot(disposition, name, frames, at, sample, reason)
-                yield replace(drop, is_past=_is_past(instance, drop))
-        if frames := elsewhere[disposition]:
-            last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
-            refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
-            drop = DropSnapshot(disposition, None, frames, last_at, frame, refusal)
-            yield replace(drop, **{"is_past": _is_past(instance, drop)} | _ahead(instance, frame, disposition))
-
-
-def _is_past(instance: Running, drop: DropSnapshot) -> bool:
-    """Whether definitions or certificates of a database, or permissions of peers, would no longer have this drop."""
-    to_service, catalog = drop.fields.to_service_name or "", instance.catalog
-    rows = CatalogRows() if drop.database is None else catalog.databases[drop.database].rows
-    if drop.disposition is Disposition.NOT_PERMITTED:
-        grants = instance.peers.permissions.grants
-        grants = grants if drop.database is None else Grants(rows.permissions, is_default_deny=True)
-        return (drop.last_at or 0.0) < catalog.permitted_at and _may_send(grants, drop.reason, to_service)
-    _, _, signer = drop.reason.partition(SIGNER_UNKNOWN)
-    if signer and drop.database is not None:
-        peers = instance.endpoints[drop.database].transmitter.frames.credentials.peers
-        return peers.by_fingerprint(bytes.fromhex(signer)) is not None
-    service = rows.services.get(to_service)
-    if service is None or drop.disposition not in {Disposition.SERVICE_NOT_FOUND, Disposition.QUEUE_DISABLED}:
-        return False
-    return all(queue.is_receive_enabled for queue in rows.queues.values() if queue.queue_id == service.queue_id)
-
-
-def _may_send(grants: Grants, reason: str, service: str) -> bool:
-    """Whether the principal that lacked a permission has it now; a reason without a principal counts as over."""
-    try:
-        return not (who := refused_sender(reason)) or grants.send(who_is(who), service).is_permitted
-    except PrincipalError:
-        return True
-
-
-def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict[str, Any]:
-    """Fields about where a dropped frame comes from, and where routes would lead it, were it permitted."""
-    if frame is None or len(frame) < MIN_DIALOG_FRAME:
-        return {}
-    origin = frame_fields(frame).from_broker_instance
-    homes = (name for name, one in instance.endpoints.items() if uuid.UUID(bytes=one.broker_instance) == origin)
-    sender, is_sent = next(homes, ""), not frame[HOP_COUNT_AT]
-    key, is_from_target = route_key_of(frame), bool(frame[FLAGS_AT] & Flag.FROM_TARGET)
-    service, here = key[HEADER_BYTES - ROUTE_KEY_AT :].decode(errors="replace"), instance.forwarder.routing_context
-    home = instance.endpoints.get(sender) if is_sent else None
-    table, database = (here.table, None) if home is None else (home.transmitter.table, home.broker_instance)
-    facts = RoutingFacts(service, key[:GUID_BYTES], conversation_of(frame), is_from_target, database)
-    decision = decide(facts, here.with_table(table))
-    disposition = decision.disposition
-    goes_on = disposition not in UNKNOWN_HERE and disposition is not Disposition.ASKING_FOR_ROUTE
-    led: dict[str, Any] = {"is_past": goes_on} if dropped in UNKNOWN_HERE else {}
-    if dropped is Disposition.EXPIRED_HERE and not decision.candidates:
-        led = {"is_past": disposition is not Disposition.ASKING_FOR_ROUTE}  # its route is gone, or leads here now
-    elif dropped is Disposition.EXPIRED_HERE:
-        hop = decision.candidates[0].address
-        outbox = instance.forwarder.table.outboxes.get(hop)
-        led = {
-            "unreached": (str(hop), instance.peers.table.problem_of(hop)),
-            "is_past": outbox is not None and outbox.is_ready,
-        }
-    if is_sent:
-        if home is not None and frame[KIND_AT] == FrameKind.MESSAGE:
-            dialog = conversation_of(frame)
-            is_sending = home.transmitter.is_sending(dialog, is_initiator=not is_from_target)
-            led["is_past"] = led.get("is_past", False) or not is_sending
-        return {"sender": sender, **led}
-    databases = here.hosted.databases_with.get(service, ()) if disposition is Disposition.INSTANCE_NOT_HERE else ()
-    is_known = service in here.hosted.databases_with or any(here.table.all_routes(service))
-    last_at = {one: at for one, (at, _) in instance.forwarder.last_dropped.items()}
-    if dropped is Disposition.NOT_PERMITTED and disposition in UNKNOWN_HERE:
-        if last_at.get(disposition, 0.0) < last_at[dropped]:  # later, the drop for that reason says it
-            led["would_end"] = disposition
-    elif dropped is Disposition.NOT_PERMITTED and not is_from_target:
-        led["ungranted"] = _ungranted(instance, service)
-    if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:
-        named = chain(filter(None, here.table.services()), here.hosted.databases_with)
-        led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
-    return {
-        "leads_nowhere": disposition in UNKNOWN_HERE,
-        "is_back": bool(sender),
-        "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
-        **led,
-    }
-
-
-def _ungranted(instance: Running, service: str) -> str:
-    """The first database that has a service and no GRANT to anyone to send to it, where senders prove who they are."""
-    for name, database in instance.catalog.databases.items():
-        grants = grants_of(instance.settings, database.rows.permissions, name)
-        if service in database.rows.services and grants.is_default_deny and not grants.may_be_granted(service):
-            return name
-    return ""
 
 
 def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
@@ -838,32 +649,6 @@ def _read_mirrors(instance: Running, _: float) -> Iterator[MirrorSnapshot]:
         )
 
 
-def frame_fields(frame: Buffer) -> FrameFields:
-    """
-    Return the header fields of a frame, as received; also of one that is malformed after its length.
-
-    The time to live is in whole seconds, as the original's; less than a second still counts as one.
-    """
-    (_, _, flags, hop_count, hop_limit, time_to_live, _, message_id, conversation_id, sequence, fragment, *rest) = (
-        HEADER.unpack_from(frame)
-    )
-    _, _, _, from_length, _, from_instance, to_instance, to_length = rest
-    names_at = HEADER_BYTES + to_length
-    return FrameFields(
-        uuid.UUID(bytes=conversation_id),
-        not flags & Flag.FROM_TARGET,
-        bytes(frame[HEADER_BYTES:names_at]).decode(errors="replace"),
-        None if to_instance == NO_GUID else uuid.UUID(bytes=to_instance),
-        bytes(frame[names_at : names_at + from_length]).decode(errors="replace"),
-        None if from_instance == NO_GUID else uuid.UUID(bytes=from_instance),
-        sequence,
-        fragment,
-        max(0, hop_limit - hop_count),
-        -(-time_to_live // 1000),
-        uuid.UUID(bytes=message_id),
-    )
-
-
 # --- certificates ---
 
 _CERTIFICATE_ROLES = {
@@ -976,7 +761,7 @@ _MANY: Mapping[SnapshotSection, Callable[[Running, float], Iterator[object]]] = 
     "next_hops": _read_next_hops,
     "held": _read_held,
     "mirrors": _read_mirrors,
-    "drops": _read_drops,
+    "drops": read_drops,
     "by_route": _read_by_route,
     "databases": _read_databases,
     "roles": _read_roles,

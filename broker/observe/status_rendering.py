@@ -17,10 +17,9 @@ from broker.flow import Disposition
 from broker.net.certificates import CertificateWatch
 from broker.net.tls import Encryption, Identity
 from broker.observe.database_stats import QuickStats, ledger_status
-from broker.observe.message_catalogue import remedy_of_drop
+from broker.observe.drops import DropSnapshot, remedy_of_drop
 from broker.observe.snapshot import (
     DatabaseSnapshot,
-    DropSnapshot,
     ForwardingSnapshot,
     LinkSnapshot,
     MirrorSnapshot,

@@ -20,11 +20,11 @@ from msgspec import Struct, structs, to_builtins
 
 from broker.dialog.send_queue import MICROSECONDS
 from broker.observe.database_stats import DatabaseStats, ledger_status
+from broker.observe.drops import DropSnapshot, remedy_of_drop
 from broker.observe.health import NAME_MAX, TEXT_MAX, judge, shorten
 from broker.observe.instance import Running
-from broker.observe.message_catalogue import remedy_of_drop
 from broker.observe.metrics import BUCKETS
-from broker.observe.snapshot import DropSnapshot, Snapshot
+from broker.observe.snapshot import Snapshot
 from broker.observe.sql_functions import render_instant
 from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from
 from broker.observe.status_rendering import STATUS, render_status

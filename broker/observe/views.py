@@ -35,9 +35,10 @@ from broker.catalog.catalog import MSDB
 from broker.errors import StoreUnavailableError
 from broker.forwarding.held_frames import Held
 from broker.observe.database_stats import read_ledger
+from broker.observe.drops import FrameFields, frame_fields
 from broker.observe.instance import Running
 from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
-from broker.observe.snapshot import FrameFields, LinkSnapshot, Snapshot, SnapshotSection, frame_fields, read_snapshot
+from broker.observe.snapshot import LinkSnapshot, Snapshot, SnapshotSection, read_snapshot
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import origin
 from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors

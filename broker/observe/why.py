@@ -34,6 +34,7 @@ from broker.conversation.state import ON_ITS_WAY
 from broker.dialog.status import DROPPED_HERE, NOT_SEALED, NOT_STORED, REFUSED
 from broker.errors import MAY_NOT_CONNECT, StoreUnavailableError
 from broker.flow import Disposition
+from broker.observe.drops import DropSnapshot, remedy_of_drop
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
 from broker.observe.health import failure_of_store
 from broker.observe.message_catalogue import (
@@ -41,12 +42,10 @@ from broker.observe.message_catalogue import (
     WaitingDialog,
     queue_on,
     remedy_of,
-    remedy_of_drop,
     remedy_of_error,
     remedy_of_unreached,
 )
 from broker.observe.query import FILE_GONE, shown_value
-from broker.observe.snapshot import DropSnapshot
 from broker.observe.status import struct_from
 from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row

@@ -9,6 +9,7 @@ import pytest
 
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.errors import NOTHING_STORED, TLS_REFUSED
+from broker.observe.drops import DEFINITIONS_CHANGED
 from broker.observe.health import (
     FINDINGS_MAX,
     HELD_UP_SECONDS,
@@ -20,7 +21,6 @@ from broker.observe.health import (
     judge,
     shorten,
 )
-from broker.observe.message_catalogue import DEFINITIONS_CHANGED
 from broker.observe.status import Status, WarningKind
 
 LIST = "broker why lists them, each with what to do"

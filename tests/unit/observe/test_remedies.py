@@ -9,16 +9,8 @@ import pytest
 
 from broker.errors import TLS_ONLY
 from broker.flow import Disposition
-from broker.observe.message_catalogue import (
-    DEFINITIONS_CHANGED,
-    TakenRoute,
-    WaitingDialog,
-    remedy_of,
-    remedy_of_drop,
-    remedy_of_error,
-    remedy_of_unreached,
-)
-from broker.observe.snapshot import DropSnapshot
+from broker.observe.drops import DEFINITIONS_CHANGED, DropSnapshot, remedy_of_drop
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_error, remedy_of_unreached
 from tests.support.records import frame as dialog_frame
 
 # What heals by itself, or is no end of a message.

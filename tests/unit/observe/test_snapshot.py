@@ -21,19 +21,22 @@ from broker.flow import Disposition
 from broker.net.handshake import REFUSED_MAX
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
-from broker.observe.message_catalogue import DEFINITIONS_CHANGED, remedy_of_drop
+from broker.observe.drops import (
+    DEFINITIONS_CHANGED,
+    DropSnapshot,
+    FrameFields,
+    dropped_by_reason,
+    frame_fields,
+    remedy_of_drop,
+)
 from broker.observe.snapshot import (
     REFUSED_SECONDS,
     WARNINGS_MAX,
-    DropSnapshot,
-    FrameFields,
     RouteFrames,
     Snapshot,
     SnapshotSection,
     certificates_in_use,
-    dropped_by_reason,
     expiry_warnings,
-    frame_fields,
     read_snapshot,
     read_snapshot_in_steps,
     slowed_by,

@@ -14,9 +14,9 @@ from msgspec import structs
 from broker.flow import Disposition
 from broker.net.tls import Identity
 from broker.observe.database_stats import DatabaseStats
+from broker.observe.drops import DropSnapshot
 from broker.observe.snapshot import (
     DatabaseSnapshot,
-    DropSnapshot,
     LinkSnapshot,
     MirrorSnapshot,
     RouteFrames,

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from broker.dialog.status import NOT_SEALED
 from broker.errors import NOTHING_STORED
 from broker.flow import Disposition
+from broker.observe.drops import DropSnapshot
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.query import FILE_GONE
-from broker.observe.snapshot import DropSnapshot
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import (
     PoisonShown,
