@@ -43,7 +43,7 @@ from broker.cli.options import (
     confirm,
 )
 from broker.cli.output import TextLine, print_lines, show_json, show_lines, show_rows
-from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client.ending import ENDABLE, DialogSelection, EndMode, count_selected, end_selected
 from broker.config.units import plural
 from broker.conversation.state import ConversationState
 from broker.observe.database_stats import census_of
@@ -285,7 +285,7 @@ def end(config: Config, database: OneDatabase, output: Output, *, dry_run: bool,
     ended = 0
     with open_database(config, database) as db:
         db.isolation_level = None
-        members = count(db, selection)
+        members = count_selected(db, selection)
         total = sum(one.conversations for one in members)
         if output == "table" and members:
             columns = ["service_name", "state", "conversations", "unread", "unsent"]
@@ -293,7 +293,7 @@ def end(config: Config, database: OneDatabase, output: Output, *, dry_run: bool,
         if total and not dry_run:
             if not yes:
                 confirm(f"end {plural(total, 'conversation')}?")
-            for ended in end_crowd(db, selection, mode):
+            for ended in end_selected(db, selection, mode):
                 click.echo(f"{ended:,} of {total:,} ended", err=True)
     done = f"{plural(total, 'conversation')} would end" if dry_run else f"{plural(ended, 'conversation')} ended"
     show_lines({"chosen": [asdict(one) for one in members], "ended": ended}, output, [done])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.client import crowd
-from broker.client.crowd import ENDABLE, DialogSelection, EndMode, count, end_crowd
+from broker.client import ending
 from broker.client.dialog import Dialog
+from broker.client.ending import ENDABLE, DialogSelection, EndMode, count_selected, end_selected
 from broker.conversation.body_check import error_body
 from broker.conversation.state import ConversationState
 from broker.protocol.layout import Flag
@@ -35,11 +35,11 @@ def begin(shop: Shop, number: int, *, state: str = "CO") -> None:
 def test_they_end_in_slices_and_the_far_sides_are_told(
     shop: Shop, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowd, "SLICE", 2)
-    monkeypatch.setattr(crowd, "_NEXT", crowd._NEXT.replace("LIMIT 500", "LIMIT 2"))
+    monkeypatch.setattr(ending, "SLICE", 2)
+    monkeypatch.setattr(ending, "_NEXT", ending._NEXT.replace("LIMIT 500", "LIMIT 2"))
     begin(shop, 5)
 
-    ended = list(end_crowd(db, EVERYBODY, EndMode()))
+    ended = list(end_selected(db, EVERYBODY, EndMode()))
 
     assert [2, 4, 5] == ended
     assert {"conversations": ["DO"] * 5, "sent": [b""] * 5} == shop.seen()
@@ -49,8 +49,8 @@ def test_cleanup_forgets_those_too_that_wait_for_the_far_side(shop: Shop, db: sq
     begin(shop, 3, state="DO")
 
     all_states = DialogSelection(tuple(ConversationState), None, time.time() + 60)
-    assert [0] == list(end_crowd(db, all_states, EndMode()))
-    assert [3] == list(end_crowd(db, all_states, EndMode(is_cleanup=True)))
+    assert [0] == list(end_selected(db, all_states, EndMode()))
+    assert [3] == list(end_selected(db, all_states, EndMode(is_cleanup=True)))
     assert {"conversations": [], "sent": []} == shop.seen()
 
 
@@ -62,7 +62,7 @@ def test_who_is_chosen_is_counted_with_what_would_be_lost(shop: Shop, db: sqlite
         dialog.send(b"to be sent")
     shop.arrive(dialog, b"unread", b"unread too")
 
-    members = {one.state: one for one in count(db, EVERYBODY)}
+    members = {one.state: one for one in count_selected(db, EVERYBODY)}
 
     assert {"DI", "CO"} == members.keys()
     assert (2, 0, 0) == (members["DI"].conversations, members["DI"].unread, members["DI"].unsent)
@@ -81,8 +81,8 @@ def test_who_is_chosen_is_counted_with_what_would_be_lost(shop: Shop, db: sqlite
 def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: DialogSelection) -> None:
     begin(shop, 2, state="DI")
 
-    assert [] == count(db, other)
-    assert [0] == list(end_crowd(db, other, EndMode()))
+    assert [] == count_selected(db, other)
+    assert [0] == list(end_selected(db, other, EndMode()))
 
 
 LARGE = bytes(LARGE_BYTES + 1)
