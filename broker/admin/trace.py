@@ -31,11 +31,7 @@ from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
 from broker.flow import Disposition
-from broker.observe.drops import DEFINITIONS_CHANGED
-from broker.observe.explain import ExplainAnswer, ExplainRequest
-from broker.observe.health import OF_IMPORTS
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
-from broker.observe.why import (
+from broker.observe.causes import (
     ERROR_RECEIVED,
     IMPORTS_LOST,
     LOOP,
@@ -47,7 +43,6 @@ from broker.observe.why import (
     WRITE_LOCK,
     Severity,
     Spot,
-    WhyAnswer,
     WhyFinding,
     begin_again,
     cause_of_failure,
@@ -67,6 +62,11 @@ from broker.observe.why import (
     taken_route,
     waiting_dialog,
 )
+from broker.observe.drops import DEFINITIONS_CHANGED
+from broker.observe.explain import ExplainAnswer, ExplainRequest
+from broker.observe.health import OF_IMPORTS
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.why import WhyAnswer
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.explain import Outcome
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState, refused_sender

@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 
 from broker.admin.trace import Directory, NotAskedError
+from broker.observe.causes import Severity, SideShown, WhyFinding
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
-from broker.observe.why import Severity, SideShown, WhyAnswer, WhyFinding
+from broker.observe.why import WhyAnswer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route

@@ -30,10 +30,11 @@ from broker.admin.trace import (
     trace,
 )
 from broker.errors import MAY_NOT_CONNECT, NOT_TRUSTED, DaemonUnreachableError
+from broker.observe.causes import HeldShown, Severity, Spot, begin_again
 from broker.observe.drops import DEFINITIONS_CHANGED
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import WaitingDialog
-from broker.observe.why import ClosedShown, HeldShown, QueueOff, Severity, Spot, WhyAnswer, begin_again
+from broker.observe.why import ClosedShown, QueueOff, WhyAnswer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table

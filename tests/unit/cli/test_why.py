@@ -14,7 +14,7 @@ import pytest
 
 from broker.admin.trace import FORECAST
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
-from broker.observe.why import Severity, Spot, inbound_findings
+from broker.observe.causes import Severity, Spot, inbound_findings
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.journalled import visit, write

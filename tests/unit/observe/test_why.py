@@ -16,23 +16,12 @@ from msgspec.structs import replace
 from broker.dialog.status import NOT_SEALED
 from broker.errors import NOTHING_STORED
 from broker.flow import Disposition
+from broker.observe.causes import PoisonShown, Severity, SideShown, Spot, WhyFinding, cause_texts, side_findings
 from broker.observe.drops import DropSnapshot
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.query import FILE_GONE
 from broker.observe.views import FORWARDED_MESSAGES, Row
-from broker.observe.why import (
-    PoisonShown,
-    Severity,
-    SideShown,
-    Spot,
-    WhyAnswer,
-    WhyFinding,
-    answer_why,
-    cause_texts,
-    look,
-    part_of,
-    side_findings,
-)
+from broker.observe.why import WhyAnswer, answer_why, look, part_of
 from broker.security.grants import Grants, RemoteServiceBinding
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
