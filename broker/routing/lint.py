@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 from uuid import UUID
@@ -219,16 +219,23 @@ def _asked_for(
 
 
 def _duplicates(group: Sequence[Route]) -> Iterator[Remark]:
+    """Routes without which nothing changes: another one leads the same, weighs no less, and lasts as long."""
     first_of: dict[Identity, Route] = {}
-    for route in group:
-        first = first_of.setdefault(route.identity, route)
-        if first is not route:
+    ordered = sorted(group, key=lambda one: (one.weight, _end(one)), reverse=True)
+    for route in ordered:
+        first, heaviest = first_of.setdefault(route.identity, route), ordered[0]
+        if first is not route and _end(route) <= _end(first):
             problem = f"[{route.name}] counts as one with [{first.name}]: it leads the same to the same address"
             hint = "drop it"
             if route.broker_instance is not None:
-                problem += ", and gives that instance no larger share"
-                hint = f"drop it; for a larger share give [{first.name}] a WEIGHT"
+                weight = f"the greatest WEIGHT counts, {heaviest.weight} of [{heaviest.name}]"
+                problem += f", and gives that instance no larger share: {weight}"
+                hint = f"drop it; for a larger share give [{heaviest.name}] a greater WEIGHT"
             yield Remark(Lint.DUPLICATE_ROUTE, route, problem, hint)
+
+
+def _end(route: Route) -> datetime:
+    return route.lifetime or datetime.max.replace(tzinfo=UTC)
 
 
 def _balancing_off(service: str, group: Sequence[Route], instances: int) -> Iterator[Remark]:

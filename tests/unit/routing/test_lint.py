@@ -17,6 +17,7 @@ from broker.routing.lint import Lint, Remark, lint_table
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, SERVICE_BROKER, Route
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=1)
 HERE, THERE = UUID(int=1), UUID(int=2)
 HOSTED = hosted({HERE.bytes: ["S"]})
 NOTHING = hosted({})
@@ -84,7 +85,16 @@ FIRE: dict[str, Case] = {
     ),
     "a duplicate gives no larger share": (
         Lint.DUPLICATE_ROUTE, "c", [*SHARE, to("c", "tcp://Y:4022/", "S", THERE)], NOTHING,
-        "and gives that instance no larger share", "drop it; for a larger share give [b] a WEIGHT",
+        "and gives that instance no larger share", "drop it; for a larger share give [b] a greater WEIGHT",
+    ),
+    "of duplicates the lighter one is to be dropped": (
+        Lint.DUPLICATE_ROUTE, "b", [*SHARE, to("heavy", "tcp://y", "S", THERE, weight=3)], NOTHING,
+        "and gives that instance no larger share: the greatest WEIGHT counts, 3 of [heavy]",
+        "drop it; for a larger share give [heavy] a greater WEIGHT",
+    ),
+    "of duplicates the one that ends sooner is to be dropped": (
+        Lint.DUPLICATE_ROUTE, "a", [to("a", "tcp://x", lifetime=LATER), to("b", "tcp://x")], NOTHING,
+        "counts as one with [b]", "drop it",
     ),
     "a duplicate without broker instance": (
         Lint.DUPLICATE_ROUTE, "b", [to("a", "tcp://x"), to("b", "tcp://x:4022")], NOTHING, "counts as one with [a]",
@@ -189,8 +199,11 @@ QUIET: dict[str, tuple[list[Route], Hosted]] = {
     "one host on the way to two services": ([to("a", "tcp://x"), to("b", "tcp://x", "T")], NOTHING),
     "names that differ in case are two services": ([to("a", "tcp://x"), to("b", "tcp://y", "s")], NOTHING),
     "LOCAL to what is here": ([to("a", "LOCAL"), to("b", "LOCAL", "S", HERE)], HOSTED),
+    "a duplicate that weighs more for some time": (
+        [to("a", "tcp://x", "S", THERE), to("b", "tcp://x", "S", THERE, weight=3, lifetime=LATER)], NOTHING
+    ),
     "the weight of one": ([to("a", "tcp://x", weight=1)], NOTHING),
-    "a lifetime that lasts": ([to("a", "tcp://x", lifetime=NOW + timedelta(seconds=1))], NOTHING),
+    "a lifetime that lasts": ([to("a", "tcp://x", lifetime=LATER)], NOTHING),
 }  # fmt: skip
 
 
