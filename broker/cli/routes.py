@@ -306,7 +306,7 @@ def _harm(plan: Mapping[str, Any]) -> str:
         harms.append(f"{counted(expired['harmed'], 'conversation')} when the last LIFETIME has ended")
     new = sum(not loop["was_there"] for loop in plan["followed"]["loops"]) if plan["followed"] else 0
     if plan.get("refused"):
-        harms.append("connected peers would be refused")
+        harms.append("peers would be refused")
     if new:
         harms.append(f"{counted(new, 'loop')} would appear")
     return f"harm: {'; '.join(harms)}" if harms else ""

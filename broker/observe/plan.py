@@ -4,7 +4,8 @@ Dry run of a script against a running instance: `broker routes plan` and `POST /
 The script is executed on copies, and the result becomes a second `InstanceView`. Every conversation under way is then
 routed in both views, and again in both as they will be when the LIFETIMEs that the script sets have ended. An endpoint
 has its conversations in its databases; a gateway keeps none, but remembers the frames that passed through it lately.
-Permissions in msdb are judged for the peers that are connected. Nothing is changed, and traffic does not wait.
+Permissions in msdb are judged for the peers that are connected, and for public where peers prove nothing. Nothing is
+changed, and traffic does not wait.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER, Route
-from broker.security.grants import PermissionRule, Profile
-from broker.security.principal import Who
+from broker.security.grants import Permission, PermissionRule, PermissionState, Profile
+from broker.security.principal import NOBODY, Who
 from broker.store.sqlite.lookup import conversations_under_way
 from broker.store.sqlite.transaction import open_watch, translated
 
@@ -129,7 +130,8 @@ class PlanAnswer(msgspec.Struct, frozen=True):
     refused: Annotated[
         list[str] | None,
         Meta(
-            description="Sentences about connected peers that lose a permission which conversations under way need."
+            description="Sentences about peers that lose a permission: to connect, what a GRANT gave, or to send to"
+            " services of conversations under way. Connected peers are judged, and without certificates public."
             " Null when no permission changes. Those of user databases are not judged."
         ),
     ] = None
@@ -191,6 +193,8 @@ async def plan_script(instance: Running, request: PlanRequest, *, database: str,
     before, passed = frozen_place(instance), list(instance.forwarder.passed)
     after = _changed(before, outcomes, instance)
     peers = {link.permit.who for link in instance.peers.links.values() if link.agreement is not None}
+    if not before.grants.is_default_deny:
+        peers.add(NOBODY)
     work = _PlanRun(before, after, passed, outcomes, request, peers)
     try:
         return await asyncio.get_running_loop().run_in_executor(executor, work.answer)
@@ -305,24 +309,26 @@ class _PlanRun:
         return was != will
 
     def _refused(self) -> Iterator[str]:
-        """Yield what connected peers lose in msdb, a sentence for each reason; those with the same rules share it."""
+        """Yield what peers lose in msdb, a sentence for each reason; those with the same rules share it."""
         was, will = self.before.grants, self.after.grants
+        gone = (one for one in set(was.rules).difference(will.rules) if one.state is PermissionState.GRANT)
+        services = self.services.union(one.securable for one in gone if one.permission is Permission.SEND)
         alike: dict[tuple[bool, Profile, Profile], list[Who]] = {}
         for who in sorted(self.peers):
             is_cut_off = was.connect(who).is_permitted and not will.connect(who).is_permitted
             alike.setdefault((is_cut_off, was.profile(who), will.profile(who)), []).append(who)
         for (is_cut_off, had, has), some in alike.items():
             who, names = some[0], _few([one.name for one in some])
-            if is_cut_off and self.services:
+            if is_cut_off:
                 yield f"{names} could no longer connect: {will.connect(who).why}"
                 continue
             lost: dict[PermissionRule | None, list[str]] = {}  # by the DENY; None where a GRANT is missing
-            for service in sorted(self.services):
+            for service in sorted(services):
                 if had.permits(service) and not has.permits(service):
                     lost.setdefault(has.rule_for(service), []).append(service)
-            for services in lost.values():
-                whys = dict.fromkeys(will.send(who, one).why for one in services[:OTHERS_MAX])
-                yield f"{names} could no longer send to {_few(services)}: {', '.join(whys)}"
+            for refused in lost.values():
+                whys = dict.fromkeys(will.send(who, one).why for one in refused[:OTHERS_MAX])
+                yield f"{names} could no longer send to {_few(refused)}: {', '.join(whys)}"
 
     # --- where messages would go ---
 

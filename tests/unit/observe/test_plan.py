@@ -247,9 +247,21 @@ async def test_peers_that_prove_who_they_are_lose_what_is_theirs(
 
     answer = await plan(revoke, database=MSDB)
 
-    missing = f"no GRANT SEND ON SERVICE::[{FAR}] TO [CN=b] or public"
-    assert [f"CN=b, CN=c could no longer send to {FAR}: {missing}"] == answer.refused
+    missing = ", ".join(f"no GRANT SEND ON SERVICE::[{one}] TO [CN=b] or public" for one in ("//*", FAR))
+    assert [f"CN=b, CN=c could no longer send to //*, {FAR}: {missing}"] == answer.refused
     assert [] == alone.refused
+
+
+async def test_a_grant_that_is_taken_away_is_missed_before_there_is_any_traffic(plan: Plan, instance: Instance) -> None:
+    await run(instance, "GRANT CONNECT ON ENDPOINT::[*] TO [public]; GRANT CONNECT ON ENDPOINT::[*] TO [CN=a]", MSDB)
+    await run(instance, "".join(f"GRANT SEND ON SERVICE::[//{one}] TO [public];" for one in "abc"), MSDB)
+    sends = "".join(f"REVOKE SEND ON SERVICE::[//{one}] FROM [public];" for one in "ab")
+    connects = "REVOKE CONNECT ON ENDPOINT::[*] FROM [public]"
+
+    send, connect = [(await plan(one, database=MSDB)).refused for one in (sends, connects)]
+
+    assert ["public could no longer send to //a, //b"] == [one.partition(":")[0] for one in send or ()]
+    assert ["public could no longer connect"] == [one.partition(":")[0] for one in connect or ()]
 
 
 async def test_what_is_refused_is_told_by_its_reason(
