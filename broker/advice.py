@@ -12,6 +12,7 @@ from itertools import islice
 
 FOLDED_MAX = 5000  # names that are compared without case and outer blanks
 SPELLINGS_MAX = 500  # names that are compared by their spelling, 0.1 ms each
+ADDRESS_GAP = "tcp://HOST:PORT"  # in a statement, where the address is not known
 
 
 def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.8) -> str:
@@ -40,11 +41,11 @@ def render_text(text: str) -> str:
     return ("'" if text.isascii() else "N'") + text.replace("'", "''") + "'"
 
 
-def create_route(service: str, instance: str = "") -> str:
-    """The statement that makes a route to a service, or to a broker instance of it, with a gap for the address."""
+def create_route(service: str, instance: str = "", address: str = ADDRESS_GAP) -> str:
+    """The statement that makes a route to a service, or to a broker instance of it."""
     name, text = render_name(f"{service} {instance[:8]}".rstrip()), render_text(service)
     option = f" BROKER_INSTANCE = '{instance}'," if instance else ""
-    return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text},{option} ADDRESS = 'tcp://HOST:PORT';"
+    return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text},{option} ADDRESS = '{address}';"
 
 
 def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True, option: str = "") -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -27,7 +27,7 @@ from typing import TypeAlias
 from cryptography.x509 import Certificate
 from msgspec import Struct
 
-from broker.advice import to_run
+from broker.advice import ADDRESS_GAP, create_route, to_run
 from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
@@ -41,7 +41,7 @@ from broker.flow import Disposition
 from broker.net.certificates import security_of, trusted_files
 from broker.net.tls import NO_SECURITY, Security, advice_for_hosts, is_ip
 from broker.protocol.layout import NO_GUID
-from broker.routing.address import TRANSPORT, NetworkAddress
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import RoutingFacts
 from broker.routing.lint import Lint, leads_out
 from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, conversations
@@ -54,6 +54,7 @@ from broker.security.principal import NOBODY, Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
 NAMES_MAX = 200  # that are asked for, each in a thread
+_LED_MAX = 3  # routes in one hint
 UNNAMED = ""  # means a service that no route names: what routes of last resort are for
 
 # The site and the table that lose a message, the reason, and the route that leads there.
@@ -61,7 +62,6 @@ _Fault: TypeAlias = tuple[Site, bytes | None, Disposition, Site | None, bytes | 
 
 _NOBODY = frozenset({Lint.NOBODY_MAY_CONNECT, Lint.NOBODY_MAY_SEND})
 _REMEDY = {
-    Disposition.NO_ROUTE: "CREATE ROUTE for it there, or lead it elsewhere",
     Disposition.FORWARDING_DISABLED: "set endpoint.message_forwarding = true there, or lead it elsewhere",
     Disposition.SERVICE_NOT_HERE: "create the service there, compare its name byte for byte, or lead it elsewhere",
     Disposition.INSTANCE_NOT_HERE: "compare the BROKER_INSTANCE with that of the database, or lead it elsewhere",
@@ -84,10 +84,11 @@ def survey_all(runs: Sequence[DryRun]) -> tuple[list[Diagnostic], dict[Kind, int
 def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     given = Given(runs)
     lost, lacking = list(_missing_returns(given)), list(_missing_grants(given))
-    named = {one.subject for one in lacking}
-    yield from (_missing_return(given, one) for one in lost)
+    named, ends = {one.subject for one in lacking}, [given.at(one.back.legs[-1]) for one in lost]
+    dropped = _dead_ends(given)
+    yield from (_missing_return(given, one, dropped) for one in lost)
     for run in runs:
-        unanswered = {given.at(one.end.legs[-1])[1].name for one in lost if given.at(one.end.legs[-1])[0] is run}
+        unanswered = {home.name for where, home in ends if where is run}
         has_several_targets = partial(_has_several_targets, given, run)
         for one in survey(run, has_several_targets=has_several_targets, unanswered=unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
@@ -97,7 +98,10 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from lacking
     yield from _strangers(given)
     yield from _other_hosts(given)
-    yield from _dead_ends(given, {(_fault(one.end), service) for one in lost for service in one.home.services})
+    told = {(_fault(one.back), service) for one in lost for service in one.home.services}
+    for fault, (end, services) in dropped.items():
+        if untold := {service for service in services if (fault, service) not in told}:
+            yield _dead_end(given, end, untold)
 
 
 class Given:
@@ -163,7 +167,7 @@ def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
     settings = run.settings
     return Site(
         name=settings.instance.name,
-        addresses=_addresses(settings.endpoint),
+        addresses=frozenset(_addresses(settings.endpoint)),
         msdb=tables[MSDB],
         databases={home.broker_instance: tables[home.name] for home in run.users},
         hosted=run.hosted(),
@@ -173,10 +177,10 @@ def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
     )
 
 
-def _addresses(endpoint: EndpointSettings) -> frozenset[NetworkAddress]:
-    """Return the addresses that lead to the instance, as far as the configuration has them."""
+def _addresses(endpoint: EndpointSettings) -> list[NetworkAddress]:
+    """Return the addresses that lead to the instance, as far as the configuration has them; advertised ones first."""
     listening = (NetworkAddress(one.host, one.port) for one in endpoint.listen if one.port and not _is_any(one.host))
-    return frozenset(endpoint.advertise).union(listening)
+    return [*endpoint.advertise, *listening]
 
 
 def _is_any(host: str) -> bool:
@@ -360,28 +364,45 @@ def _security_of(run: DryRun) -> Security:
 # --- dead ends ----------------------------------------------------------------------------------------------
 
 
-def _dead_ends(given: Given, told: set[tuple[_Fault, str]]) -> Iterator[Diagnostic]:
-    """Yield instances that drop what another one of them sends there; reported at the route that leads there."""
+def _dead_ends(given: Given) -> dict[_Fault, tuple[JourneyEnd, set[str]]]:
+    """Return where instances drop what another one of them sends there, a way for each, and for which services."""
     found: dict[_Fault, tuple[JourneyEnd, set[str]]] = {}
     for site, database in given.home_of:
         for facts in given.facts(site, database):
             for end in given.network.follow(facts, site):
                 is_lost = end.outcome is JourneyOutcome.LOST and len(end.legs) > 1
-                is_new = is_lost and (_fault(end), facts.to_service) not in told
-                if is_new and not _is_for_answers(given, site, facts, end):
+                if is_lost and not _is_for_answers(given, site, facts, end):
                     found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
-    for end, services in found.values():
-        leg = end.legs[-2]
-        assert leg.route is not None, "a way that goes on has a route"
-        problem = f"messages over {end.path} are dropped at its end, for {shown(services)}: {_reason(end)}"
-        yield of_route(*given.at(leg), Lint.DEAD_END, problem, _remedy(end), route=leg.route.name)
+    return found
 
 
-def _remedy(end: JourneyEnd) -> str:
-    route = end.legs[-1].route
-    if end.disposition is Disposition.ROUTE_INVALID and route is not None and route.address != TRANSPORT:
-        return f"[{route.name}] there leads back to the same instance: lead it to where the service is, or to LOCAL"
-    return _REMEDY[end.disposition]
+def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
+    """What is dropped; reported at the route that leads there."""
+    leg, last = end.legs[-2:]
+    assert leg.route is not None, "a way that goes on has a route"
+    problem = f"messages over {end.path} are dropped at its end, for {shown(services)}: {_reason(end)}"
+    is_unled = end.disposition is Disposition.SERVICE_NOT_HERE and not last.site.databases
+    if is_unled or end.disposition is Disposition.NO_ROUTE:
+        having = [one for one in given.network.sites if services <= one.hosted.databases_with.keys()]
+        hint = _lead_on(given, last, services, having[0] if len(having) == 1 else None)
+    elif end.disposition is Disposition.ROUTE_INVALID and last.route is not None and last.route.address != TRANSPORT:
+        hint = f"[{last.route.name}] there leads back to the same instance: lead it to the service, or to LOCAL"
+    else:
+        hint = _REMEDY[end.disposition]
+    return of_route(*given.at(leg), Lint.DEAD_END, problem, hint, route=leg.route.name)
+
+
+def _lead_on(given: Given, leg: Leg, services: Iterable[str], towards: Site | None) -> str:
+    """The statements that lead messages for services on from where they end, to this instance if it is known."""
+    run, home = given.at(leg)
+    known = _addresses(given.run_of[towards].settings.endpoint) if towards else []
+    address = LOCAL if towards is leg.site else str(known[0]) if known else ADDRESS_GAP
+    ordered = sorted(services)
+    every = " ".join(create_route(one, address=address) for one in ordered[:_LED_MAX])
+    hint = to_run(every, database=home.name, is_scripted=home.is_scripted, option=run.settings.config_option)
+    gap = " with the address of the next instance towards it, if the name is right" if address == ADDRESS_GAP else ""
+    more = f", and so for {len(ordered) - _LED_MAX} more" if len(ordered) > _LED_MAX else ""
+    return f"{hint}{gap}{more}"
 
 
 def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: JourneyEnd) -> bool:
@@ -428,13 +449,11 @@ def _reason(end: JourneyEnd) -> str:
 
 
 class _Unheard(Struct, frozen=True):
-    """A database that reaches another and receives no answers, as they end at `end`."""
+    """A database that reaches another one, over `there`, and receives no answers, which end at `back`."""
 
-    site: Site
     home: DryDatabase
-    target: Site
-    instance: bytes
-    end: JourneyEnd
+    there: JourneyEnd
+    back: JourneyEnd
 
 
 def _missing_returns(given: Given) -> Iterator[_Unheard]:
@@ -447,14 +466,14 @@ def _missing_returns(given: Given) -> Iterator[_Unheard]:
     for site in given.network.sites:
         for home in given.run_of[site].users:
             if home.is_identified and home.services:
-                for target, instance in _reached(given, site, home):
-                    end = _failing_way_back(given, home, target, instance)
-                    if end is not None:
-                        yield _Unheard(site, home, target, instance, end)
+                for there in _reached(given, site, home):
+                    back = _failing_way_back(given, home, there)
+                    if back is not None:
+                        yield _Unheard(home, there, back)
 
 
-def _reached(given: Given, site: Site, home: DryDatabase) -> list[tuple[Site, bytes]]:
-    """Databases elsewhere that conversations of this one come to, each once."""
+def _reached(given: Given, site: Site, home: DryDatabase) -> list[JourneyEnd]:
+    """Ways to databases elsewhere that conversations of this one come to, one to each."""
     sender = home.broker_instance
     # A sender that names a broker instance already knows it: conversations begin open.
     begun = [facts for facts in given.facts(site, sender) if facts.is_open]
@@ -463,41 +482,46 @@ def _reached(given: Given, site: Site, home: DryDatabase) -> list[tuple[Site, by
         elsewhere = {name for other in given.network.sites if other is not site for name in other.hosted.databases_with}
         for service in sorted(elsewhere):
             begun += given.open_facts(service, sender)
-    ends = (end for facts in begun for end in given.network.follow(facts, site))
-    found = dict.fromkeys((end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED)
-    return [(target, instance) for target, instance in found if instance is not None and instance != sender]
+    found: dict[tuple[Site, bytes | None], JourneyEnd] = {}
+    for facts in begun:
+        for end in given.network.follow(facts, site):
+            if end.outcome is JourneyOutcome.DELIVERED and end.database != sender:
+                found.setdefault((end.legs[-1].site, end.database), end)
+    return list(found.values())
 
 
-def _failing_way_back(given: Given, home: DryDatabase, target: Site, instance: bytes) -> JourneyEnd | None:
+def _failing_way_back(given: Given, home: DryDatabase, there: JourneyEnd) -> JourneyEnd | None:
     """Return where answers to this database are lost; None if some service of it receives all of them."""
     first: JourneyEnd | None = None
     for service in sorted(home.services):
-        facts = RoutingFacts(service, home.broker_instance, bytes(16), is_from_target=True, database=instance)
-        lost = [end for end in given.network.follow(facts, target) if end.outcome is JourneyOutcome.LOST]
+        facts = RoutingFacts(service, home.broker_instance, bytes(16), is_from_target=True, database=there.database)
+        ends = given.network.follow(facts, there.legs[-1].site)
+        lost = [end for end in ends if end.outcome is JourneyOutcome.LOST]
         if not lost:
             return None
         first = first or lost[0]
     return first
 
 
-def _missing_return(given: Given, one: _Unheard) -> Diagnostic:
-    last = one.end.legs[-1]
+def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[JourneyEnd, set[str]]]) -> Diagnostic:
+    last, way, target = one.back.legs[-1], [leg.site for leg in one.there.legs], one.there.legs[-1].site
     run, home = given.at(last)
-    answering = given.home_of[one.target, one.instance].name
+    name, answering = f"{one.home.name} of {way[0].name}", given.home_of[target, one.there.database].name
     problem = (
-        f"{one.home.name} of {one.site.name} reaches {answering} of {one.target.name}, and no answer comes back:"
-        f" its way {one.end.path} ends in {home.name} there: {_reason(one.end)}"
+        f"{name} reaches {answering} of {target.name}, and no answer comes back:"
+        f" its way {one.back.path} ends in {home.name} there: {_reason(one.back)}"
     )
-    if one.end.disposition is Disposition.INSTANCE_NOT_HERE:
-        problem += f", for an answer names the broker instance of {one.home.name} of {one.site.name}"
-    hint = import_again(run, home) or (
-        f"CREATE ROUTE in {home.name} of {last.site.name} for {shown(one.home.services)},"
-        f" leading to {one.site.name} or the next instance towards it"
-    )
-    if last.database is not None:
-        path = ("databases", home.name)
-        return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=True)
-    return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=("routes", "files"))
+    if one.back.disposition is Disposition.INSTANCE_NOT_HERE:
+        problem += f", for an answer names the broker instance of {name}"
+    end, services = dropped.get(_fault(one.back), (one.back, set()))
+    begun = services & one.home.services.keys()
+    if begun:
+        problem += f"; what begins on this way for {shown(begun)} is dropped there too: {_reason(end)}"
+    before = next((site for site, on in pairwise(way) if on is last.site and site is not on), None)
+    hint = import_again(run, home) or _lead_on(given, last, begun or one.home.services, before)
+    is_msdb = last.database is None
+    path: KeyPath = ("routes", "files") if is_msdb else ("databases", home.name)
+    return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=not is_msdb)
 
 
 # --- several routes, several targets ------------------------------------------------------------------------

@@ -138,11 +138,15 @@ def test_what_is_in_order_is_not_told(found: Find, sites: list[Site]) -> None:
     assert [] == found(*sites)
 
 
+VIA_H = route("{0}", "{0}", "h")
 ONE_WAY = Site("g", route("b", "Billing", "billing", BILLING), more=FORWARDING)
 NO_TRANSPORT = Site("g", CLOSED + route("in", None, "TRANSPORT"), more=FORWARDING)
 BOTH_WAYS = [orders(route("there", "Billing", "billing")), billing(route("back", "Orders", "orders"), msdb=CLOSED)]
 DROPPED = "orders/db.sql:3:14: dead-end: messages over orders -> g are dropped at its end, for 'Billing':"
 UNANSWERED = "missing-return-route: db of orders reaches db of billing, and no answer comes back: its way"
+LEAD_ON = "USE [msdb]; CREATE ROUTE [Billing] WITH SERVICE_NAME = 'Billing', ADDRESS ="
+BACK_TO = "CREATE ROUTE [Orders] WITH SERVICE_NAME = 'Orders', ADDRESS ="
+TOO = "what begins on this way for 'Orders' is dropped there too:"
 FOR_ANSWERS = "instance not here (9795), for an answer names the broker instance of db of orders"
 
 TOLD: dict[str, tuple[list[Site], list[str]]] = {
@@ -171,7 +175,21 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "no route at the end": (
         [orders(THERE), gateway("g")],
-        [f"{DROPPED} no route (9798); CREATE ROUTE for it there, or lead it elsewhere"],
+        [
+            f"{DROPPED} no route (9798); with broker sql -c g/broker.toml, and in its script: {LEAD_ON} 'tcp://HOST:PORT';..."
+        ],
+    ),
+    "no route at the end to one of the others": (
+        [orders(THERE), gateway("g"), Site("billing", CLOSED, service("Billing"), BILLING)],
+        [f"{DROPPED} no route (9798); ...{LEAD_ON} 'tcp://billing:4022';"],
+    ),
+    "no route at the end to what is there": (
+        [orders(route("there", "Billing", "g")), Site("g", CLOSED, service("Billing"), BILLING)],
+        [f"{DROPPED} no route (9798); ...{LEAD_ON} 'LOCAL';"],
+    ),
+    "no route at the end for many": (
+        [orders(*(route(one, one, "g") for one in "abcde")), gateway("g", route("on", None, "h")), gateway("h")],
+        ["g/msdb.sql:2:14: dead-end: ...'a', 'b', 'c' and 2 more:... CREATE ROUTE [c] ..., and so for 2 more"],
     ),
     "forwarding off at the end": (
         [orders(THERE), Site("g", CLOSED + route("b", "Billing", "billing"))],
@@ -181,8 +199,12 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
         ],
     ),
     "no such service at the end": (
-        [orders(THERE), Site("g")],
+        [orders(THERE), Site("g", script=service("Other") + route("out", "S", "x"))],
         [f"{DROPPED} service not here (9796); create the service there, compare its name byte for byte, or lead it..."],
+    ),
+    "no service at all at the end": (
+        [orders(THERE), Site("g")],
+        [f"{DROPPED} service not here (9796); with broker sql -c g/broker.toml: {LEAD_ON} 'tcp://HOST:PORT';..."],
     ),
     "no address for TRANSPORT at the end": (
         [orders(THERE), NO_TRANSPORT],
@@ -210,20 +232,41 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "a target without a route back": (
         [orders(THERE), GOOD, billing()],
-        [f"billing/broker.toml:9:1: {UNANSWERED} billing ends in db there: {FOR_ANSWERS}; CREATE ROUTE in db..."],
+        [
+            f"billing/broker.toml:9:1: {UNANSWERED} billing ends in db there: {FOR_ANSWERS}; ...{BACK_TO} 'tcp://g:4022';"
+        ],
     ),
     "a target without a route back to a route of last resort": (
         [orders(route("there", None, "g")), GOOD, billing()],
         [f"{UNANSWERED}..."],
     ),
+    "a target on the instance where the way begins": (
+        [
+            Site(
+                "g",
+                script=service("Orders")
+                + VIA_H.format("Billing")
+                + "USE [x];"
+                + service("Billing")
+                + VIA_H.format("Orders"),
+                instance=ORDERS,
+                more=f"[databases.x]\npath = 'x.db'\nbroker_instance = '{BILLING}'\n",
+            ),
+            gateway("h", route("b", "Billing", "g")),
+        ],
+        [f"missing-return-route: db of g reaches x of g, and no answer comes back: ...{BACK_TO} 'tcp://g:4022';"],
+    ),
     "a gateway without a route back": (
         [orders(THERE), gateway("g", route("b", "Billing", "billing", BILLING)), billing(BACK)],
-        [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); CREATE ROUTE in msdb..."],
+        [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); {TOO}...{BACK_TO}..."],
     ),
     # the gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong
     "a lost way back, and another service that is lost there": (
         [orders(THERE), ONE_WAY, billing(route("back", "Orders", "g"), route("o", "Other", "g"))],
-        ["billing/db.sql:4:14: dead-end:...", "g/broker.toml:5:9: missing-return-route:..."],
+        [
+            "billing/db.sql:4:14: dead-end:...",
+            f"g/broker.toml:5:9: {UNANSWERED} ... {FOR_ANSWERS}; {TOO} service not here (9796); ...{BACK_TO}...",
+        ],
     ),
 }
 
