@@ -48,6 +48,11 @@ def create_route(service: str, instance: str = "", address: str = ADDRESS_GAP) -
     return f"CREATE ROUTE {name} WITH SERVICE_NAME = {text},{option} ADDRESS = '{address}';"
 
 
+def to_install(extra: str) -> str:
+    """The command that installs an extra of this distribution, from an index and in a checkout."""
+    return f"pip install 'service-broker[{extra}]' (in a checkout, pip install '.[{extra}]')"
+
+
 def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bool = True, option: str = "") -> str:
     """
     How a statement is run: where, with which command, and the text to copy.

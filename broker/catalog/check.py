@@ -20,6 +20,7 @@ from shutil import which
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from broker.advice import to_install
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import (
     NOT_RUNNING,
@@ -171,7 +172,8 @@ def changeable_errors(settings: Settings) -> list[SettingError]:
 
 def warnings_of(settings: Settings, run: DryRun) -> list[SettingError]:
     """Return warnings about settings that are legal but not advisable, sorted by place."""
-    found = [*unwise(settings), *run.warnings, *_role_commands(settings), *file_warnings(settings)]
+    connects = any(route.addresses for one in run.databases.values() for route in one.routes.values())
+    found = [*unwise(settings, connects=connects), *run.warnings, *_role_commands(settings), *file_warnings(settings)]
     problem = clock_problem(settings.instance.state_dir, now=run.now.timestamp())
     if problem:
         found.append(settings.error(("instance", "state_dir"), problem, "set the clock of this machine"))
@@ -292,7 +294,7 @@ def journal_errors(settings: Settings) -> Iterator[SettingError]:
     if directory is None:
         return
     if find_spec("pyarrow") is None:
-        hint = "pip install 'service-broker[journal]', or leave the directory out"
+        hint = f"{to_install('journal')}, or leave the directory out"
         yield settings.error(("journal", "directory"), "a journal needs pyarrow, which is not installed", hint)
     problem = write_problem(directory)
     if problem:
@@ -307,7 +309,7 @@ def journal_directory_error(settings: Settings, problem: str) -> SettingError:
 def tracing_errors(settings: Settings) -> Iterator[SettingError]:
     """Yield the errors that keep spans from being made, as far as they can be seen from outside."""
     if settings.tracing.enabled and not _is_installed():
-        hint = "pip install 'service-broker[otel]', or turn it off"
+        hint = f"{to_install('otel')}, or turn it off"
         yield settings.error(("tracing", "enabled"), "tracing needs OpenTelemetry, which is not installed", hint)
 
 

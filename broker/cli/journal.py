@@ -15,6 +15,7 @@ from uuid import UUID
 
 import click
 
+from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Group, Output, copy_command
 from broker.cli.output import readable, to_json
@@ -73,7 +74,7 @@ def tail(
         broker journal tail journal -n 100 --conversation 0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77 -o json
     """
     if find_spec("pyarrow") is None:
-        fail("a journal needs pyarrow: pip install 'service-broker[journal]'", ExitCode.ERROR)
+        fail(f"a journal needs pyarrow: {to_install('journal')}", ExitCode.ERROR)
     from broker.journal.reader import NewFiles, Wanted, newest  # noqa: PLC0415 - pyarrow is an extra
 
     if not directory.is_dir():

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, Group, Parsed
 from broker.cli.output import show_json, show_rows
@@ -240,7 +241,7 @@ def _run_jobs(
         raise click.UsageError("--from is not before --to")
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
-        fail(f"the pipeline needs {' and '.join(missing)}: pip install 'service-broker[pipeline]'", ExitCode.ERROR)
+        fail(f"the pipeline needs {' and '.join(missing)}: {to_install('pipeline')}", ExitCode.ERROR)
     from broker.pipeline import inventory, session  # noqa: PLC0415 - pyspark is an extra
     from broker.pipeline import jobs as runs  # noqa: PLC0415 - pyspark is an extra
     from broker.pipeline.report import file as report_file  # noqa: PLC0415 - pyspark is an extra

@@ -334,9 +334,9 @@ class JournalSettings(Section, frozen=True):
     """`[journal]`: a record of every visit of a message to this instance, in Parquet files."""
 
     directory: Annotated[OptionalStatePath, about(
-        "Directory for the files of the journal, created if missing; needs `pip install 'service-broker[journal]'`. A "
-        "relative path is relative to `instance.state_dir`. A reload takes another directory; starting or ending a "
-        "journal needs a restart.",
+        "Directory for the files of the journal, created if missing; needs `pip install 'service-broker[journal]'` (in "
+        "a checkout `pip install '.[journal]'`). A relative path is relative to `instance.state_dir`. A reload takes "
+        "another directory; starting or ending a journal needs a restart.",
         why="Off: a journal is data about the senders of messages, and takes disk space.")] = None
     sample: Annotated[float, Meta(ge=0, le=1), about(
         "Fraction of the dialogs whose messages are recorded, the same dialogs on every instance. Messages that are "
@@ -420,8 +420,8 @@ class TracingSettings(Section, frozen=True):
 
     enabled: Annotated[bool, about(
         "Make spans of messages with the TRACE flag and send them by OTLP over HTTP, as the `OTEL_*` variables of "
-        "the environment say; needs `pip install 'service-broker[otel]'` and a `[journal]`, "
-        "whose records they are made of.",
+        "the environment say. This needs `pip install 'service-broker[otel]'` (in a checkout `pip install '.[otel]'`) "
+        "and a `[journal]`, whose records they are made of.",
         why="Off: spans are data about the senders of messages, and need a collector.", reload=Reload.RESTART)] = False
 
 

@@ -777,6 +777,8 @@ class _StatementParser:
     def _unexpected(self, token: Token, expected: set[str]) -> str:
         near = self._origin.text[token.start : min(token.end, token.start + NEAR_MAX)]
         problem = f"incorrect syntax near {_shorten(near)!r}; expected {_list(expected)}"
+        if NAME in expected and token.kind in _RESERVED:
+            return f"{problem}; a name that is a keyword is written in brackets: [{near}]"
         words = [kind for kind in expected if kind.isupper()]
         if token is self._tokens[0]:
             if near.upper() in _CHANGING_ROWS:

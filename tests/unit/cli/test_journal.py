@@ -120,7 +120,5 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
 
     result = run("journal", "tail", tmp_path)
 
-    assert (ExitCode.ERROR, "a journal needs pyarrow: pip install 'service-broker[journal]'\n") == (
-        result.exit_code,
-        result.stderr,
-    )
+    install = "pip install 'service-broker[journal]' (in a checkout, pip install '.[journal]')"
+    assert (ExitCode.ERROR, f"a journal needs pyarrow: {install}\n") == (result.exit_code, result.stderr)

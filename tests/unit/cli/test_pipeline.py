@@ -69,10 +69,8 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
 
     result = run("pipeline", "paths", "--journal", str(tmp_path), "--out", str(tmp_path))
 
-    assert (1, "the pipeline needs pyspark: pip install 'service-broker[pipeline]'\n") == (
-        result.exit_code,
-        result.stderr,
-    )
+    install = "pip install 'service-broker[pipeline]' (in a checkout, pip install '.[pipeline]')"
+    assert (1, f"the pipeline needs pyspark: {install}\n") == (result.exit_code, result.stderr)
 
 
 FILES = {"read": 1, "instances": 1, "rows": 3, "left_out": [], "shed_records": {}, "samples": {}} | dict.fromkeys(

@@ -196,7 +196,7 @@ EXPECTED = [
     ("CREATE ROUTE r WITH«»", f"expected {PROPERTIES}"),
     ("DROP«»", f"expected {KINDS}"),
     ("CREATE ROUTE db«.»r WITH ADDRESS = 'x'", "expected AUTHORIZATION or WITH"),
-    ("DROP ROUTE «with»", "expected a name"),
+    ("DROP ROUTE «with»", "expected a name; a name that is a keyword is written in brackets: [with]"),
     ("DROP ROUTE «'r'»", "expected a name"),
     ("CREATE ROUTE r WITH ADDRESS = 'x' «WEIGHT» = 1", "expected ',' or the end of the statement"),
     ("CREATE ROUTE r WITH ADDRESS = 'x',«»", f"expected {PROPERTIES}"),
@@ -213,7 +213,10 @@ EXPECTED = [
     ("ALTER MESSAGE TYPE t VALIDATION = «XML»", "expected EMPTY, JSON, NONE or WELL_FORMED_XML"),
     ("CREATE CONTRACT c (t SENT BY «INITATOR»)", "expected ANY, INITIATOR or TARGET; did you mean INITIATOR?"),
     ("CREATE CONTRACT c«»", "expected '(' or AUTHORIZATION"),
-    ("CREATE CONTRACT c («DEFAULT» SENT BY ANY)", "expected a name"),
+    (
+        "CREATE CONTRACT c («DEFAULT» SENT BY ANY)",
+        "expected a name; a name that is a keyword is written in brackets: [DEFAULT]",
+    ),
     ("ALTER «CONTRACT» c", "expected BROKER, DATABASE, MESSAGE, QUEUE, REMOTE, ROUTE or SERVICE"),
     (
         "CREATE BROKER PRIORITY p FOR CONVERSATION SET («LEVEL» = 3)",

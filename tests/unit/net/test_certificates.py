@@ -368,5 +368,14 @@ def test_plain_text_has_to_be_spelled_out_where_other_machines_are(endpoint: dic
 def test_plain_text_is_a_warning_wherever_it_is_possible(tmp_path: Path, encryption: str, told: list[str]) -> None:
     settings = settings_with(tmp_path, encryption=encryption, listen=["127.0.0.1:4022"])
 
-    assert told == [one for one in [plain_text_told(encryption)] if one]
+    assert told == [one for one in [plain_text_told(settings.endpoint, connects=False)] if one]
     assert [f'is "{encryption}": {one}' for one in told] == [one.problem for one in certificate_warnings(settings)]
+
+
+@pytest.mark.parametrize(("connects", "told"), [(True, ["connections are not encrypted"]), (False, [])])
+def test_plain_text_is_none_where_nothing_connects(tmp_path: Path, *, connects: bool, told: list[str]) -> None:
+    settings = settings_with(tmp_path, encryption="disabled", listen=[])
+
+    found = certificate_warnings(settings, connects=connects)
+
+    assert [f'is "disabled": {one}' for one in told] == [one.problem for one in found]
