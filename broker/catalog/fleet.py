@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
@@ -152,10 +152,28 @@ class Given:
     def arrivals(self) -> Iterator[tuple[DryDatabase, str, JourneyEnd]]:
         """Ways of messages from a database to another instance: the sender, the service and the way."""
         for (site, sender), home in self.home_of.items():
-            for facts in self.facts(site, sender) if sender is not None else ():
-                for end in self.network.follow(facts, site):
-                    if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
-                        yield home, facts.to_service, end
+            if sender is not None:
+                yield from self._arrivals(home, site, self.facts(site, sender))
+
+    def last_resorts(self) -> Iterator[tuple[DryDatabase, str, JourneyEnd]]:
+        """Likewise by a route of last resort, to services that an msdb leads on, whether they are sent to or not."""
+        services = {one.remote_service_name for run in self.run_of.values() for one in live_routes(run, run.msdb)}
+        for (site, sender), home in self.home_of.items():
+            run = self.run_of[site]
+            routes = [*live_routes(run, home), *live_routes(run, run.msdb)]
+            if sender is None or not any(one.remote_service_name is None and self.leads_in(one) for one in routes):
+                continue
+            unnamed = services - {one.remote_service_name for one in routes} - set(home.services)
+            facts = (one for service in sorted(filter(None, unnamed)) for one in self.open_facts(service, sender))
+            yield from self._arrivals(home, site, facts)
+
+    def _arrivals(
+        self, home: DryDatabase, site: Site, sent: Iterable[RoutingFacts]
+    ) -> Iterator[tuple[DryDatabase, str, JourneyEnd]]:
+        for facts in sent:
+            for end in self.network.follow(facts, site):
+                if end.outcome is JourneyOutcome.DELIVERED and len(end.legs) > 1:
+                    yield home, facts.to_service, end
 
     def open_facts(self, service: str, database: bytes | None) -> Iterator[RoutingFacts]:
         """Conversations that leave the broker instance open."""
@@ -219,8 +237,9 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
     """Yield the permissions that instances and databases lack for messages of others, as statements to run."""
     # By instance and database, and whether only dialogs that begin need it: statement, and a path that does.
     found: dict[tuple[tuple[Site, str], bool], dict[str, str]] = {}
-    for home, service, end in given.arrivals():
-        for where, statement in _lacking(given, end, service):
+    ways = chain(((way, True) for way in given.arrivals()), ((way, False) for way in given.last_resorts()))
+    for (home, service, end), is_named in ways:
+        for where, statement in _lacking(given, end, service, is_named=is_named):
             is_of_begin = where[1] != MSDB and _binding(home, service) is None
             found.setdefault((where, is_of_begin), {}).setdefault(statement, end.path)
     for ((site, name), is_of_begin), statements in found.items():
@@ -235,8 +254,12 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
         yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 
 
-def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tuple[Site, str], str]]:
-    """The statements that a path lacks, each with the instance and database where; a DENY is not lifted."""
+def _lacking(given: Given, end: JourneyEnd, service: str, *, is_named: bool) -> Iterator[tuple[tuple[Site, str], str]]:
+    """
+    The statements that a path lacks, each with the instance and database where; a DENY is not lifted.
+
+    Where no route of the sender names the service, SEND is lacking only if nobody at all may send to it.
+    """
     for before, leg in pairwise(end.legs):
         run = given.run_of[leg.site]
         grants = grants_of(run.settings, run.msdb.rows.permissions)
@@ -245,7 +268,8 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
         if leg.site is not before.site and who is not None and is_connected:
             connect = Permission.CONNECT, run.settings.instance.name, grants.connect(who)
             for permission, securable, ruling in (connect, (Permission.SEND, service, grants.send(who, service))):
-                if not ruling.is_permitted and ruling.rule is None:
+                is_meant = is_named or permission is Permission.CONNECT or not grants.may_be_granted(service)
+                if is_meant and not ruling.is_permitted and ruling.rule is None:
                     yield (leg.site, MSDB), render_rule(PermissionState.GRANT, permission, securable, who.name)
     first, last = end.legs[0], end.legs[-1]
     run, target = given.run_of[last.site], given.home_of[last.site, end.database]
@@ -254,7 +278,7 @@ def _lacking(given: Given, end: JourneyEnd, service: str) -> Iterator[tuple[tupl
         return
     grants = grants_of(run.settings, target.rows.permissions, target.name)
     who = _holder(given.run_of[first.site].settings.databases.get(sender)) if grants.is_default_deny else NOBODY
-    if who is not None:
+    if who is not None and (is_named or not grants.may_be_granted(service)):
         ruling = grants.send(who, service)
         if not ruling.is_permitted and ruling.rule is None:
             statement = render_rule(PermissionState.GRANT, Permission.SEND, service, who.name)

@@ -532,6 +532,19 @@ def test_where_nobody_proves_anything_a_grant_is_lacking_as_soon_as_there_is_ano
     assert [f"{hint} TO [public];" for hint in hints] == [one[one.index("USE [") :] for one in told]
 
 
+@pytest.mark.parametrize(("granted", "count"), [("X", 2), ("Billing", 1), ("Billing], [Orders", 0)])
+def test_a_service_that_routes_of_last_resort_lead_to_needs_a_grant_to_someone(
+    found: Find, granted: str, count: int
+) -> None:
+    last = route("ToGateway", None, "g")
+    grants = "".join(f"GRANT SEND ON SERVICE::[{one}] TO [public];\n" for one in granted.split("], ["))
+    sites = Site("orders", "", service("Orders") + last, ORDERS), gateway("g", *GOOD_ROUTES, grants)
+
+    told = [one for one in found(*sites, billing(last)) if "missing-grant" in one]
+
+    assert count == sum(one.count("GRANT SEND ON SERVICE::[") for one in told)
+
+
 def test_every_certificate_that_an_instance_or_a_database_does_not_know_is_told(tmp_path: Path) -> None:
     found = [one for one in between_two(tmp_path, is_granted=True, is_bound=True) if one.lint == "unknown-certificate"]
 
