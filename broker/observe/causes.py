@@ -359,6 +359,7 @@ def dead_end(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[Explain
         why = f"route {route.name} of {route.instance} leads back to {way.instance}: {decision.sentence}"
         question = dialog.question if is_misspelt else ""
         return LOOP, why, question + remedy_of_loop(route, decision.to_service)
+    is_of_others = decision.disposition in UNKNOWN_HERE and bool(before) and _is_last_resort(before[-1])
     remedy = _remedy_of_replaced(way, dialog, before) or remedy_of(
         decision.disposition,
         instance=way.instance,
@@ -366,8 +367,9 @@ def dead_end(way: ExplainAnswer, dialog: WaitingDialog, before: Sequence[Explain
         table=decision.passes[-1].table,
         reason=decision.sentence,
         dialog=dialog,
-        route=None if is_misspelt else route,
+        route=None if is_misspelt or is_of_others else route,
         wanted=decision.to_broker_instance or "",
+        is_forwarding=way.is_forwarding,
     )
     return decision.disposition, decision.sentence, remedy
 
@@ -392,10 +394,10 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
     if not others:
         return ""
     again = to_run(create_route(decision.to_service, wanted), database=table.table, instance=way.instance)
-    lost = f" Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
+    lost = f". Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
     return (
         f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does: {again}"
-        f"{'' if decision.is_from_target else lost}"
+        f" with its former WEIGHT, and likewise at other gateways that lack it{'' if decision.is_from_target else lost}"
     )
 
 
@@ -430,9 +432,18 @@ def other_candidates(way: ExplainAnswer) -> set[str]:
 
 def _instance_of(way: ExplainAnswer) -> str | None:
     """The broker instance that the taken route names."""
+    return None if (route := _taken(way)) is None else route.broker_instance
+
+
+def _is_last_resort(way: ExplainAnswer) -> bool:
+    """Whether the taken route names no service: another address would lead all others astray."""
+    return (route := _taken(way)) is not None and route.remote_service_name is None
+
+
+def _taken(way: ExplainAnswer) -> RouteFate | None:
     decision = way.explanation
     routes = (route for tried in decision.passes[-1].classes for route in tried.routes)
-    return next((route.broker_instance for route in routes if route.name == decision.route), None)
+    return next((route for route in routes if route.name == decision.route), None)
 
 
 def _ending(side: SideShown) -> str:

@@ -110,6 +110,7 @@ class DropSnapshot(Struct, frozen=True):
         unreached: The next hop for which it waited, and why that is not reached now; empty where it is.
         near: Services that are known here, with a name like that of its service, which is not.
         would_end: The reason for which its next copy would be dropped here, where that is another one now.
+        is_forwarding: Whether this instance passes messages on.
         ungranted: The database here that has its service and lets no sender send to it either.
     """
 
@@ -127,6 +128,7 @@ class DropSnapshot(Struct, frozen=True):
     unreached: tuple[str, str] | None = None
     near: tuple[str, ...] = ()
     would_end: Disposition | None = None
+    is_forwarding: bool = False
     ungranted: str = ""
 
     @property
@@ -233,16 +235,23 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     return {
         "leads_nowhere": disposition in UNKNOWN_HERE,
         "is_back": bool(sender),
+        "is_forwarding": here.is_forwarding,
         "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
         **led,
     }
 
 
 def _ungranted(instance: Running, service: str) -> str:
-    """The first database that has a service and no GRANT to anyone to send to it, where senders prove who they are."""
-    for name, database in instance.catalog.databases.items():
-        grants = grants_of(instance.settings, database.rows.permissions, name)
-        if service in database.rows.services and grants.is_default_deny and not grants.may_be_granted(service):
+    """
+    The first database that has a service and no GRANT to anyone to send to it, where senders prove who they are.
+
+    One that has refused a message itself has said so already.
+    """
+    for name, endpoint in instance.endpoints.items():
+        rows, is_told = instance.catalog.databases[name].rows, Disposition.NOT_PERMITTED in endpoint.last_dropped
+        grants = grants_of(instance.settings, rows.permissions, name)
+        is_closed = service in rows.services and grants.is_default_deny and not grants.may_be_granted(service)
+        if is_closed and not is_told:
             return name
     return ""
 
@@ -291,6 +300,7 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
         ),
         route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
         wanted=str(drop.fields.to_broker_instance or ""),
+        is_forwarding=drop.is_forwarding,
     )
 
 

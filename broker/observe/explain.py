@@ -77,6 +77,7 @@ class ExplainAnswer(msgspec.Struct, frozen=True):
     principal: Annotated[
         str | None, Meta(description="As whom its peers know it; null without a certificate, empty if not known.")
     ] = None
+    is_forwarding: Annotated[bool, Meta(description="Whether it passes on messages of other instances.")] = False
 
 
 class SendingDatabase(Struct, frozen=True):
@@ -279,6 +280,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
         is_conversation_drawn=request.conversation is None,
         explanation=explanation,
         principal=place.principal,
+        is_forwarding=place.surroundings.is_forwarding,
     )
 
 

@@ -248,6 +248,7 @@ def remedy_of(
     dialog: WaitingDialog = _SOME_DIALOG,
     route: TakenRoute | None = None,
     wanted: str = "",
+    is_forwarding: bool = False,
 ) -> str:
     """
     Return the remedy for frames that end by this disposition at this instance.
@@ -262,9 +263,14 @@ def remedy_of(
         dialog: The dialog of the messages.
         route: By which they arrive, where that may be wrong.
         wanted: The broker instance that they name.
+        is_forwarding: Whether the instance passes messages on: then a route that it lacks is likelier than a wrong one.
     """
     statement = statement_of(reason, instance, database=table)
     corrected = "" if route is None else route.corrected(instance, service)
+    address_right = corrected and f"{corrected} Otherwise, "
+    or_corrected = corrected and f" Or, {corrected}"
+    near = dialog.question if dialog.near else ""
+    or_renamed = "" if near or dialog.is_known else f" Or, if the name is wrong, {dialog.again}."
     text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
     return _filled(
         "{near}{statement}{or_corrected}" if statement else text,
@@ -275,10 +281,12 @@ def remedy_of(
         statement=statement,
         reason=reason or f"the log of {instance} says which certificate is meant",
         name_right=dialog.question,
-        near=dialog.question if dialog.near else "",
+        near=near,
         again=dialog.again,
-        address_right=corrected and f"{corrected} Otherwise, ",
-        or_corrected=corrected and f" Or, {corrected}",
+        address_right=address_right,
+        or_corrected=or_corrected,
+        asked_first=near if is_forwarding else f"{address_right}{dialog.question}",
+        asked_last=f"{or_corrected}{or_renamed}" if is_forwarding else "",
         create_route=create_route(service, wanted if disposition == Disposition.INSTANCE_NOT_HERE else ""),
     )
 
@@ -286,7 +294,8 @@ def remedy_of(
 def queue_on(database: str, queue: str, *, instance: str = "") -> str:
     """How a queue is turned on."""
     statement = f"ALTER QUEUE {render_name(queue)} WITH STATUS = ON;"
-    return to_run(statement, database=database, instance=instance, is_scripted=False)
+    turn_on = to_run(statement, database=database, instance=instance, is_scripted=False)
+    return f"{turn_on} Then, correct its script if that turns it off"
 
 
 _WRONG_PORT = (

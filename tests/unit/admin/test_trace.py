@@ -726,7 +726,7 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
         f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT';"
     )
     assert is_from_target != found.remedy.endswith(
-        "; Only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
+        "lack it. Only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
     )
 
 
