@@ -523,6 +523,7 @@ class _Chain:
                 of_hop = hop_findings(
                     station.hop, dialog, station.before, leads_on=station.leads_on, is_begun_there=not begins
                 )
+                of_hop = (self._addressed(station.hop, one) for one in of_hop)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
                 found += of_way if is_waiting else map(_forecast, of_way)
             if station.answer is not None:
@@ -590,8 +591,19 @@ class _Chain:
                 continue
             who = refused_sender(side.error_text)
             if who and far.address and self._directory.may_send(far.address, far.database, who, side.far_service):
-                return structs.replace(finding, remedy=again)
+                return structs.replace(finding, why=f"{finding.why}; that is permitted now", remedy=again)
             return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
+        return finding
+
+    def _addressed(self, hop: ExplainAnswer, finding: WhyFinding) -> WhyFinding:
+        """With the address that a missing route needs, where --admin names the instance that has the service."""
+        before, create, after = finding.remedy.partition("CREATE ROUTE ")
+        for address in self._directory.given if create else ():
+            with contextlib.suppress(NotAskedError):
+                there = self._directory.explain(address, structs.replace(_as_it_arrives(hop), peer=None))
+                if there.explanation.database is not None and there.explanation.is_service_there:
+                    filled = after.replace("tcp://HOST:PORT", str(address), 1)
+                    return structs.replace(finding, remedy=f"{before}{create}{filled}")
         return finding
 
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:

@@ -33,6 +33,7 @@ FIRST_MAX = 300  # characters of the first finding in the sentence about the who
 TEXT_MAX = 800  # characters of one finding
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
+_SENT_AGAIN = "; each is sent again until it arrives or its dialog ends: without another one for a minute, this is over"
 DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
 REFUSED_SECONDS = 120.0  # for which a queue that is off has dialogs waiting for it: they try again each minute
 HELD_UP_SECONDS = 120.0  # after the last wait for a write transaction, for which a series of them is a finding
@@ -368,7 +369,7 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         is_told = is_told or (lacks_imports and drop.reason in OF_IMPORTS)
         if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
-            kept = "; each is sent again until it arrives or its dialog ends" if drop.reason in KEPT_DROPS else ""
+            kept = _SENT_AGAIN if drop.reason in KEPT_DROPS else ""
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}{kept}", do)
 

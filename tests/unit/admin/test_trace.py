@@ -901,3 +901,13 @@ def test_from_the_target_the_sender_is_found_and_its_way_followed_again() -> Non
     assert ["c", "a", "b"] == [one.instance for one in found.answers]
     assert ["a", "b"] == instances.asked
     assert "not acknowledged" == found.cause
+
+
+def test_a_missing_route_has_the_address_of_the_given_instance_that_has_the_service() -> None:
+    gateway = place("b", 2, "")
+    there = Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}, given=["b", "c"])
+
+    remedy = trace(first(), there).remedy
+
+    assert remedy.startswith("at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME")
+    assert "ADDRESS = 'tcp://c:4022';" in remedy

@@ -312,7 +312,7 @@ def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
 def test_that_a_sender_keeps_what_was_dropped_is_said_of_what_it_keeps(reason: str, *, is_kept: bool) -> None:
     [finding] = judged(drop(reason, last_s=1.0)).findings
 
-    assert is_kept == finding.what.endswith("each is sent again until it arrives or its dialog ends")
+    assert is_kept == finding.what.endswith("without another one for a minute, this is over")
 
 
 def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> None:
