@@ -258,7 +258,7 @@ def _lacking(given: Given, end: JourneyEnd, service: str, *, is_named: bool) -> 
     """
     The statements that a path lacks, each with the instance and database where; a DENY is not lifted.
 
-    Where no route of the sender names the service, SEND is lacking only if nobody at all may send to it.
+    Where no route of the sender names the service, SEND is lacking only if no sender may send to it.
     """
     for before, leg in pairwise(end.legs):
         run = given.run_of[leg.site]
