@@ -89,8 +89,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from (_missing_return(given, one, dropped) for one in lost)
     for run in runs:
         unanswered = {home.name for where, home in ends if where is run}
-        has_several_targets = partial(_has_several_targets, given, run)
-        for one in survey(run, has_several_targets=has_several_targets, unanswered=unanswered):
+        for one in survey(run, has_several_targets=partial(_has_several_targets, given), unanswered=unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
                 yield one
     yield from differing_names(runs)
@@ -551,11 +550,9 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
 # --- several routes, several targets ------------------------------------------------------------------------
 
 
-def _has_several_targets(given: Given, run: DryRun, home: DryDatabase, service: str) -> bool:
+def _has_several_targets(given: Given, home: DryDatabase, service: str) -> bool:
     """Whether a conversation with a service may begin in several databases, as its ways lead to different ones."""
-    site, database = next(
-        (site, database) for (site, database), one in given.home_of.items() if one is home and given.run_of[site] is run
-    )
+    site, database = next(place for place, one in given.home_of.items() if one is home)
     return any(
         len({(end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED}) > 1
         for ends in (list(given.network.follow(facts, site)) for facts in given.open_facts(service, database))
