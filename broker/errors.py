@@ -15,7 +15,6 @@ MAY_NOT_CONNECT = "may not connect"  # of a peer; `broker why` searches refusals
 NOT_TRUSTED = "does not trust this instance's certificate"  # likewise
 NOT_A_FRAME = "not a frame"  # likewise
 UNTRUSTED = "certificate is not trusted"  # likewise
-ADD_TO_PEERS = "name that certificate in peers here, or its CA in trust"  # likewise
 NO_HELLO = "no HELLO within"  # likewise
 NOTHING_STORED = "nothing more is stored or acknowledged"  # a remedy follows, after a colon
 NO_TLS = "does not speak TLS"  # likewise

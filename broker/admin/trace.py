@@ -186,6 +186,7 @@ class Directory:
     ) -> None:
         self.given = where
         self.places: dict[str, Path | str] = {}
+        self._names: dict[NetworkAddress, str] = {}
         self._where = where
         self._credentials = credentials
         self._silent: dict[NetworkAddress, NotAskedError] = {}
@@ -220,7 +221,14 @@ class Directory:
         """
         return self._placed(address, self._ask(address, lambda client: ask_why(client, conversation)))
 
+    def named(self, remedy: str) -> str:
+        """A remedy with the name of the instance at each address of which it says what to do there."""
+        for address, name in self._names.items():
+            remedy = remedy.replace(f"at {address}: ", f"at {name} ({address}): ")
+        return remedy
+
     def _placed(self, address: NetworkAddress, answer: _Answer) -> _Answer:
+        self._names[address] = answer.instance
         if address in self.given:
             self.places[answer.instance] = self.given[address]
         return answer
@@ -412,7 +420,7 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     assert first.conversation_id is not None, "it is known there"
     chain = _Chain(first, UUID(first.conversation_id), directory)
     chain.run()
-    findings = chain.findings()
+    findings = [structs.replace(one, remedy=directory.named(one.remedy)) for one in chain.findings()]
     # Of the most severe ones the last; before those that only a next message would meet.
     cause = max(reversed(findings), key=lambda one: (one.severity, one.next != FORECAST))
     if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first

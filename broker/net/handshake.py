@@ -231,7 +231,7 @@ class Handshaker:
         received = 0
         while True:
             async with self._signing:
-                problem = _step(tls, security.own)
+                problem = _step(tls, security)
                 await asyncio.sleep(0)
             if outgoing.pending:
                 await self._loop.sock_sendall(sock, outgoing.read())
@@ -373,7 +373,7 @@ def _check_host(identity: Identity | None, host: str) -> None:
     raise TlsRefusedError(f"{identity.for_hosts} and not for {host}: {hint}")
 
 
-def _step(tls: ssl.SSLObject, own: Identity | None) -> str | None:
+def _step(tls: ssl.SSLObject, security: Security) -> str | None:
     """Continue a handshake; return None when it is complete, "" when more has to arrive, or the error."""
     try:
         tls.do_handshake()
@@ -383,7 +383,7 @@ def _step(tls: ssl.SSLObject, own: Identity | None) -> str | None:
         chain: tuple[Identity, ...] = ()
         with contextlib.suppress(ValueError):  # a certificate that cannot be read has no label
             chain = tuple(map(identify, verified_chain(tls)))
-        return explain(error, chain, own)
+        return explain(error, chain, security.own, security.peers)
     return None
 
 

@@ -110,6 +110,7 @@ class Security:
         pinned: Fingerprints of the `trusted` certificates.
         authorities: Fingerprints of certificates that may issue certificates of peers.
         files: The files in which each certificate was found, by fingerprint.
+        peers: The paths and patterns of `endpoint.peers`.
     """
 
     encryption: Encryption = Encryption.DISABLED
@@ -122,6 +123,7 @@ class Security:
     pinned: frozenset[str] = frozenset()
     authorities: frozenset[str] = frozenset()
     files: Mapping[str, frozenset[Path]] = field(default_factory=dict, repr=False)
+    peers: tuple[str, ...] = ()
 
     def accepts(self, chain: Sequence[Identity]) -> bool:
         """
@@ -148,7 +150,13 @@ class Security:
                     "keyCertSign, and name it in trust and not in peers"
                 )
         shown = f" ({chain[0].label})" if chain else ""
-        return f"the peer's certificate is no longer trusted{shown}: name it in peers, or its CA in trust"
+        return f"the peer's certificate is no longer trusted{shown}: {add_to_peers(self.peers)}"
+
+
+def add_to_peers(peers: Sequence[str] = ()) -> str:
+    """The remedy for a certificate that is not trusted; the argument is as `Security.peers`."""
+    names = f" ({', '.join(peers)})" if peers else ""
+    return f"put that certificate into endpoint.peers{names} here, or its CA into endpoint.trust"
 
 
 NO_SECURITY = Security()
@@ -261,6 +269,7 @@ def load_security(
         pinned=frozenset(anchors),
         authorities=frozenset(authorities.difference(places_of(in_peers))),
         files=places_of(trusted),
+        peers=tuple(peers),
     )
 
 

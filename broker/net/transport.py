@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
-from broker.errors import ADD_TO_PEERS, NO_TLS, NOT_TRUSTED, UNTRUSTED
+from broker.errors import NO_TLS, NOT_TRUSTED, UNTRUSTED
 from broker.forwarding.entry import Buffer
-from broker.net.tls import Identity
+from broker.net.tls import Identity, add_to_peers
 
 RECORD_BYTES = 16 * 1024  # of plain text in one TLS record at most
 RECORD_MAX_BYTES = RECORD_BYTES + 256 + 5  # the same as ciphertext, with its head
@@ -328,7 +328,7 @@ _SENTENCES = {
     "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "the peer does not speak sbrk/1 over TLS",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "a TLS record was changed on its way",
 }
-_UNTRUSTED = f"the peer's {UNTRUSTED}{{shown}}, {{why}}: {ADD_TO_PEERS}"
+_UNTRUSTED = f"the peer's {UNTRUSTED}{{shown}}, {{why}}: {{add}}"
 _VERIFY_SENTENCES = {
     10: "the peer's certificate has expired{shown}: it has to be renewed there",
     26: "the peer's certificate is not made for this{shown}: its extended key usage has to allow clientAuth and "
@@ -337,7 +337,9 @@ _VERIFY_SENTENCES = {
 }
 
 
-def explain(error: ssl.SSLError, chain: Sequence[Identity] = (), own: Identity | None = None) -> str:
+def explain(
+    error: ssl.SSLError, chain: Sequence[Identity] = (), own: Identity | None = None, peers: Sequence[str] = ()
+) -> str:
     """
     What OpenSSL found, as a sentence that says what to do and where.
 
@@ -345,12 +347,13 @@ def explain(error: ssl.SSLError, chain: Sequence[Identity] = (), own: Identity |
         error: Of the handshake, or of a record after it.
         chain: The certificates that the peer has shown, its own first, as far as they can be read.
         own: The certificate that the peer was shown.
+        peers: The paths and patterns of `endpoint.peers`.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         sentence = _VERIFY_SENTENCES.get(error.verify_code, _UNTRUSTED).replace("{why}", error.verify_message)
         now = datetime.now(UTC)
         shown = next((one for one in chain if not one.not_before <= now < one.not_after), *chain[:1] or (None,))
-        return _filled(sentence, shown)
+        return _filled(sentence, shown).replace("{add}", add_to_peers(peers))
     if isinstance(error, ssl.SSLEOFError):
         return "the peer ended the connection in the middle of TLS"
     reason = error.reason or "unknown"

@@ -112,6 +112,7 @@ class DropSnapshot(Struct, frozen=True):
         would_end: The reason for which its next copy would be dropped here, where that is another one now.
         is_forwarding: Whether this instance passes messages on.
         ungranted: The database here that has its service and lets no sender send to it either.
+        peers: The paths and patterns of the certificates that its database knows.
     """
 
     disposition: Disposition
@@ -130,6 +131,7 @@ class DropSnapshot(Struct, frozen=True):
     would_end: Disposition | None = None
     is_forwarding: bool = False
     ungranted: str = ""
+    peers: tuple[str, ...] = ()
 
     @property
     def fields(self) -> FrameFields:
@@ -156,7 +158,7 @@ def read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
             if frames := endpoint.dropped[disposition]:
                 at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
                 drop = DropSnapshot(disposition, name, frames, at, sample, reason)
-                yield replace(drop, is_past=_is_past(instance, drop))
+                yield replace(drop, is_past=_is_past(instance, drop), peers=instance.settings.databases[name].peers)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
@@ -301,6 +303,8 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
         route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
         wanted=str(drop.fields.to_broker_instance or ""),
         is_forwarding=drop.is_forwarding,
+        sender=drop.fields.from_service_name or "the sender",
+        peers=drop.peers,
     )
 
 

@@ -249,6 +249,8 @@ def remedy_of(
     route: TakenRoute | None = None,
     wanted: str = "",
     is_forwarding: bool = False,
+    sender: str = "its sender",
+    peers: Sequence[str] = (),
 ) -> str:
     """
     Return the remedy for frames that end by this disposition at this instance.
@@ -264,6 +266,8 @@ def remedy_of(
         route: By which they arrive, where that may be wrong.
         wanted: The broker instance that they name.
         is_forwarding: Whether the instance passes messages on: then a route that it lacks is likelier than a wrong one.
+        sender: The service that they come from.
+        peers: The paths and patterns of the `peers` of the database, where they are known.
     """
     statement = statement_of(reason, instance, database=table)
     corrected = "" if route is None else route.corrected(instance, service)
@@ -287,6 +291,8 @@ def remedy_of(
         or_corrected=or_corrected,
         asked_first=near if is_forwarding else f"{address_right}{dialog.question}",
         asked_last=f"{or_corrected}{or_renamed}" if is_forwarding else "",
+        sender=sender,
+        files=f" ({', '.join(peers)})" if peers else "",
         create_route=create_route(service, wanted if disposition == Disposition.INSTANCE_NOT_HERE else ""),
     )
 
@@ -305,6 +311,7 @@ _WRONG_PORT = (
 )
 
 
+_CHECK = "; broker check with a -c for each instance of the path prints which file to copy where"
 _CORRECT = "correct the route, or "  # as the handshake advises
 
 
@@ -330,7 +337,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
         add = f"add the certificate of {here} to the files of endpoint.peers, or its CA to those of endpoint.trust"
-        return f"at {address}: {add}; broker check with a -c for each instance of the path prints how.{astray}"
+        return f"at {address}: {add}{_CHECK}.{astray}"
     if TLS_ONLY in problem:
         return (
             f'set endpoint.encryption of {here} to "required", with certificate and private_key, and where peers show'
@@ -346,6 +353,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
     remedy = remedy.replace(" here", where) if where else remedy
     if route is not None and remedy.startswith(_CORRECT):
         remedy = f"{correct} Or {remedy.removeprefix(_CORRECT)}"
+    remedy += _CHECK if " into endpoint.peers" in remedy else ""
     return f"{remedy}.{astray}" if UNTRUSTED in what or "plain text" in what else remedy
 
 

@@ -30,7 +30,7 @@ from broker.config.consistency import loopback_told
 from broker.config.settings import EndpointSettings
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import PathProblem, connecting, unknown_principal
-from broker.errors import ADD_TO_PEERS, StoreUnavailableError
+from broker.errors import StoreUnavailableError
 from broker.files import room_problem
 from broker.flow import Disposition
 from broker.forwarding.held_frames import Held, Piece
@@ -678,7 +678,7 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         warnings.append(TransportWarning(WarningKind.IMPORTS_LOST, text))
     since = max(asyncio.get_running_loop().time() - REFUSED_SECONDS, instance.catalog.permitted_at)
     warnings += [
-        TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {_with_files(reason, endpoint.peers)}")
+        TransportWarning(WarningKind.REFUSED, f"a peer at {host} was refused: {reason}")
         for (host, reason), at in peers.handshaker.refused.items()
         if at > since and not any(_is_back(link, host, reason, at) for link in peers.links.values())
     ]
@@ -701,14 +701,6 @@ def _is_back(link: Link, host: str, reason: str, at: float) -> bool:
         return False
     identity = link.transport.identity
     return names_nobody(reason) or (identity is not None and identity.principal_name in reason)
-
-
-def _with_files(reason: str, peers: Iterable[str]) -> str:
-    """A refusal with the files of this instance that lack a certificate."""
-    what, is_untrusted, _ = reason.rpartition(f": {ADD_TO_PEERS}")
-    names = ", ".join(peers)
-    where = f"endpoint.peers ({names})" if names else "endpoint.peers"
-    return f"{what}: put that certificate into {where}, or its CA into endpoint.trust" if is_untrusted else reason
 
 
 def certificates_in_use(instance: Running) -> Iterable[tuple[str, Identity]]:

@@ -186,6 +186,7 @@ def test_an_address_is_asked_where_somebody_said_with_the_fields_of_the_api(fake
 
     assert ("b", "b") == (got.instance, directory.why(address, CONVERSATION).instance)
     assert {"b": fake_admin.path} == directory.places
+    assert f"at b ({address}): x; at tcp://c:1: y" == directory.named(f"at {address}: x; at tcp://c:1: y")
     body = fake_admin.asked[0][2]
     assert {"to": "S", "broker_instance": str(FAR), "incoming": True} == {
         name: value for name, value in body.items() if value

@@ -272,7 +272,12 @@ async def test_answers_that_nobody_reads_have_a_bound(ends: Ends) -> None:
         (ssl.SSLEOFError(8, "eof"), None, None, "in the middle of TLS"),
         (ssl.SSLCertVerificationError(1, "text"), None, 10, "expired"),
         (ssl.SSLCertVerificationError(1, "text"), None, 9, "not valid yet"),
-        (ssl.SSLCertVerificationError(1, "text"), None, 20, "not trusted, no issuer: name that"),
+        (
+            ssl.SSLCertVerificationError(1, "text"),
+            None,
+            20,
+            "no issuer: put that certificate into endpoint.peers (/p/*) here",
+        ),
     ],
 )
 def test_what_openssl_found_is_a_sentence(error: Any, reason: str | None, code: int | None, sentence: str) -> None:
@@ -280,4 +285,4 @@ def test_what_openssl_found_is_a_sentence(error: Any, reason: str | None, code: 
     if code is not None:
         error.verify_code, error.verify_message = code, "no issuer"
 
-    assert sentence in explain(error)
+    assert sentence in explain(error, peers=["/p/*"])

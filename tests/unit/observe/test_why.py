@@ -176,7 +176,7 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
             Disposition.SECURITY_UNRESOLVED,
             "db",
             9.0,
-            "the log of one says which certificate is meant: name that certificate in databases.db.peers of one",
+            "the log of one says which certificate is meant: put the certificate of the database of //from into",
         ),
     ],
 )
@@ -196,9 +196,12 @@ def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
 def test_the_remedy_of_a_drop_does_not_repeat_its_reason() -> None:
     sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
 
-    [found] = asked_of(where(), DropSnapshot(Disposition.SECURITY_UNRESOLVED, "db", 1, 0.0, sample, "no sha256:ab"))
+    drop = DropSnapshot(Disposition.SECURITY_UNRESOLVED, "db", 1, 0.0, sample, "no sha256:ab", peers=("/p/*",))
 
-    assert (True, True) == ("no sha256:ab" in found.why, found.remedy.startswith("name that certificate in databases."))
+    [found] = asked_of(where(), drop)
+
+    put = "put the certificate of the database of //from into databases.db.peers (/p/*) of one, as broker"
+    assert (True, True) == ("no sha256:ab" in found.why, found.remedy.startswith(put))
 
 
 def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
@@ -319,16 +322,19 @@ def test_frames_for_a_next_hop_that_routes_no_longer_choose_are_no_trouble() -> 
 LED_ELSEWHERE = (
     "at one, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
 )
-UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: name that certificate in peers here, or"
+UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: put it into endpoint.peers (/p/*) here"
 
 
 def test_a_frame_that_waits_for_a_certificate_is_told_where_to_name_it() -> None:
-    why = f"waiting for a connection to tcp://two:4022: {UNTRUSTED} its CA in trust; 9 of at most 99 bytes wait for it"
+    why = f"waiting for a connection to tcp://two:4022: {UNTRUSTED}; 9 of at most 99 bytes wait for it"
 
     [found] = asked(DIALOG, frames=(frame(why_held=why),)).findings
 
     astray = f" Or, if another instance is meant, {LED_ELSEWHERE}"
-    assert f"name that certificate in peers at one, or its CA in trust.{astray}" == found.remedy
+    put = "put it into endpoint.peers (/p/*) at one"
+    assert f"{put}; broker check with a -c for each instance of the path prints which file to copy where.{astray}" == (
+        found.remedy
+    )
 
 
 def test_of_a_sealed_dialog_services_with_a_similar_name_are_told() -> None:
