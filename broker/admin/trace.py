@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
-from broker.advice import render_name, to_run
+from broker.advice import ADDRESS_GAP, render_name, to_run
 from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
@@ -610,7 +610,7 @@ class _Chain:
             with contextlib.suppress(NotAskedError):
                 there = self._directory.explain(address, structs.replace(_as_it_arrives(hop), peer=None))
                 if there.explanation.database is not None and there.explanation.is_service_there:
-                    filled = after.replace("tcp://HOST:PORT", str(address), 1)
+                    filled = after.replace(ADDRESS_GAP, str(address), 1)
                     return structs.replace(finding, remedy=f"{before}{create}{filled}")
         return finding
 
