@@ -161,7 +161,7 @@ def _open(settings: Settings, name: str) -> tuple[sqlite3.Connection, DryDatabas
     if copy is not None:
         known = DryDatabase(name, broker_instance(copy), is_identified=True, is_known=True)
     else:
-        made_up = Random(str(path)).randbytes(16)  # noqa: S311 - nothing to guess, and the same each time
+        made_up = Random(f"{settings.instance.name} {path}").randbytes(16)  # noqa: S311 - nothing to guess, and the same each time
         copy = open_store(":memory:", broker_instance=uuid.UUID(bytes=made_up))
         known = DryDatabase(name, made_up, is_identified=False, is_known=configured is None or bool(configured.scripts))
     if configured is not None and configured.broker_instance is not None:

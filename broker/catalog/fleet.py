@@ -110,25 +110,41 @@ class Given:
     Attributes:
         run_of: By site.
         home_of: The database by site and broker instance, None for msdb.
+        is_closed: Whether no route leads to an instance that was not given.
     """
 
     def __init__(self, runs: Sequence[DryRun]) -> None:
         self.run_of: dict[Site, DryRun] = {}
         self.home_of: dict[tuple[Site, bytes | None], DryDatabase] = {}
         self.tables: list[RouteTable] = []
+        instances = {home.broker_instance for run in runs for home in run.users if home.is_identified}
+        routes = [one for run in runs for home in run.databases.values() for one in live_routes(run, home)]
+        self._services_of_strangers = frozenset(
+            one.remote_service_name
+            for one in routes
+            if one.broker_instance is not None and one.broker_instance.bytes not in instances
+        )
         for run in runs:
             tables = {name: build_table(one.routes.values(), now=run.now) for name, one in run.databases.items()}
-            site = _site(run, tables)
+            site = _site(run, tables, has_all_instances=all(map(self.is_identified, run.users)))
             self.run_of[site] = run
             self.home_of[site, None] = run.msdb
             for home in run.users:
                 self.home_of[site, home.broker_instance] = home
             self.tables += tables.values()
         self.network = Network(self.run_of)
+        self.is_closed = all(map(self._stays, routes))
 
     def at(self, leg: Leg) -> tuple[DryRun, DryDatabase]:
         """Return the instance and the database whose table decided a leg."""
         return self.run_of[leg.site], self.home_of[leg.site, leg.database]
+
+    def is_identified(self, home: DryDatabase) -> bool:
+        """Whether its broker instance is known, or certainly another one than all that routes name."""
+        return home.is_identified or (home.is_known and self._services_of_strangers.isdisjoint(home.services))
+
+    def _stays(self, route: Route) -> bool:
+        return not leads_out(route) or (bool(route.addresses) and all(map(self.network.sites_at, route.addresses)))
 
     def leads_in(self, route: Route) -> bool:
         """Whether a route leads to an instance that was given, or may: TRANSPORT depends on the name."""
@@ -180,7 +196,7 @@ class Given:
             yield RoutingFacts(service, NO_GUID, conversation_id, database=database)
 
 
-def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
+def _site(run: DryRun, tables: dict[str, RouteTable], *, has_all_instances: bool) -> Site:
     settings = run.settings
     return Site(
         name=settings.instance.name,
@@ -190,7 +206,7 @@ def _site(run: DryRun, tables: dict[str, RouteTable]) -> Site:
         hosted=run.hosted(),
         is_forwarding=settings.endpoint.message_forwarding,
         has_all_services=all(home.is_known for home in run.users),
-        has_all_instances=all(home.is_identified for home in run.users),
+        has_all_instances=has_all_instances,
     )
 
 
@@ -396,7 +412,44 @@ def _dead_ends(given: Given) -> dict[_Fault, tuple[JourneyEnd, set[str]]]:
                 is_lost = end.outcome is JourneyOutcome.LOST and len(end.legs) > 1
                 if is_lost and not _is_for_answers(given, site, facts, end):
                     found.setdefault(_fault(end), (end, set()))[1].add(facts.to_service)
+    told = {service for _, services in found.values() for service in services}
+    for service, end in _unreached(given) if given.is_closed else ():
+        if service not in told:
+            found.setdefault(_fault(end), (end, set()))[1].add(service)
     return found
+
+
+def _unreached(given: Given) -> Iterator[tuple[str, JourneyEnd]]:
+    """
+    Yield the services of databases with a way out that nothing reaches, and where a route of last resort to them ends.
+
+    Nothing says who sends to them. But where all are given, what has a way out also needs one in: for what begins there
+    or for answers. One that arrives, or may, is enough.
+    """
+    for (site, instance), home in given.home_of.items():
+        if instance is None or not any(map(leads_out, live_routes(given.run_of[site], home))):
+            continue
+        lost: dict[str, JourneyEnd] = {}
+        for service, end in _ways_to(given, site, home):
+            if end.outcome in {JourneyOutcome.DELIVERED, JourneyOutcome.UNKNOWN}:
+                break
+            leg = end.legs[0]
+            is_last_resort = leg.route is not None and leg.route.remote_service_name is None
+            if is_last_resort and leg.database is not None and len(end.legs) > 1:
+                lost.setdefault(service, end)
+        else:
+            yield from lost.items()
+
+
+def _ways_to(given: Given, site: Site, home: DryDatabase) -> Iterator[tuple[str, JourneyEnd]]:
+    """Ways to the services of a database from all other tables, of what begins there and of answers."""
+    instance = home.broker_instance
+    for near, sender in given.home_of:
+        if (near, sender) not in {(site, instance), (site, None)}:
+            for service in sorted(home.services):
+                answer = RoutingFacts(service, instance, bytes(16), is_from_target=True, database=sender)
+                for facts in (*given.open_facts(service, sender), answer):
+                    yield from ((service, end) for end in given.network.follow(facts, near))
 
 
 def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
@@ -488,7 +541,7 @@ def _missing_returns(given: Given) -> Iterator[_Unheard]:
     """
     for site in given.network.sites:
         for home in given.run_of[site].users:
-            if home.is_identified and home.services:
+            if given.is_identified(home) and home.services:
                 for there in _reached(given, site, home):
                     back = _failing_way_back(given, home, there)
                     if back is not None:

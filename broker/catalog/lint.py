@@ -22,7 +22,7 @@ from itertools import chain, groupby, islice
 
 from msgspec.structs import replace
 
-from broker.advice import render_name
+from broker.advice import render_name, to_run
 from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_setting, of_statement
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
@@ -74,7 +74,12 @@ def survey(
         remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb)
         for remark in remarks:
             if _is_certain(remark, run, partial(has_several_targets, database)):
-                yield of_route(run, database, remark.lint, remark.problem, remark.hint, route=remark.route.name)
+                hint = remark.hint
+                if remark.lint is Lint.DUPLICATE_ROUTE:  # a statement
+                    hint = to_run(hint, database=database.name, is_scripted=False, option=run.settings.config_option)
+                    if remark.route.name in database.statements:
+                        hint = f"leave [{remark.route.name}] out of its script, and {hint}"
+                yield of_route(run, database, remark.lint, remark.problem, hint, route=remark.route.name)
         yield from _renewed(run, database)
         yield from _missed_drops(run, database)
         yield from _transport_names(run, database)

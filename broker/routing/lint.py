@@ -19,6 +19,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from broker.advice import render_name
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, RouteClass, class_of
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route, is_live
@@ -226,11 +227,11 @@ def _duplicates(group: Sequence[Route]) -> Iterator[Remark]:
         first, heaviest = first_of.setdefault(route.identity, route), ordered[0]
         if first is not route and _end(route) <= _end(first):
             problem = f"[{route.name}] counts as one with [{first.name}]: it leads the same to the same address"
-            hint = "drop it"
+            hint = f"DROP ROUTE {render_name(route.name)};"
             if route.broker_instance is not None:
                 weight = f"the greatest WEIGHT counts, {heaviest.weight} of [{heaviest.name}]"
                 problem += f", and gives that instance no larger share: {weight}"
-                hint = f"drop it; for a larger share give [{heaviest.name}] a greater WEIGHT"
+                hint += f" for a larger share give [{heaviest.name}] a greater WEIGHT"
             yield Remark(Lint.DUPLICATE_ROUTE, route, problem, hint)
 
 

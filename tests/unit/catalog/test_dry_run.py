@@ -164,6 +164,15 @@ def test_what_nothing_tells_is_not_known(
     assert (is_known, is_identified) == (one.is_known, one.is_identified)
 
 
+def test_files_of_one_path_on_two_machines_are_two_databases(load: Callable[[str], Settings]) -> None:
+    one, other = (
+        dry_run(load(f"[instance]\nname = '{name}'\n[databases.a]\npath = '/nowhere/a.db'\n"), now=NOW).users[0]
+        for name in ("near", "far")
+    )
+
+    assert one.broker_instance != other.broker_instance
+
+
 @pytest.mark.parametrize("original", ["msdb.db", "a.db"])
 def test_a_copied_file_is_told(run: Run, tmp_path: Path, original: str) -> None:
     """9772; two databases of one identity cannot be told apart."""

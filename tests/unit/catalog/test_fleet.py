@@ -98,6 +98,11 @@ def billing(*routes: str, msdb: str = "") -> Site:
     return Site("billing", msdb, service("Billing") + "".join(routes), BILLING)
 
 
+def never_run(site: Site) -> Site:
+    site.instance = None
+    return site
+
+
 THERE = route("there", "Billing", "g")
 BACK = route("back", "Orders", "g", ORDERS)
 GOOD_ROUTES = route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS)
@@ -106,6 +111,8 @@ GOOD = gateway("g", *GOOD_ROUTES)
 
 TWO_WAYS = route("1", "Billing", "g") + route("2", "Billing", "h")
 SECOND = gateway("h", route("b", "Billing", "billing", BILLING), route("o", "Orders", "orders", ORDERS))
+DEFAULT = route("out", None, "g")
+TO_BILLING, TO_ORDERS = route("b", "Billing", "billing"), route("o", "Orders", "orders")
 ONE, TWO = route("one", "S", "x", BILLING), route("two", "S", "y", SHIPPING)
 QUIET = {
     "nothing": [],
@@ -115,6 +122,26 @@ QUIET = {
     "the target alone": [billing(BACK)],
     "without the target": [orders(THERE), GOOD],
     "routes of last resort": [orders(route("there", None, "g")), GOOD, billing(route("back", None, "g"))],
+    "databases that have never run": [
+        never_run(orders(DEFAULT)),
+        gateway("g", TO_BILLING, TO_ORDERS),
+        never_run(billing(DEFAULT)),
+    ],
+    "a database with a way out to what is not given": [
+        orders(DEFAULT),
+        gateway("g", route("p", "Partner", "x")),
+        billing(DEFAULT),
+    ],
+    "a database that only another one on its instance sends to": [
+        Site(
+            "orders",
+            CLOSED,
+            service("Orders") + DEFAULT + "USE [x];" + service("Log") + DEFAULT,
+            more="[databases.x]\npath = 'x.db'\n",
+        ),
+        gateway("g", TO_BILLING, TO_ORDERS),
+        billing(DEFAULT),
+    ],
     "a named service": [orders(THERE), GOOD, billing(BACK, msdb=CLOSED + route("in", "Billing", "LOCAL"))],
     # each keeps one instance and sends to the other for the other: the pick is the same, so none comes back
     "gateways that pick the same instance": [
@@ -258,6 +285,25 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     ),
     "a gateway without a route back": (
         [orders(THERE), gateway("g", route("b", "Billing", "billing", BILLING)), billing(BACK)],
+        [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); {TOO}...{BACK_TO}..."],
+    ),
+    "a gateway without a route back to a database that has never run": (
+        [never_run(orders(THERE)), gateway("g", TO_BILLING), never_run(billing(DEFAULT))],
+        [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); {TOO}...{BACK_TO}..."],
+    ),
+    "a database that has never run and has no route back": (
+        [never_run(orders(THERE)), gateway("g", TO_BILLING, TO_ORDERS), never_run(billing())],
+        [f"{UNANSWERED} billing ends in db there: {FOR_ANSWERS}; ...{BACK_TO} 'tcp://g:4022';"],
+    ),
+    "routes of last resort to a gateway without routes": (
+        [never_run(orders(DEFAULT)), gateway("g"), never_run(billing(DEFAULT))],
+        [
+            f"billing/db.sql:3:14: dead-end: messages over billing -> g are...'Orders': ...{BACK_TO} 'tcp://orders:4022';",
+            f"{DROPPED} no route (9798); ...{LEAD_ON} 'tcp://billing:4022';",
+        ],
+    ),
+    "routes of last resort to a gateway with one route": (
+        [orders(DEFAULT), gateway("g", TO_BILLING), billing(DEFAULT)],
         [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); {TOO}...{BACK_TO}..."],
     ),
     # the gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong

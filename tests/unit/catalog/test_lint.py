@@ -75,6 +75,11 @@ TOLD: dict[str, tuple[dict[str, str], str, str]] = {
         "a.sql:3:14: weight-unused: the WEIGHT of [r]",
         "name the BROKER_INSTANCE it leads to",
     ),
+    "a duplicate": (
+        {"msdb": "".join(f"CREATE ROUTE {name} WITH ADDRESS = 'tcp://x';\n" for name in "st"), "endpoint": FORWARDING},
+        "msdb.sql:2:14: duplicate-route: [t] counts as one with [s]",
+        "leave [t] out of its script, and with broker sql -c broker.toml: USE [msdb]; DROP ROUTE [t];",
+    ),
     "a lifetime in a script": (
         {"a": f"{SERVICE}CREATE ROUTE r WITH LIFETIME = 60, ADDRESS = 'tcp://x';\n"},
         "a.sql:3:32: lifetime-renewed: the LIFETIME of [r]",

@@ -85,20 +85,20 @@ FIRE: dict[str, Case] = {
     ),
     "a duplicate gives no larger share": (
         Lint.DUPLICATE_ROUTE, "c", [*SHARE, to("c", "tcp://Y:4022/", "S", THERE)], NOTHING,
-        "and gives that instance no larger share", "drop it; for a larger share give [b] a greater WEIGHT",
+        "and gives that instance no larger share", "DROP ROUTE [c]; for a larger share give [b] a greater WEIGHT",
     ),
     "of duplicates the lighter one is to be dropped": (
         Lint.DUPLICATE_ROUTE, "b", [*SHARE, to("heavy", "tcp://y", "S", THERE, weight=3)], NOTHING,
         "and gives that instance no larger share: the greatest WEIGHT counts, 3 of [heavy]",
-        "drop it; for a larger share give [heavy] a greater WEIGHT",
+        "DROP ROUTE [b]; for a larger share give [heavy] a greater WEIGHT",
     ),
     "of duplicates the one that ends sooner is to be dropped": (
         Lint.DUPLICATE_ROUTE, "a", [to("a", "tcp://x", lifetime=LATER), to("b", "tcp://x")], NOTHING,
-        "counts as one with [b]", "drop it",
+        "counts as one with [b]", "DROP ROUTE [a];",
     ),
     "a duplicate without broker instance": (
         Lint.DUPLICATE_ROUTE, "b", [to("a", "tcp://x"), to("b", "tcp://x:4022")], NOTHING, "counts as one with [a]",
-        "drop it",
+        "DROP ROUTE [b];",
     ),
     "a weight without a broker instance": (
         Lint.WEIGHT_UNUSED, "a", [to("a", "tcp://x", weight=3)], NOTHING, "has no effect",
