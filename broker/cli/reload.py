@@ -13,6 +13,7 @@ from broker.cli.access import admin_client, option_of
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, Config, Output, Socket, confirm
 from broker.cli.output import show_json, show_lines
+from broker.cli.routes import transit_gap
 from broker.config.units import plural
 from broker.errors import SCRIPTS_UNSEEN, BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
@@ -81,6 +82,7 @@ def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
     if drops:
         try:
             plan = client.request("POST", "/v1/plan", {"script": "\n".join(drops)})
+            gap = transit_gap(client, plan)
         except BrokerError as error:
             yield f"how many open dialogs use what is dropped is not known: {error}"
             return
@@ -88,6 +90,8 @@ def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
         if changed:
             use = "dialog uses" if changed == 1 else "dialogs use"
             yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
+        if gap:
+            yield gap if changed else f"no open dialog is known to use what is dropped; {gap}"
         yield from (plan.get("refused") or ())[:REFUSED_SHOWN]
 
 

@@ -20,14 +20,16 @@ import msgspec
 
 from broker.admin.client import AdminClient
 from broker.admin.trace import Directory, ask, follow_plan
+from broker.catalog.catalog import MSDB
 from broker.cli.access import admin_client, credentials
 from broker.cli.exit_codes import ExitCode
 from broker.cli.options import INPUT, Config, Group, Output, Socket, Where
 from broker.cli.output import Terminal, TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
-from broker.config.units import counted
+from broker.config.units import counted, duration
 from broker.ddl.lexer import decode_script
 from broker.observe.explain import ExplainAnswer
+from broker.routing.address import LOCAL
 from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 
 # In a terminal; -o json has more.
@@ -114,7 +116,7 @@ def plan(
     if output == "json":
         show_json(answer)
     else:
-        render_plan(answer)
+        render_plan(answer | {"gap": transit_gap(client, answer)})
     sys.exit(ExitCode.HARMFUL if _harm(answer) and not accept_harm else 0)
 
 
@@ -129,12 +131,22 @@ def _follow(client: AdminClient, arrivals: list[Any], where: Where, *, is_all: b
     return found | {"count": len(first), "is_all": is_all}
 
 
+def transit_gap(client: AdminClient, plan: Mapping[str, Any]) -> str:
+    """Which dialogs in transit a plan does not know; empty if it drops or alters no route that leads arrivals on."""
+    before = (edit["before"] for edit in plan.get("edits", ()) if edit["database"] == MSDB)
+    if not any(route is not None and route["address"] != LOCAL for route in before):
+        return ""
+    uptime = duration(1e6 * client.request("GET", "/v1/status")["uptime_s"]).text
+    return f"of those in transit, at most what passed since the start {uptime} ago is known"
+
+
 def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> None:
     """
     Print a plan.
 
     Args:
-        plan: The answer of `/v1/plan`, with `followed` instead of the arrivals: their paths, or None.
+        plan: The answer of `/v1/plan`, with `followed` instead of the arrivals: their paths, or None; perhaps with
+            the `gap` of `transit_gap`.
         terminal: Standard output when it is left out.
     """
     print_lines(_lines(plan), terminal)
@@ -201,11 +213,13 @@ def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     yield TextLine("Conversations under way", style="bold")
     yield from _fate_counts(plan["fates"])
     if not plan["fates"]:
-        yield TextLine("there are none", indent=2)
+        yield TextLine("none is known" if plan.get("gap") else "there are none", indent=2)
     if plan["passing"]:
         yield TextLine(
             f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2
         )
+    if gap := plan.get("gap"):
+        yield TextLine(gap, indent=2, mark="?", style="yellow")
 
 
 def _consequences(plan: Mapping[str, Any]) -> Iterator[TextLine]:

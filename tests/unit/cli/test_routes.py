@@ -87,6 +87,18 @@ def test_harm_is_6_unless_it_is_accepted(fake_admin: Any, arguments: list[str], 
     assert (exit_code, api | {"followed": None}) == (result.exit_code, json.loads(result.stdout))
 
 
+@pytest.mark.parametrize(("address", "is_told"), [("tcp://far:4022", True), ("LOCAL", False)])
+def test_a_gateway_says_since_when_it_knows_what_passes(fake_admin: Any, address: str, *, is_told: bool) -> None:
+    dropped = RouteEdit("msdb", "there", PlannedRoute("S", None, address, None, 1, None), None)
+    fake_admin.answers["/v1/status"] = (200, {"uptime_s": 25.3})
+
+    lines = plan(fake_admin, told=replace(HARMLESS, edits=[dropped], fates={})).stdout.splitlines()
+
+    known = "  ? of those in transit, at most what passed since the start 25.3 s ago is known"
+    at = lines.index("Conversations under way") + 1
+    assert (["  none is known", known] if is_told else ["  there are none", ""]) == lines[at : at + 2]
+
+
 def followed(fake_admin: Any, today: str, *arguments: object) -> Any:
     """A plan by which what arrives at a goes on to a itself; today it goes to another host."""
     told = replace(HARMLESS, arrivals=[explained("a", "back")])
