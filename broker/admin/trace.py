@@ -35,6 +35,7 @@ from broker.observe.causes import (
     ERROR_RECEIVED,
     IMPORTS_LOST,
     LOOP,
+    NO_PERMISSION,
     NO_WAY_BACK,
     OVER,
     RECEIVED,
@@ -249,7 +250,7 @@ class Directory:
                 PermissionRule(Permission.SEND, securable, parse_principal(to), PermissionState(state))
                 for to, state, securable in rows
             ]
-            return Grants(rules, is_default_deny=True).send(who_is(who), service).is_permitted
+            return Grants(rules, is_default_deny=who != PUBLIC).send(who_is(who), service).is_permitted
         except (NotAskedError, PrincipalError):
             return False
 
@@ -431,7 +432,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
         cause = structs.replace(cause, remedy=_SEND_AGAIN + options)
     symptom = next((one for one in findings if one.severity >= least and one.cause not in others), cause)
     cause = _of_both_sides(cause, findings)
-    if cause.cause == OVER and len(chain.answers) > 1:
+    closed = {one.is_initiator for answer in chain.answers for one in answer.closed}
+    if cause.cause == OVER and (len(chain.answers) > 1 or len(closed) > 1 or chain.heard):
         cause = symptom = structs.replace(cause, remedy="nothing has to be done: no side of the dialog is open")
     return Trace(
         id=first.id,
@@ -597,22 +599,43 @@ class _Chain:
             again = begin_again(side, spot)
             if far is None or finding.remedy == again:
                 continue
-            who = refused_sender(side.error_text)
-            if who and far.address and self._directory.may_send(far.address, far.database, who, side.far_service):
+            who = refused_sender(side.error_text) or side.principal or PUBLIC
+            at = far.address if side.error_code == NO_PERMISSION else None
+            if at is not None and self._directory.may_send(at, far.database, who, side.far_service):
                 return structs.replace(finding, why=f"{finding.why}; that is permitted now", remedy=again)
             return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
 
     def _addressed(self, hop: ExplainAnswer, finding: WhyFinding) -> WhyFinding:
-        """With the address that a missing route needs, where --admin names the instance that has the service."""
+        """
+        With what a missing route needs, as far as it is known: its address, and the other gateways that lack it.
+
+        The address is that of the instance that has the service: one that --admin names, or a side of the dialog.
+        """
         before, create, after = finding.remedy.partition("CREATE ROUTE ")
-        for address in self._directory.given if create else ():
+        if not create:
+            return finding
+        place, statement = before.rpartition(f"at {hop.instance}, ")[2], f"{create}{after.partition(';')[0]};"
+        address, lacking = self._address_of(hop), []
+        for given in self._directory.given:
             with contextlib.suppress(NotAskedError):
-                there = self._directory.explain(address, structs.replace(_as_it_arrives(hop), peer=None))
+                there = self._directory.explain(given, structs.replace(_as_it_arrives(hop), peer=None))
                 if there.explanation.database is not None and there.explanation.is_service_there:
-                    filled = after.replace(ADDRESS_GAP, str(address), 1)
-                    return structs.replace(finding, remedy=f"{before}{create}{filled}")
-        return finding
+                    address = address or str(given)
+                elif there.is_forwarding and there.instance != hop.instance and not there.explanation.has_way:
+                    lacking.append(there.instance)
+        filled = statement.replace(ADDRESS_GAP, address or ADDRESS_GAP)
+        others = "".join(f" And at {one}, {place}{filled}" for one in lacking)
+        return structs.replace(finding, remedy=f"{before}{filled}{others}{after.partition(';')[2]}")
+
+    def _address_of(self, hop: ExplainAnswer) -> str:
+        """The address of the side that messages are for; empty where it is not known."""
+        to = hop.explanation
+        for answer in self.answers:
+            sides = (one for one in answer.sides if one.is_initiator == to.is_from_target)
+            if answer.addresses and any(one.service_name == to.to_service for one in sides):
+                return answer.addresses[0]
+        return ""
 
     def _with_way_out(self, finding: WhyFinding) -> WhyFinding:
         """What is not reached, and is one of several targets, can be taken out."""

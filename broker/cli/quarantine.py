@@ -274,7 +274,9 @@ def _find(db: sqlite3.Connection, conversation: str) -> Failure:
         raise ConversationError(8413, f"{conversation!r} is not a GUID") from None
     failure = find(db, guid.bytes)
     if failure is None:
-        raise ConversationError(8426, f"the conversation {guid} has no failure: see broker quarantine list")
+        raise ConversationError(
+            8426, f"no reader fails on the conversation {guid}; broker quarantine list has the handles of those that do"
+        )
     return failure
 
 

@@ -147,7 +147,7 @@ NO_WAY_BACK = "no way back"
 RECEIVED = "received"
 UNREAD = frozenset({"waiting for RECEIVE", "being read", "tried again", "in quarantine"})  # of what has arrived
 ERROR_RECEIVED, _LIFETIME = "error", "lifetime over"
-LIFETIME_OVER, NO_BINDING, _FAR_SIDE_GONE = -8489, -9727, -8462  # numbers of the Error messages that say so
+LIFETIME_OVER, NO_BINDING, NO_PERMISSION, _FAR_SIDE_GONE = -8489, -9727, -8494, -8462  # of Error messages
 
 
 class CauseText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -174,6 +174,8 @@ def _is_past(instance: Running, drop: DropSnapshot) -> bool:
         grants = instance.peers.permissions.grants
         grants = grants if drop.database is None else Grants(rows.permissions, is_default_deny=True)
         return (drop.last_at or 0.0) < catalog.permitted_at and _may_send(grants, drop.reason, to_service)
+    if drop.disposition is Disposition.UNKNOWN_CONVERSATION and isinstance(drop.sample, Header):
+        return drop.sample.kind == FrameKind.ACK  # it may have come before the dialog has begun here
     _, _, signer = drop.reason.partition(SIGNER_UNKNOWN)
     if signer and drop.database is not None:
         peers = instance.endpoints[drop.database].transmitter.frames.credentials.peers

@@ -369,7 +369,8 @@ def _drops(status: Status, rates: Mapping[DropKey, float | None]) -> Iterator[He
         is_told = is_told or (lacks_imports and drop.reason in OF_IMPORTS)
         if is_recent and not is_told and drop.reason not in HARMLESS_DROPS and drop.do != DEFINITIONS_CHANGED:
             how, ago = (f"{rate:,.1f} frames a second are", "") if rate else ("frames were", _ago(drop.last_s))
-            kept = _SENT_AGAIN if drop.reason in KEPT_DROPS else ""
+            passed_through = drop.reason == Disposition.NOT_PERMITTED and drop.database is None
+            kept = _SENT_AGAIN if drop.reason in KEPT_DROPS or passed_through else ""
             do = drop.do or "sys.dm_broker_dispositions has the last such frame"
             yield HealthFinding(Level.NOTICE, "drops", f"{how} dropped: {drop.reason}{ago}{kept}", do)
 

@@ -147,8 +147,8 @@ _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{SHOWN_NAME} TO {SHO
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{SHOWN_NAME}) TO ({SHOWN_NAME})")
 _PROVE = (
-    'if the peer has a certificate, set endpoint.encryption = "required" and authentication = "certificate" at both'
-    " ends, then broker reload; otherwise, "
+    ' Or, if the peer has a certificate, set endpoint.encryption = "required" and authentication = "certificate" at'
+    " both ends, then broker reload at both"
 )
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 
@@ -165,7 +165,7 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
     if missing := _MISSING.search(reason):
         statement = to_run(f"{missing[1]};", database=database, instance=where)
         is_nameless = database == MSDB and missing[1].endswith(" TO [public]")
-        return _PROVE + statement if is_nameless else statement
+        return statement + _PROVE if is_nameless else statement
     if denied := _DENIED.search(reason):
         return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
     return ""
