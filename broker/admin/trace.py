@@ -69,8 +69,8 @@ from broker.observe.health import OF_IMPORTS
 from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import WhyAnswer
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.explain import Outcome
-from broker.security.grants import Grants, Permission, PermissionRule, PermissionState, refused_sender
+from broker.routing.explain import Explanation, Outcome, how_to_permit
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionRuling, PermissionState, refused_sender
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal, who_is
 
 ADMIN_PORT = 9422  # the documented one; where an instance is asked unless said otherwise
@@ -242,17 +242,17 @@ class Directory:
             raise NotAskedError(address, problem)
         return self._placed(address, answer)
 
-    def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
-        """Whether a database there lets a principal send to a service now; False where that cannot be asked."""
+    def send_ruling(self, address: NetworkAddress, database: str, who: str, service: str) -> PermissionRuling | None:
+        """Whether a database there lets a principal send to a service now; None where that cannot be asked."""
         try:
             rows = self._ask(address, lambda client: client.sql(_SEND_RULES, database)["rows"])
             rules = [
                 PermissionRule(Permission.SEND, securable, parse_principal(to), PermissionState(state))
                 for to, state, securable in rows
             ]
-            return Grants(rules, is_default_deny=who != PUBLIC).send(who_is(who), service).is_permitted
+            return Grants(rules, is_default_deny=who != PUBLIC).send(who_is(who), service)
         except (NotAskedError, PrincipalError):
-            return False
+            return None
 
     def _ask(self, address: NetworkAddress, question: Callable[[AdminClient], _T]) -> _T:
         client = self._client_of(address)
@@ -601,7 +601,8 @@ class _Chain:
                 continue
             who = refused_sender(side.error_text) or side.principal or PUBLIC
             at = far.address if side.error_code == NO_PERMISSION else None
-            if at is not None and self._directory.may_send(at, far.database, who, side.far_service):
+            ruling = at and self._directory.send_ruling(at, far.database, who, side.far_service)
+            if ruling and ruling.is_permitted:
                 return structs.replace(finding, why=f"{finding.why}; that is permitted now", remedy=again)
             return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
@@ -671,8 +672,11 @@ class _Chain:
             is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
             self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
             address = _next_hop(before)
-            leads_on = self._leads_on(before, hop, address)
-            self._stations.append(_Station(hop, self._why(hop, address), way.hops[:number], leads_on=leads_on))
+            permitted = self._permitted(before, hop, address)
+            may_connect = hop is permitted or hop.explanation.permissions[0].is_permitted
+            leads_on = may_connect and permitted.explanation.has_way
+            judged = self._with_target_refusal(hop, permitted.explanation, address)
+            self._stations.append(_Station(judged, self._why(hop, address), way.hops[:number], leads_on=leads_on))
         last = way.hops[-1].explanation
         if last.database is not None:
             there = _next_hop(way.hops[-2]) if len(way.hops) > 1 else None
@@ -721,17 +725,27 @@ class _Chain:
             for route in routes if len(routes) < len(every) else ():
                 yield TakenRoute(route.name, hop.instance, hop.explanation.passes[-1].table)
 
-    def _leads_on(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> bool:
-        """Whether the routes of an instance lead on from there, for a peer that may connect."""
-        if hop.explanation.disposition != Disposition.NOT_PERMITTED:
-            return hop.explanation.has_way
-        if not hop.explanation.permissions[0].is_permitted:
-            return False
-        try:
-            request = structs.replace(_as_it_arrives(before), peer=None)
-            return self._directory.explain(address, request).explanation.has_way
-        except NotAskedError:
-            return False
+    def _permitted(self, before: ExplainAnswer, hop: ExplainAnswer, address: NetworkAddress) -> ExplainAnswer:
+        """The decision of an instance for a peer that may connect and send, as far as that can be asked."""
+        if hop.explanation.disposition == Disposition.NOT_PERMITTED:
+            with contextlib.suppress(NotAskedError):
+                return self._directory.explain(address, structs.replace(_as_it_arrives(before), peer=None))
+        return hop
+
+    def _with_target_refusal(self, hop: ExplainAnswer, open_: Explanation, address: NetworkAddress) -> ExplainAnswer:
+        """The decision, with the GRANT that the target's database lacks for this very sender."""
+        senders = (one for answer in self.answers for one in answer.sides if one.is_initiator)
+        sender, told = next(senders, None), hop.explanation
+        if sender is None or open_.database is None or open_.is_from_target or told.target_refusal:
+            return hop
+        who = sender.principal or PUBLIC
+        ruling = self._directory.send_ruling(address, open_.database, who, open_.to_service)
+        if ruling is None or ruling.is_permitted:
+            return hop
+        refusal = how_to_permit(ruling, open_.database)
+        sentence = f"{told.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
+        sentence = told.sentence if told.database is None else sentence
+        return structs.replace(hop, explanation=structs.replace(told, target_refusal=refusal, sentence=sentence))
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
         """The answer of an instance of the path; None when it is known already, or the instance cannot be asked."""

@@ -305,6 +305,7 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequ
             dialog=dialog,
             route=route if may_be_wrong else None,
             wanted=side.far_broker_instance or "",
+            is_forwarding=True,
         )
         what = "had copies of them that waited there" if refused == Disposition.ALREADY_HELD else "took none"
         return refused, f"{by}{hop} {what}: {status}", remedy, ""

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from broker.advice import near_name, render_name, to_run
+from broker.advice import near_name
 from broker.catalog.catalog import MSDB, CatalogRows
 from broker.catalog.handlers import grants_of
 from broker.flow import Disposition
@@ -111,7 +111,7 @@ class DropSnapshot(Struct, frozen=True):
         near: Services that are known here, with a name like that of its service, which is not.
         would_end: The reason for which its next copy would be dropped here, where that is another one now.
         is_forwarding: Whether this instance passes messages on.
-        ungranted: The database here that has its service and lets no sender send to it either.
+        target: The database here that has its service, and may lack a GRANT for its sender as well.
         peers: The paths and patterns of the certificates that its database knows.
     """
 
@@ -130,7 +130,7 @@ class DropSnapshot(Struct, frozen=True):
     near: tuple[str, ...] = ()
     would_end: Disposition | None = None
     is_forwarding: bool = False
-    ungranted: str = ""
+    target: str = ""
     peers: tuple[str, ...] = ()
 
     @property
@@ -232,7 +232,7 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         if last_at.get(disposition, 0.0) < last_at[dropped]:  # later, the drop for that reason says it
             led["would_end"] = disposition
     elif dropped is Disposition.NOT_PERMITTED and not is_from_target:
-        led["ungranted"] = _ungranted(instance, service)
+        led["target"] = _target(instance, service)
     if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:
         named = chain(filter(None, here.table.services()), here.hosted.databases_with)
         led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
@@ -245,17 +245,11 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     }
 
 
-def _ungranted(instance: Running, service: str) -> str:
-    """
-    The first database that has a service and no GRANT to anyone to send to it, where senders prove who they are.
-
-    One that has refused a message itself has said so already.
-    """
-    for name, endpoint in instance.endpoints.items():
-        rows, is_told = instance.catalog.databases[name].rows, Disposition.NOT_PERMITTED in endpoint.last_dropped
-        grants = grants_of(instance.settings, rows.permissions, name)
-        is_closed = service in rows.services and grants.is_default_deny and not grants.may_be_granted(service)
-        if is_closed and not is_told:
+def _target(instance: Running, service: str) -> str:
+    """The first database that has a service and wants a GRANT for its senders; empty when there is none."""
+    for name in instance.endpoints:
+        rows = instance.catalog.databases[name].rows
+        if service in rows.services and grants_of(instance.settings, rows.permissions, name).is_default_deny:
             return name
     return ""
 
@@ -265,7 +259,7 @@ def _ungranted(instance: Running, service: str) -> str:
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
-    if drop.is_past and drop.would_end is None and not drop.ungranted:
+    if drop.is_past and drop.would_end is None:
         return DEFINITIONS_CHANGED
     fields = drop.fields
     service = fields.to_service_name or "SERVICE"
@@ -284,7 +278,9 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
             f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
         )
-    return _granted_too(drop, instance, service, _remedy_of_end(drop, instance, service))
+    lacks = f"where the database {drop.target} lacks a GRANT for it, too, its dialog fails without that one"
+    first = f"first, broker why {fields.conversation_id} at its sender: {lacks}. Then, " if drop.target else ""
+    return first + _remedy_of_end(drop, instance, service)
 
 
 def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
@@ -307,17 +303,4 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
         is_forwarding=drop.is_forwarding,
         sender=drop.fields.from_service_name or "the sender",
         peers=drop.peers,
-    )
-
-
-def _granted_too(drop: DropSnapshot, instance: str, service: str, remedy: str) -> str:
-    """The remedy, with what the database of the service lacks as well: without it, a dialog that begins there fails."""
-    if not drop.ungranted:
-        return remedy
-    grant = f"GRANT SEND ON SERVICE::{render_name(service)} TO [PRINCIPAL];"
-    grant = f"{to_run(grant, database=drop.ungranted, instance=instance)} with the PRINCIPAL of the sender's database"
-    return (
-        f"that is over, but a dialog that begins there would fail: {grant}"
-        if drop.is_past
-        else f"{grant}. And {remedy}"
     )

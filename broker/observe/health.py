@@ -44,6 +44,7 @@ HARMLESS_DROPS = frozenset({"already held", "duplicate", "shut down", "asking fo
 KEPT_DROPS = frozenset(  # what is sent again, so that it arrives once the cause is over
     {Disposition.EXPIRED_HERE, Disposition.ASKING_FOR_ROUTE, Disposition.ALREADY_HELD, Disposition.POOL_LIMIT}
     | {Disposition.FRAME_TOO_LARGE, Disposition.QUEUE_DISABLED, Disposition.STORE_BUSY, Disposition.STORE_FAILED}
+    | {Disposition.SECURITY_UNRESOLVED}
     | CURABLE - {Disposition.NOT_PERMITTED}  # which fails a dialog that begins, where the target's database says it
 )
 OF_IMPORTS = UNKNOWN_HERE | {Disposition.NOT_PERMITTED}  # what a database refuses that lacks partner files

@@ -628,7 +628,7 @@ def with_permissions(explanation: Explanation, who: Who, grants: Grants) -> Expl
         database=None,
         is_service_there=True,
         sentence=f"{what}: {reason}: {refused.why}; the sender keeps the message and sends it again",
-        hints=tuple(_hint(ruling) for ruling in (connect, send) if not ruling.is_permitted),
+        hints=tuple(how_to_permit(ruling) for ruling in (connect, send) if not ruling.is_permitted),
     )
 
 
@@ -646,7 +646,7 @@ def with_target(explanation: Explanation, grants: Grants) -> Explanation:
     if ruling.is_permitted or explanation.outcome is not Outcome.DELIVERED or explanation.database is None:
         return explanation
     sentence = f"{explanation.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
-    hint = _hint(ruling, explanation.database)
+    hint = how_to_permit(ruling, explanation.database)
     return structs.replace(explanation, sentence=sentence, hints=(*explanation.hints, hint), target_refusal=hint)
 
 
@@ -654,7 +654,7 @@ def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
     return PermissionShown(permission.value, ruling.is_permitted, ruling.why)
 
 
-def _hint(refused: PermissionRuling, database: str = MSDB) -> str:
+def how_to_permit(refused: PermissionRuling, database: str = MSDB) -> str:
     """How the statement that is missing is run."""
     if refused.rule is not None:
         statement = refused.why.replace("DENY", "REVOKE", 1)

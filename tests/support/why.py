@@ -17,6 +17,7 @@ from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from broker.security.grants import PermissionRuling
 
 CONVERSATION = UUID(int=1)
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -117,6 +118,15 @@ class Instances(Directory):
         if address.host not in self._places:
             raise NotAskedError(address, "nobody there")
         return answer(self._places[address.host], request)
+
+    def send_ruling(
+        self,
+        address: NetworkAddress,
+        database: str,
+        who: str,
+        service: str,
+    ) -> PermissionRuling | None:
+        return None
 
     def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:
         self.asked.append(address.host)

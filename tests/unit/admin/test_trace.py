@@ -38,8 +38,8 @@ from broker.observe.why import ClosedShown, QueueOff, WhyAnswer
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
-from broker.security.principal import parse_principal
+from broker.security.grants import Grants, Permission, PermissionRule, PermissionRuling, PermissionState
+from broker.security.principal import parse_principal, who_is
 from tests.support.why import AT, CONVERSATION, Instances, finding, holding, place, side, told, way
 
 FAR, DIALOG = UUID(int=0xFA), UUID(int=1)
@@ -810,9 +810,26 @@ def test_a_failed_dialog_that_is_only_to_be_begun_again_keeps_its_remedy() -> No
 class Granting(Instances):
     """Where one principal may send by now."""
 
-    def may_send(self, address: NetworkAddress, database: str, who: str, service: str) -> bool:
-        asked = str(address), database, who, service
-        return asked == ("tcp://c:4022", way(C).explanation.database, "CN=a]", "S")
+    def send_ruling(self, address: NetworkAddress, database: str, who: str, service: str) -> PermissionRuling:
+        assert (str(address), database, service) == ("tcp://c:4022", way(C).explanation.database, "S")
+        return Grants([parsed_rule("S", "CN=a]")], is_default_deny=True).send(who_is(who), service)
+
+
+def parsed_rule(service: str, who: str) -> PermissionRule:
+    return PermissionRule(Permission.SEND, service, parse_principal(who), PermissionState.GRANT)
+
+
+@pytest.mark.parametrize(("who", "is_lacking"), [("CN=a]", False), ("CN=x", True)])
+def test_a_sender_that_the_target_does_not_let_send_is_told_though_another_one_may(
+    who: str, *, is_lacking: bool
+) -> None:
+    start = first(finding("a", "not acknowledged", WAITING), sides=[holding(principal=who)])
+
+    found = trace(start, Granting({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
+
+    database = f"USE [{way(C).explanation.database}];"
+    lacks = f"at c, with broker sql, and in its script: {database} GRANT SEND ON SERVICE::[S] TO [CN=x];"
+    assert is_lacking == (lacks == found.remedy)
 
 
 @pytest.mark.parametrize(("who", "is_over"), [("CN=a]]", True), ("CN=x", False)])
@@ -846,9 +863,11 @@ def test_whether_a_principal_may_send_by_now_is_asked_of_the_far_database(
     address = NetworkAddress("b")
     fake_admin.answers["/v1/sql"] = (200, {"rows": rows})
 
-    assert may_send == Directory({address: fake_admin.path}).may_send(address, "far", "CN=a", "S")
+    ruling = Directory({address: fake_admin.path}).send_ruling(address, "far", "CN=a", "S")
+    assert ruling is not None
+    assert may_send == ruling.is_permitted
     assert "far" == fake_admin.asked[0][2]["database"]
-    assert not Directory({address: f"{fake_admin.path}.none"}).may_send(address, "far", "CN=a", "S")
+    assert Directory({address: f"{fake_admin.path}.none"}).send_ruling(address, "far", "CN=a", "S") is None
 
 
 def test_who_could_not_be_asked_is_told_and_the_rest_is_said() -> None:

@@ -211,7 +211,7 @@ def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection, monkeyp
     ("handle", "code", "sentence"),
     [
         ("x", 1, "Msg 8413: 'x' is not a GUID"),
-        (str(uuid.UUID(int=7)), 3, "the conversation 00000000-0000-0000-0000-000000000007 has no failure"),
+        (str(uuid.UUID(int=7)), 3, "no reader fails on the conversation 00000000-0000-0000-0000-000000000007"),
     ],
 )
 def test_what_is_refused(shop: Path, handle: str, code: int, sentence: str) -> None:

@@ -403,8 +403,8 @@ ROUND = way(place("one", 1, "two", own="two"))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
 ASTRAY = (
-    "if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script: USE [msdb];"
-    " ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT'; Otherwise, "
+    " Or, if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script: USE [msdb];"
+    " ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT'; Or, if the name"
 )
 POISON, ONCE = PoisonShown(3, 5, AT, AT, "ValueError: x"), PoisonShown(3, 1, AT, None, "E")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
