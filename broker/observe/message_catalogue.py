@@ -289,6 +289,8 @@ def remedy_of(
         again=dialog.again,
         address_right=address_right,
         or_corrected=or_corrected,
+        address_first="" if is_forwarding else address_right,
+        address_last=or_corrected and f".{or_corrected}" if is_forwarding else "",
         asked_first=near if is_forwarding else f"{address_right}{dialog.question}",
         asked_last=f"{or_corrected}{or_renamed}" if is_forwarding else "",
         sender=sender,

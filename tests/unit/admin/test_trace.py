@@ -931,3 +931,23 @@ def test_a_missing_route_has_the_address_of_the_given_instance_that_has_the_serv
 
     assert remedy.startswith("at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME")
     assert "ADDRESS = 'tcp://c:4022';" in remedy
+
+
+def test_a_route_that_several_given_gateways_lack_is_made_at_each() -> None:
+    gateway, other = place("b", 2, ""), place("d", 4, "")
+    there = Instances({"b": gateway, "d": other}, {"b": told(gateway), "d": told(other)}, given=["b", "d"])
+
+    remedy = trace(first(), there).remedy
+
+    statement = "with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME = 'S', ADDRESS ="
+    assert remedy.startswith(f"at b, {statement} 'tcp://HOST:PORT'; And at d, {statement} 'tcp://HOST:PORT';")
+
+
+def test_a_missing_way_back_has_the_address_of_the_sender() -> None:
+    gateway = place("b", 2, "")
+    back = way(place("c", 3, "b"), from_target=True)
+    sender = replace(first(sides=[holding(service_name="S")]), addresses=["tcp://a:1"], ways=[back])
+
+    remedy = trace(sender, Instances({"b": gateway}, {"b": told(gateway)})).remedy
+
+    assert "CREATE ROUTE [S] WITH SERVICE_NAME = 'S', ADDRESS = 'tcp://a:1';" in remedy
