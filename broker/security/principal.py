@@ -26,7 +26,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-STAND_IN = "PRINCIPAL"  # in advice, where the name is not known
+PLACEHOLDER = "PRINCIPAL"  # in advice, where the name is not known
 PRINCIPAL_MAX = 1024  # characters of a principal in a statement
 SUBJECTS_MAX = 256  # that are remembered as they were read
 PUBLIC = "public"
@@ -160,8 +160,8 @@ def parse_principal(text: str) -> Principal:
     if not text.strip() or len(text) > PRINCIPAL_MAX:
         raise PrincipalError(f"a principal has 1 to {PRINCIPAL_MAX} characters")
     written, text = text, text.strip()
-    if text == STAND_IN:
-        raise PrincipalError(f"{text} stands for the name of the sender, such as CN=orders: write that")
+    if text == PLACEHOLDER:
+        raise PrincipalError(f"{text} is a gap in advice: write the name of the sender, such as CN=orders")
     if text.casefold() == PUBLIC:
         return Principal(PUBLIC, PrincipalKind.PUBLIC)
     if text.casefold().startswith("sha256:"):
