@@ -734,7 +734,7 @@ class _Chain:
         return hop
 
     def _with_target_refusal(self, hop: ExplainAnswer, open_: Explanation, address: NetworkAddress) -> ExplainAnswer:
-        """The decision, with the GRANT that the target's database lacks for this very sender."""
+        """The decision, with the GRANT that the target's database lacks for this sender."""
         senders = (one for answer in self.answers for one in answer.sides if one.is_initiator)
         sender, told = next(senders, None), hop.explanation
         if sender is None or open_.database is None or open_.is_from_target or told.target_refusal:
