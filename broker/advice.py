@@ -7,10 +7,11 @@ Parts of advice in messages: the name that was probably meant, and the statement
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 
 FOLDED_MAX = 5000  # names that are compared without case and outer blanks
+NEAR_MAX = 3  # of those that are looked at again
 SPELLINGS_MAX = 500  # names that are compared by their spelling, 0.1 ms each
 ADDRESS_GAP = "tcp://HOST:PORT"  # in a statement, where the address is not known
 
@@ -27,8 +28,15 @@ def near_name(name: str, known: Iterable[str], *, cutoff: float = 0.8) -> str:
     by_folded = {one.strip().casefold(): one for one in islice(known, FOLDED_MAX) if one != name}
     folded = name.strip().casefold()
     compared = [folded] if folded in by_folded else list(islice(by_folded, SPELLINGS_MAX))
-    near = get_close_matches(folded, compared, n=1, cutoff=cutoff)
-    return by_folded[near[0]] if near else ""
+    near = get_close_matches(folded, compared, n=NEAR_MAX, cutoff=cutoff)
+    return next((by_folded[one] for one in near if _are_near_behind_a_path(folded, one, cutoff)), "")
+
+
+def _are_near_behind_a_path(one: str, other: str, cutoff: float) -> bool:
+    """Whether names are still near without a path that they share, such as //shop/."""
+    path = one[: one.rfind("/") + 1]
+    ends = (one[len(path) :], other[len(path) :]) if path and other.startswith(path) else (one, other)
+    return one == other or SequenceMatcher(None, *ends).ratio() >= cutoff
 
 
 def render_name(name: str) -> str:

@@ -626,7 +626,7 @@ class _Chain:
                 elif there.is_forwarding and there.instance != hop.instance and not there.explanation.has_way:
                     lacking.append(there.instance)
         filled = statement.replace(ADDRESS_GAP, address or ADDRESS_GAP)
-        before = before.replace("if the service is elsewhere, ", "", 1) if address else before
+        before = before.replace("if the service is elsewhere", "", 1).lstrip(", ") if address else before
         others = "".join(f" And at {one}, {place}{filled}" for one in lacking)
         return structs.replace(finding, remedy=f"{before}{filled}{others}{after.partition(';')[2]}")
 

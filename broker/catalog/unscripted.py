@@ -89,8 +89,10 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
             if ("QUEUE", name) not in database.mentioned and name != ROUTE_ANSWERS:
                 drop = DropQueue(QueueName(name))
                 yield Unscripted(database, f"the queue {render_name(name)}", drop, is_prunable=False)
-        for rule in database.rows.permissions:
-            if rule not in database.permission_statements and not _is_of(rule, partners):
+        bound = {one.remote_principal for name, one in database.rows.bindings.items() if name.startswith(PARTNER_NAME)}
+        for rule in database.rows.permissions:  # those of a partner are not in scripts, though its certificate be gone
+            is_of_partner = rule.principal.text in bound or _is_of(rule, partners)
+            if rule not in database.permission_statements and not is_of_partner:
                 revoke = RevokePermission(rule.permission, _securable(run, rule), (rule.principal.text,))
                 yield Unscripted(database, shown_rule(run, rule), revoke)
 

@@ -38,6 +38,7 @@ from broker.cli.output import TextLine, print_lines, remedy_lines, show_json
 from broker.config.settings import Settings
 from broker.config.units import plural
 from broker.errors import BrokerError
+from broker.observe.causes import joined
 from broker.observe.explain import configured_place
 from broker.observe.health import Level, judge
 from broker.observe.status import Status
@@ -45,6 +46,7 @@ from broker.observe.why import WhyAnswer, answer_why, look, part_of
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
+_FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs."
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -240,7 +242,9 @@ def _causes(
         row = rows.setdefault((service, found.cause, found.remedy.replace(guid, "")), row)
         row["dialogs"] += 1
         row["messages"] += messages
-    yield from rows.values()
+    for row in rows.values():
+        is_of_one = row["dialogs"] > 1 and row["conversation_handle"] in row["remedy"]
+        yield row | {"remedy": joined(row["remedy"], _FOR_THE_NEXT)} if is_of_one else row
 
 
 def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_Waiting]:

@@ -395,10 +395,11 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
     if not others:
         return ""
     again = to_run(create_route(decision.to_service, wanted), database=table.table, instance=way.instance)
-    lost = f". Only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
+    lost = f" Or, only if it does not come back, {dialog.again}: what it has not acknowledged is lost"
     return (
-        f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does: {again}"
-        f" with its former WEIGHT, and likewise at other gateways that lack it{'' if decision.is_from_target else lost}"
+        f"no route leads to broker instance {wanted}, which the messages are for, and they wait until one does. Make it"
+        f" with its former WEIGHT, if it had one, and at each gateway that lacks it: {again}"
+        f"{'' if decision.is_from_target else lost}"
     )
 
 

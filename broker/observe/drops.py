@@ -11,6 +11,7 @@ import shlex
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
 
@@ -39,6 +40,7 @@ from broker.protocol.layout import (
     FrameKind,
 )
 from broker.routing.decide import UNKNOWN_HERE, RoutingFacts, decide
+from broker.routing.explain import how_to_permit
 from broker.security.grants import Grants, refused_sender
 from broker.security.principal import PrincipalError, who_is
 from broker.security.session import SIGNER_UNKNOWN
@@ -112,6 +114,7 @@ class DropSnapshot(Struct, frozen=True):
         would_end: The reason for which its next copy would be dropped here, where that is another one now.
         is_forwarding: Whether this instance passes messages on.
         target: The database here that has its service, and may lack a GRANT for its sender as well.
+        lacking: The statement for that GRANT, where a binding there says who the sender is.
         peers: The paths and patterns of the certificates that its database knows.
     """
 
@@ -131,6 +134,7 @@ class DropSnapshot(Struct, frozen=True):
     would_end: Disposition | None = None
     is_forwarding: bool = False
     target: str = ""
+    lacking: str = ""
     peers: tuple[str, ...] = ()
 
     @property
@@ -172,7 +176,7 @@ def _is_past(instance: Running, drop: DropSnapshot) -> bool:
     rows = CatalogRows() if drop.database is None else catalog.databases[drop.database].rows
     if drop.disposition is Disposition.NOT_PERMITTED:
         grants = instance.peers.permissions.grants
-        grants = grants if drop.database is None else Grants(rows.permissions, is_default_deny=True)
+        grants = grants if drop.database is None else grants_of(instance.settings, rows.permissions, drop.database)
         return (drop.last_at or 0.0) < catalog.permitted_at and _may_send(grants, drop.reason, to_service)
     if drop.disposition is Disposition.UNKNOWN_CONVERSATION and isinstance(drop.sample, Header):
         return drop.sample.kind == FrameKind.ACK  # it may have come before the dialog has begun here
@@ -232,7 +236,7 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         if last_at.get(disposition, 0.0) < last_at[dropped]:  # later, the drop for that reason says it
             led["would_end"] = disposition
     elif dropped is Disposition.NOT_PERMITTED and not is_from_target:
-        led["target"] = _target(instance, service)
+        led["target"], led["lacking"] = _target(instance, service, frame_fields(frame).from_service_name)
     if dropped in {Disposition.NOT_PERMITTED, *UNKNOWN_HERE} and not is_known:
         named = chain(filter(None, here.table.services()), here.hosted.databases_with)
         led["near"] = tuple(filter(None, [near_name(service, islice(named, NAMES_COMPARED))]))
@@ -245,13 +249,23 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
     }
 
 
-def _target(instance: Running, service: str) -> str:
-    """The first database that has a service and wants a GRANT for its senders; empty when there is none."""
+def _target(instance: Running, service: str, sender: str | None) -> tuple[str, str]:
+    """
+    A database that has a service, and wants a GRANT for its sender; and that GRANT, if it is known to be missing.
+
+    Who the sender is shows in the remote service binding of its service. Both are empty if nothing is missing.
+    """
     for name in instance.endpoints:
         rows = instance.catalog.databases[name].rows
-        if service in rows.services and grants_of(instance.settings, rows.permissions, name).is_default_deny:
-            return name
-    return ""
+        grants = grants_of(instance.settings, rows.permissions, name)
+        if service in rows.services and grants.is_default_deny:
+            bound = [one.remote_principal for one in rows.bindings.values() if one.remote_service_name == sender]
+            with suppress(PrincipalError):  # a pattern
+                rulings = [grants.send(who_is(one), service) for one in bound[:1]]
+                if rulings:
+                    return ("", "") if rulings[0].is_permitted else (name, how_to_permit(rulings[0], name))
+            return name, ""
+    return "", ""
 
 
 # --- remedies ---
@@ -259,7 +273,7 @@ def _target(instance: Running, service: str) -> str:
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
-    if drop.is_past and drop.would_end is None:
+    if drop.is_past and drop.would_end is None and not drop.lacking:
         return DEFINITIONS_CHANGED
     fields = drop.fields
     service = fields.to_service_name or "SERVICE"
@@ -278,9 +292,17 @@ def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
             f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
         )
+    return _with_target(drop, instance, _remedy_of_end(drop, instance, service))
+
+
+def _with_target(drop: DropSnapshot, instance: str, remedy: str) -> str:
+    """The remedy, with the GRANT that the database of the service may lack as well: without it the dialog fails."""
+    if drop.lacking:
+        over = "that is over, but the dialog fails without another GRANT: " if drop.is_past else ""
+        return f"{over}at {instance}, {drop.lacking}" if over else f"at {instance}, {drop.lacking} And {remedy}"
     lacks = f"where the database {drop.target} lacks a GRANT for it, too, its dialog fails without that one"
-    first = f"first, broker why {fields.conversation_id} at its sender: {lacks}. Then, " if drop.target else ""
-    return first + _remedy_of_end(drop, instance, service)
+    first = f"first, broker why {drop.fields.conversation_id} at its sender: {lacks}. Then, " if drop.target else ""
+    return first + remedy
 
 
 def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:

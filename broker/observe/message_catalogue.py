@@ -148,7 +148,7 @@ _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{SHOWN_NAME}) TO ({SHOWN_NAME})")
 _PROVE = (
     ' Or, if the peer has a certificate, set endpoint.encryption = "required" and authentication = "certificate" at'
-    " both ends, then broker reload at both."
+    " both ends, and reload both."
 )
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 

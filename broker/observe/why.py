@@ -306,8 +306,8 @@ def _drop_findings(
         is_own = fields.conversation_id == UUID(bytes=conversation)
         if age > DROP_SECONDS or reason in _USUAL or not (is_own or reason in _OF_ALL | _OF_PARTNERS):
             continue
-        if drop.is_past and drop.database in arrived:
-            continue  # that database has the dialog now
+        if drop.is_past and (not is_own or drop.database in arrived):
+            continue  # it concerned others, or that database has the dialog now
         service, at = fields.to_service_name or "", when(_instant(now - age))
         what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"
         why = f"{what} dropped here at {at}: {reason} ({reason.number})" + (f": {drop.reason}" if drop.reason else "")

@@ -722,12 +722,13 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     )
 
     assert found.remedy.startswith(
-        f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does: at a, with"
-        f" broker sql, and in its script: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
+        f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does. Make it"
+        " with its former WEIGHT, if it had one, and at each gateway that lacks it: at a, with broker sql, and in its"
+        f" script: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
         f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT';"
     )
     assert is_from_target != found.remedy.endswith(
-        "lack it. Only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
+        "Or, only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"
     )
 
 
