@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -289,14 +288,14 @@ def end(config: Config, database: OneDatabase, output: Output, *, dry_run: bool,
         total = sum(one.conversations for one in members)
         if output == "table" and members:
             columns = ["service_name", "state", "conversations", "unread", "unsent"]
-            show_rows([asdict(one) for one in members], "table", columns)
+            show_rows([one._asdict() for one in members], "table", columns)
         if total and not dry_run:
             if not yes:
                 confirm(f"end {plural(total, 'conversation')}?")
             for ended in end_selected(db, selection, mode):
                 click.echo(f"{ended:,} of {total:,} ended", err=True)
     done = f"{plural(total, 'conversation')} would end" if dry_run else f"{plural(ended, 'conversation')} ended"
-    show_lines({"chosen": [asdict(one) for one in members], "ended": ended}, output, [done])
+    show_lines({"chosen": [one._asdict() for one in members], "ended": ended}, output, [done])
 
 
 def _selection(

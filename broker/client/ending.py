@@ -10,7 +10,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker import conversation
 from broker.client.arguments import check_count, check_text, unknown_handle
@@ -125,8 +125,7 @@ _COUNT = f"SELECT c.service_name, c.state, count(*), sum({_UNREAD}), sum({_UNSEN
 _NEXT = f"SELECT c.endpoint_id, c.conversation_handle{_WHERE} ORDER BY c.endpoint_id LIMIT {SLICE}"
 
 
-@dataclass(frozen=True, slots=True)
-class DialogSelection:
+class DialogSelection(NamedTuple):
     """Which conversations, by this side of them."""
 
     states: tuple[ConversationState, ...]
@@ -138,8 +137,7 @@ class DialogSelection:
         return endpoint_id, self.before, self.service, "".join(f"{state.value} " for state in self.states)
 
 
-@dataclass(frozen=True, slots=True)
-class Members:
+class Members(NamedTuple):
     """How many conversations of one service and state."""
 
     service_name: str
@@ -149,8 +147,7 @@ class Members:
     unsent: int  # likewise
 
 
-@dataclass(frozen=True, slots=True)
-class EndMode:
+class EndMode(NamedTuple):
     """How they end."""
 
     error: int | None = None  # the application's code; None for a plain end
