@@ -11,7 +11,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 
 FOLDED_MAX = 5000  # names that are compared without case and outer blanks
-NEAR_MAX = 3  # of those that are looked at again
+NEAR_MAX = 3  # spellings that are compared a second time
 SPELLINGS_MAX = 500  # names that are compared by their spelling, 0.1 ms each
 ADDRESS_GAP = "tcp://HOST:PORT"  # in a statement, where the address is not known
 
