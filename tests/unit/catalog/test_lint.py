@@ -19,7 +19,7 @@ from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.routing.address import parse_address
 from broker.routing.route import Route, RouteRow
-from broker.security.grants import Permission, PermissionRule, PermissionState
+from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
 from broker.store.sqlite import database, metadata
 from tests.support.certificates import make
@@ -329,6 +329,20 @@ def test_one_route_in_no_script_is_dropped_alone(concerns: Concerns, tmp_path: P
     [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
 
     assert told.endswith("write it into a script, or drop it: USE [a]; DROP ROUTE [hand];")
+
+
+@pytest.mark.parametrize(("binding", "count"), [("partner:far", 0), ("own", 2)])
+def test_the_grant_of_a_partner_is_not_missed_in_a_script_though_its_certificate_is_gone(
+    concerns: Concerns, tmp_path: Path, binding: str, count: int
+) -> None:
+    with closing(database.open_store(tmp_path / "a.db")) as db:
+        metadata.put_binding(db, RemoteServiceBinding(binding, "T", "CN=far"))
+        rule = PermissionRule(Permission.SEND, "S", parse_principal("CN=far"), PermissionState.GRANT)
+        metadata.put_permission(db, rule)
+
+    found = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
+
+    assert count == sum(one.count("[own]") + one.count("GRANT SEND") for one in found)
 
 
 def test_a_route_that_expired_in_the_file_is_told(concerns: Concerns, tmp_path: Path) -> None:
