@@ -604,6 +604,10 @@ class _Chain:
             ruling = at and self._directory.send_ruling(at, far.database, who, side.far_service)
             if ruling and ruling.is_permitted:
                 return structs.replace(finding, why=f"{finding.why}; that is permitted now", remedy=again)
+            if ruling and ruling.why not in side.error_text:
+                finding = structs.replace(finding, why=f"{finding.why}; what refuses it now: {ruling.why}")
+                refused = structs.replace(side, error_text=ruling.why)
+                return structs.replace(finding, remedy=remedy_of_failed(refused, spot, far.instance, far.database))
             return structs.replace(finding, remedy=remedy_of_failed(side, spot, far.instance, far.database))
         return finding
 

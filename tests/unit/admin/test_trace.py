@@ -848,6 +848,17 @@ def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_
     assert is_over != (f"GRANT SEND ON SERVICE::[S] TO [{who}];" in found.remedy)
 
 
+def test_a_dialog_that_failed_by_a_deny_has_what_refuses_it_now_as_remedy() -> None:
+    text = "you do not have permission: DENY SEND ON SERVICE::[S] TO [public]"
+    failed = replace(finding("a", "error -8494", TROUBLE), database="orders")
+    one = side(state="ER", error_code=-8494, error_text=text, principal="CN=x")
+
+    found = trace(first(failed, sides=[one]), Granting({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
+
+    assert "; what refuses it now: no GRANT SEND ON SERVICE::[S] TO [CN=x] or public" in found.why
+    assert ("GRANT SEND ON SERVICE::[S] TO [CN=x];" in found.remedy, "REVOKE" in found.remedy) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("rows", "may_send"),
     [
