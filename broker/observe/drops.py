@@ -41,7 +41,7 @@ from broker.protocol.layout import (
 )
 from broker.routing.decide import UNKNOWN_HERE, RoutingFacts, decide
 from broker.routing.explain import how_to_permit
-from broker.security.grants import Grants, refused_sender
+from broker.security.grants import Grants, PermissionState, refused_sender, render_rule
 from broker.security.principal import PrincipalError, who_is
 from broker.security.session import SIGNER_UNKNOWN
 
@@ -191,7 +191,10 @@ def _is_past(instance: Running, drop: DropSnapshot) -> bool:
 
 
 def _may_send(grants: Grants, reason: str, service: str) -> bool:
-    """Whether the principal that lacked a permission has it now; a reason without a principal counts as over."""
+    """Whether the principal that lacked a permission has it now, or the DENY that refused it is gone."""
+    denied = (one for one in grants.rules if one.state is PermissionState.DENY)
+    if any(render_rule(one.state, one.permission, one.securable, one.principal.text) in reason for one in denied):
+        return False
     try:
         return not (who := refused_sender(reason)) or grants.send(who_is(who), service).is_permitted
     except PrincipalError:

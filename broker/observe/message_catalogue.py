@@ -42,6 +42,7 @@ from broker.errors import (
     StatementError,
 )
 from broker.flow import Disposition
+from broker.net.peer_table import BACKOFF_CAP
 from broker.security.grants import SHOWN_NAME
 
 _TEXTS = Path(__file__).parent / "messages"
@@ -364,7 +365,8 @@ def remedy_of_unreached(address: str, problem: str, route: TakenRoute | None = N
     where = f" at {instance}" if instance else ""
     elsewhere = "" if route is None else f"if it is somewhere else, {route.led_elsewhere()}"
     return remedy_of_refused_link(address, problem, route, instance) or (
-        f"start the instance at {address}, open the way to it, or {elsewhere or f'correct the route to it{where}'}"
+        f"start the instance at {address} (if it runs by now, it is dialled within {BACKOFF_CAP:g} s), open the way to"
+        f" it, or {elsewhere or f'correct the route to it{where}'}"
     )
 
 

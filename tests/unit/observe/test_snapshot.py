@@ -383,6 +383,57 @@ async def test_a_drop_by_a_queue_that_was_off_is_past_once_it_is_on(gateway: Any
     assert [False, True] == seen
 
 
+async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_the_peer(gateway: Any) -> None:
+    own = gateway.settings.databases["gateway"].replace(certificate="own.pem")
+    gateway.settings = gateway.settings.replace(databases={"gateway": own})
+    bind = "USE gateway; CREATE REMOTE SERVICE BINDING b TO SERVICE '//near' WITH USER = [CN=far];"
+    msdb = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
+    await execute(gateway.catalog, parse_script(f"{bind} {msdb}"), database="gateway")
+    missing = "GRANT SEND ON SERVICE::[//gateway] TO [CN=a]"
+    gateway.peers.permissions.last_refusal = f"CN=a may not send: no {missing}"
+    header = replace(HEADER, hop_count=1, to_service="//gateway", from_service="//near")
+    gateway.forwarder.drop(encode_dialog(header, b""), Disposition.NOT_PERMITTED, None)
+
+    told = []
+    for grant in ("", f"USE msdb; {missing};", "USE gateway; GRANT SEND ON SERVICE::[//gateway] TO [CN=far];"):
+        await execute(gateway.catalog, parse_script(grant), database="gateway")
+        told += [remedy_of_drop(drop, "gateway") for drop in read(gateway, "drops").drops]
+
+    ran = "at gateway, with broker sql, and in its script: USE"
+    of_database = f"{ran} [gateway]; GRANT SEND ON SERVICE::[//gateway] TO [CN=far];"
+    over = "that is over, but the dialog fails without another GRANT: "
+    assert [f"{of_database} And {ran} [msdb]; {missing};", f"{over}{of_database}", DEFINITIONS_CHANGED] == told
+
+
+async def test_a_drop_by_a_database_without_a_certificate_is_past_once_it_has_no_rule(gateway: Any) -> None:
+    endpoint = gateway.endpoints["gateway"]
+    endpoint.dropped[Disposition.NOT_PERMITTED] = 1
+    reason = "no GRANT SEND ON SERVICE::[//gateway] TO [public]"
+    endpoint.last_dropped[Disposition.NOT_PERMITTED] = (0.0, replace(HEADER, to_service="//gateway"), reason)
+
+    seen = []
+    for change in ("GRANT SEND ON SERVICE::[//gateway] TO [CN=z]", "REVOKE SEND ON SERVICE::[//gateway] FROM [CN=z]"):
+        await execute(gateway.catalog, parse_script(f"USE gateway; {change};"), database="gateway")
+        seen += [one.is_past for one in read(gateway, "drops").drops]
+
+    assert [False, True] == seen
+
+
+async def test_a_drop_by_a_deny_is_past_once_that_is_gone_and_not_once_anything_changes(gateway: Any) -> None:
+    endpoint = gateway.endpoints["gateway"]
+    endpoint.dropped[Disposition.NOT_PERMITTED] = 1
+    reason = "DENY SEND ON SERVICE::[//gateway] TO [public]"
+    endpoint.last_dropped[Disposition.NOT_PERMITTED] = (0.0, replace(HEADER, to_service="//gateway"), reason)
+
+    seen = []
+    for change in (reason, "GRANT SEND ON SERVICE::[//gateway] TO [CN=z]", reason.replace("DENY", "REVOKE")):
+        statement = change.replace(" TO ", " FROM ") if change.startswith("REVOKE") else change
+        await execute(gateway.catalog, parse_script(f"USE gateway; {statement};"), database="gateway")
+        seen += [one.is_past for one in read(gateway, "drops").drops]
+
+    assert [False, False, True] == seen
+
+
 async def test_a_drop_for_want_of_a_certificate_is_past_once_the_database_knows_it(gateway: Any) -> None:
     endpoint, here = gateway.endpoints["gateway"], credentials("gateway", "far")
     [fingerprint] = here.peers.known

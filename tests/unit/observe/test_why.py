@@ -308,7 +308,10 @@ def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UU
     [found] = answer.findings
     assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
     assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
-    start = "start the instance at tcp://two:4022, open the way to it, or if it is somewhere else, "
+    start = (
+        "start the instance at tcp://two:4022 (if it runs by now, it is dialled within 10 s), open the way to it, or if"
+        " it is somewhere else, "
+    )
     assert f"{start}{LED_ELSEWHERE}" == found.remedy
 
 
