@@ -43,7 +43,7 @@ from broker.errors import (
 )
 from broker.flow import Disposition
 from broker.net.peer_table import BACKOFF_CAP
-from broker.security.grants import SHOWN_NAME
+from broker.security.grants import SHOWN_NAME, lifted
 
 _TEXTS = Path(__file__).parent / "messages"
 
@@ -168,7 +168,7 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
         is_nameless = database == MSDB and missing[1].endswith(" TO [public]")
         return statement + _PROVE if is_nameless else statement
     if denied := _DENIED.search(reason):
-        return to_run(f"REVOKE {denied[1]} FROM {denied[2]};", database=database, instance=where)
+        return to_run(f"{lifted(denied[0])};", database=database, instance=where)
     return ""
 
 

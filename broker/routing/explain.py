@@ -48,7 +48,7 @@ from broker.routing.decide import (
     wanted_instance,
 )
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route, is_live
-from broker.security.grants import Grants, Permission, PermissionRuling
+from broker.security.grants import Grants, Permission, PermissionRuling, lifted
 from broker.security.principal import NOBODY, PUBLIC, Who
 
 MSDB = "msdb"  # whose routes are searched for incoming messages
@@ -657,7 +657,7 @@ def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
 def how_to_permit(refused: PermissionRuling, database: str = MSDB) -> str:
     """How the statement that is missing is run."""
     if refused.rule is not None:
-        statement = refused.why.replace("DENY", "REVOKE", 1)
+        statement = lifted(refused.why)
     else:
         statement = refused.why.removeprefix("no ").removesuffix(f" or {PUBLIC}")
     return to_run(f"{statement};", database=database)

@@ -239,6 +239,14 @@ def render_rule(state: PermissionState, permission: Permission, securable: str, 
     return f"{state} {permission} ON {_CLASS[permission]}::{render_name(securable)} TO {render_name(principal)}"
 
 
+def lifted(deny: str) -> str:
+    """How a DENY is lifted: by a GRANT of the same, which replaces it, or by REVOKE where that would permit others."""
+    what, _, principal = deny.removeprefix("DENY ").rpartition(" TO ")
+    if "*" in deny or principal == render_name(PUBLIC):
+        return f"REVOKE {what} FROM {principal}"
+    return f"GRANT {what} TO {principal}"
+
+
 def _ordered(rules: Iterable[PermissionRule]) -> list[PermissionRule]:
     """DENY first, then in an order that is always the same, so that reasons are, too."""
     return sorted(rules, key=lambda rule: (rule.state is PermissionState.GRANT, rule.securable, rule.principal.text))

@@ -303,7 +303,7 @@ def test_what_a_peer_brings_comes_from_outside_and_the_rules_that_permit_are_nam
         (
             [rule("CONNECT", "a"), rule("SEND", "a"), rule("SEND", "*", "S", "DENY")],
             "DENY SEND ON SERVICE::[S] TO [*]",
-            "USE [msdb]; REVOKE SEND ON SERVICE::[S] TO [*];",
+            "USE [msdb]; REVOKE SEND ON SERVICE::[S] FROM [*];",
         ),
         ([rule("SEND", "a")], "no GRANT CONNECT ON ENDPOINT::[one] TO [CN=a] or public", "GRANT CONNECT ON ENDPOINT"),
     ],

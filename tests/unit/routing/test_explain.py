@@ -381,9 +381,19 @@ def test_permissions_that_are_missing_come_before_any_route(
     assert ["tcp://far:4022"] == [one.address for one in shown.passes[0].candidates]
 
 
-def test_a_deny_is_told_with_the_statement_that_lifts_it() -> None:
-    deny = PermissionRule(Permission.SEND, "S", parse_principal("a"), PermissionState.DENY)
+@pytest.mark.parametrize(
+    ("service", "who", "statement"),
+    [
+        ("S", "a", "GRANT SEND ON SERVICE::[S] TO [a];"),  # the DENY has taken the place of a GRANT
+        ("S", "public", "REVOKE SEND ON SERVICE::[S] FROM [public];"),
+        ("*", "a", "REVOKE SEND ON SERVICE::[*] FROM [a];"),
+    ],
+)
+def test_a_deny_is_told_with_the_statement_that_lifts_it_for_its_sender_alone(
+    service: str, who: str, statement: str
+) -> None:
+    deny = PermissionRule(Permission.SEND, service, parse_principal(who), PermissionState.DENY)
 
     shown = with_permissions(tell(msdb=[to("tcp://far")], incoming=True), who_is("CN=a"), Grants([deny]))
 
-    assert (f"{RUN} REVOKE SEND ON SERVICE::[S] TO [a];",) == shown.hints
+    assert (f"{RUN} {statement}",) == shown.hints
