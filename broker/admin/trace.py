@@ -740,17 +740,17 @@ class _Chain:
     def _with_target_refusal(self, hop: ExplainAnswer, open_: Explanation, address: NetworkAddress) -> ExplainAnswer:
         """The decision, with the GRANT that the target's database lacks for this sender."""
         senders = (one for answer in self.answers for one in answer.sides if one.is_initiator)
-        sender, told = next(senders, None), hop.explanation
-        if sender is None or open_.database is None or open_.is_from_target or told.target_refusal:
+        sender, decision = next(senders, None), hop.explanation
+        if sender is None or open_.database is None or open_.is_from_target or decision.target_refusal:
             return hop
         who = sender.principal or PUBLIC
         ruling = self._directory.send_ruling(address, open_.database, who, open_.to_service)
         if ruling is None or ruling.is_permitted:
             return hop
         refusal = how_to_permit(ruling, open_.database)
-        sentence = f"{told.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
-        sentence = told.sentence if told.database is None else sentence
-        return structs.replace(hop, explanation=structs.replace(told, target_refusal=refusal, sentence=sentence))
+        sentence = f"{decision.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
+        sentence = decision.sentence if decision.database is None else sentence
+        return structs.replace(hop, explanation=structs.replace(decision, target_refusal=refusal, sentence=sentence))
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
         """The answer of an instance of the path; None when it is known already, or the instance cannot be asked."""

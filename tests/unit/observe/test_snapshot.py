@@ -405,33 +405,39 @@ async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_t
     assert [f"{of_database} And {ran} [msdb]; {missing};", f"{over}{of_database}", DEFINITIONS_CHANGED] == told
 
 
-async def test_a_drop_by_a_database_without_a_certificate_is_past_once_it_has_no_rule(gateway: Any) -> None:
-    endpoint = gateway.endpoints["gateway"]
+@pytest.mark.parametrize(
+    ("reason", "statements"),
+    [
+        (
+            "no GRANT SEND ON {} TO [public]",
+            {"GRANT SEND ON {} TO [CN=z]": False, "REVOKE SEND ON {} FROM [CN=z]": True},
+        ),
+        (
+            "DENY SEND ON {} TO [public]",
+            {
+                "DENY SEND ON {} TO [public]": False,
+                "GRANT SEND ON {} TO [CN=z]": False,
+                "REVOKE SEND ON {} FROM [public]": True,
+            },
+        ),
+    ],
+    ids=["no GRANT", "DENY"],
+)
+async def test_a_refusal_by_a_database_without_a_certificate_is_past_once_its_rule_is_gone(
+    gateway: Any, reason: str, statements: dict[str, bool]
+) -> None:
+    endpoint, service = gateway.endpoints["gateway"], "SERVICE::[//gateway]"
     endpoint.dropped[Disposition.NOT_PERMITTED] = 1
-    reason = "no GRANT SEND ON SERVICE::[//gateway] TO [public]"
-    endpoint.last_dropped[Disposition.NOT_PERMITTED] = (0.0, replace(HEADER, to_service="//gateway"), reason)
+    refused = (0.0, replace(HEADER, to_service="//gateway"), reason.format(service))
+    endpoint.last_dropped[Disposition.NOT_PERMITTED] = refused
 
     seen = []
-    for change in ("GRANT SEND ON SERVICE::[//gateway] TO [CN=z]", "REVOKE SEND ON SERVICE::[//gateway] FROM [CN=z]"):
-        await execute(gateway.catalog, parse_script(f"USE gateway; {change};"), database="gateway")
+    for statement in statements:
+        script = parse_script(f"USE gateway; {statement.format(service)};")
+        await execute(gateway.catalog, script, database="gateway")
         seen += [one.is_past for one in read(gateway, "drops").drops]
 
-    assert [False, True] == seen
-
-
-async def test_a_drop_by_a_deny_is_past_once_that_is_gone_and_not_once_anything_changes(gateway: Any) -> None:
-    endpoint = gateway.endpoints["gateway"]
-    endpoint.dropped[Disposition.NOT_PERMITTED] = 1
-    reason = "DENY SEND ON SERVICE::[//gateway] TO [public]"
-    endpoint.last_dropped[Disposition.NOT_PERMITTED] = (0.0, replace(HEADER, to_service="//gateway"), reason)
-
-    seen = []
-    for change in (reason, "GRANT SEND ON SERVICE::[//gateway] TO [CN=z]", reason.replace("DENY", "REVOKE")):
-        statement = change.replace(" TO ", " FROM ") if change.startswith("REVOKE") else change
-        await execute(gateway.catalog, parse_script(f"USE gateway; {statement};"), database="gateway")
-        seen += [one.is_past for one in read(gateway, "drops").drops]
-
-    assert [False, False, True] == seen
+    assert [*statements.values()] == seen
 
 
 async def test_a_drop_for_want_of_a_certificate_is_past_once_the_database_knows_it(gateway: Any) -> None:
