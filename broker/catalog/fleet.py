@@ -48,7 +48,7 @@ from broker.routing.plan import JourneyEnd, JourneyOutcome, Leg, Network, Site, 
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.security.certificate_files import read_certificates
-from broker.security.grants import Permission, PermissionState, RemoteServiceBinding, render_rule
+from broker.security.grants import PermissionRuling, RemoteServiceBinding
 from broker.security.identity import is_signed_by, who_of
 from broker.security.principal import NOBODY, Who
 
@@ -250,28 +250,33 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
 
 def _missing_grants(given: Given) -> Iterator[Diagnostic]:
     """Yield the permissions that instances and databases lack for messages of others, as statements to run."""
-    # By instance and database, and whether only dialogs that begin need it: statement, and a path that does.
-    found: dict[tuple[tuple[Site, str], bool], dict[str, str]] = {}
+    # By instance and database, whether only dialogs that begin need it, and the DENY: statement, and a path with it.
+    found: dict[tuple[tuple[Site, str], bool, str], dict[str, str]] = {}
     ways = chain(((way, True) for way in given.arrivals()), ((way, False) for way in given.last_resorts()))
     for (home, service, end), is_named in ways:
-        for where, statement in _lacking(given, end, service, is_named=is_named):
+        for where, ruling in _refusals(given, end, service, is_named=is_named):
             is_of_begin = where[1] != MSDB and _binding(home, service) is None
-            found.setdefault((where, is_of_begin), {}).setdefault(statement, end.path)
-    for ((site, name), is_of_begin), statements in found.items():
+            kind = where, is_of_begin, "" if ruling.rule is None else ruling.why
+            found.setdefault(kind, {}).setdefault(ruling.remedy, end.path)
+    for ((site, name), is_of_begin, deny), statements in found.items():
         run, paths = given.run_of[site], ", ".join(dict.fromkeys(statements.values()))
-        problem = f"messages over {paths} are refused: {name} lacks permissions"
+        problem = f"messages over {paths} are refused: {name} " + (f"has {deny}" if deny else "lacks permissions")
         if is_of_begin:
-            problem = f"{name} lacks permissions for dialogs that begin over {paths}; answers there need none"
+            what = f"{name} refuses dialogs" if deny else f"{name} lacks permissions for dialogs"
+            problem = f"{what} that begin over {paths}{f' by {deny}' if deny else ''}; answers there need none"
         database = run.databases[name]
-        every = " ".join(f"{one};" for one in statements)
+        every = " ".join(statements)
         hint = to_run(every, database=name, is_scripted=database.is_scripted, option=run.settings.config_option)
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
+        hint = f"if that is not meant, {hint}" if deny else hint
         yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 
 
-def _lacking(given: Given, end: JourneyEnd, service: str, *, is_named: bool) -> Iterator[tuple[tuple[Site, str], str]]:
+def _refusals(
+    given: Given, end: JourneyEnd, service: str, *, is_named: bool
+) -> Iterator[tuple[tuple[Site, str], PermissionRuling]]:
     """
-    The statements that a path lacks, each with the instance and database where; a DENY is not lifted.
+    The permissions that a path lacks, each with the instance and database where.
 
     Where no route of the sender names the service, SEND is lacking only if no sender may send to it.
     """
@@ -281,11 +286,10 @@ def _lacking(given: Given, end: JourneyEnd, service: str, *, is_named: bool) -> 
         who = _holder(given.run_of[before.site].settings.endpoint) if grants.is_default_deny else NOBODY
         is_connected = not _differ(given.run_of[before.site].settings.endpoint, run.settings.endpoint)
         if leg.site is not before.site and who is not None and is_connected:
-            connect = Permission.CONNECT, run.settings.instance.name, grants.connect(who)
-            for permission, securable, ruling in (connect, (Permission.SEND, service, grants.send(who, service))):
-                is_meant = is_named or permission is Permission.CONNECT or not grants.may_be_granted(service)
-                if is_meant and not ruling.is_permitted and ruling.rule is None:
-                    yield (leg.site, MSDB), render_rule(PermissionState.GRANT, permission, securable, who.name)
+            is_meant = is_named or not grants.may_be_granted(service)
+            for ruling in (grants.connect(who), *([grants.send(who, service)] if is_meant else [])):
+                if not ruling.is_permitted:
+                    yield (leg.site, MSDB), ruling
     first, last = end.legs[0], end.legs[-1]
     run, target = given.run_of[last.site], given.home_of[last.site, end.database]
     sender = given.home_of[first.site, first.database].name
@@ -295,9 +299,8 @@ def _lacking(given: Given, end: JourneyEnd, service: str, *, is_named: bool) -> 
     who = _holder(given.run_of[first.site].settings.databases.get(sender)) if grants.is_default_deny else NOBODY
     if who is not None and (is_named or not grants.may_be_granted(service)):
         ruling = grants.send(who, service)
-        if not ruling.is_permitted and ruling.rule is None:
-            statement = render_rule(PermissionState.GRANT, Permission.SEND, service, who.name)
-            yield (last.site, target.name), statement
+        if not ruling.is_permitted:
+            yield (last.site, target.name), ruling
 
 
 def _differ(one: EndpointSettings, other: EndpointSettings) -> bool:

@@ -33,6 +33,7 @@ DROPPED_HERE = "dropped in this instance: "
 NOT_STORED = "not stored by the far side: "
 NOT_SEALED = "cannot be sealed: "
 ACK_DROPPED_HERE = "its acknowledgements are dropped in this instance: "
+SEE_WHY = "; broker why says whether that is over"  # at the end of a status, after what refused the last copy
 MOVING = f"{ON_ITS_WAY}acknowledgements come in"
 WRITE_SECONDS = 1.0  # between two checks of a dialog
 STATUSES_MAX = 256  # checked for one batch: a few milliseconds
@@ -93,9 +94,10 @@ class TransmissionStatus:
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
         attempt = outbound.round_trip.attempts + 1
         if sender.last_rejection:
-            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {sender.last_rejection}"
+            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {sender.last_rejection}{SEE_WHY}"
         if sender.not_stored:
-            return f"{status}; attempt {attempt}, {self._at(sender.not_stored_at)}, {NOT_STORED}{sender.not_stored}"
+            at = self._at(sender.not_stored_at)
+            return f"{status}; attempt {attempt}, {at}, {NOT_STORED}{sender.not_stored}{SEE_WHY}"
         if attempt > 1:
             return f"{status}, attempt {attempt}"
         return f"{ON_ITS_WAY}{status}" if is_on_its_way else status

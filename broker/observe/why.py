@@ -25,6 +25,7 @@ from broker.client.transaction import check_schema
 from broker.config.units import counted
 from broker.conversation.frames import Contact
 from broker.conversation.state import ON_ITS_WAY
+from broker.dialog.status import SEE_WHY
 from broker.errors import StoreUnavailableError
 from broker.flow import Disposition
 from broker.observe.causes import (
@@ -407,7 +408,7 @@ def _without_texts(side: SideShown) -> SideShown:
 
 def _status(side: ConversationSide) -> str:
     if side.transmission_status:
-        return side.transmission_status
+        return side.transmission_status.removesuffix(SEE_WHY)
     return (
         f"{ON_ITS_WAY}not tried yet"
         if side.held

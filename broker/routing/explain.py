@@ -48,8 +48,8 @@ from broker.routing.decide import (
     wanted_instance,
 )
 from broker.routing.route import BROKER_CONFIGURATION, MirroredPair, Route, is_live
-from broker.security.grants import Grants, Permission, PermissionRuling, lifted
-from broker.security.principal import NOBODY, PUBLIC, Who
+from broker.security.grants import Grants, Permission, PermissionRuling
+from broker.security.principal import NOBODY, Who
 
 MSDB = "msdb"  # whose routes are searched for incoming messages
 ROUTES_SHOWN = 50  # of one step
@@ -656,8 +656,4 @@ def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
 
 def how_to_permit(refused: PermissionRuling, database: str = MSDB) -> str:
     """How the statement that is missing is run."""
-    if refused.rule is not None:
-        statement = lifted(refused.why)
-    else:
-        statement = refused.why.removeprefix("no ").removesuffix(f" or {PUBLIC}")
-    return to_run(f"{statement};", database=database)
+    return to_run(refused.remedy, database=database)

@@ -79,6 +79,12 @@ class PermissionRuling(Struct, frozen=True):
     why: str
     rule: PermissionRule | None = None
 
+    @property
+    def remedy(self) -> str:
+        """The statement by which it is permitted, with its `;`."""
+        missing = self.why.removeprefix("no ").removesuffix(f" or {PUBLIC}")
+        return f"{missing if self.rule is None else lifted(self.why)};"
+
 
 class Profile:
     """

@@ -578,6 +578,25 @@ def test_where_nobody_proves_anything_a_grant_is_lacking_as_soon_as_there_is_ano
     assert [f"{hint} TO [public];" for hint in hints] == [one[one.index("USE [") :] for one in told]
 
 
+def test_a_deny_that_refuses_a_path_is_told_with_what_lifts_it(found: Find) -> None:
+    begins = Site("orders", "", service("Orders") + THERE, ORDERS)
+    grant, deny = "GRANT SEND ON SERVICE::[*] TO public;\n", "DENY SEND ON SERVICE::[{}] TO public;\n"
+    via, target = gateway("g", *GOOD_ROUTES, grant, deny.format("Bill*")), billing(BACK + deny.format("Billing"))
+
+    told = [one for one in found(begins, via, target) if "missing-grant" in one]
+
+    for problem, lifted in (
+        (
+            "db refuses dialogs that begin over orders -> g -> billing by DENY",
+            "[db]; REVOKE SEND ON SERVICE::[Billing]",
+        ),
+        ("over orders -> g -> billing are refused: msdb has DENY", "[msdb]; REVOKE SEND ON SERVICE::[Bill*]"),
+    ):
+        [one] = [one for one in told if problem in one]
+        assert "if that is not meant, with broker sql" in one
+        assert one.endswith(f"USE {lifted} FROM [public];")
+
+
 @pytest.mark.parametrize(("granted", "count"), [("X", 2), ("Billing", 1), ("Billing], [Orders", 0)])
 def test_a_service_that_routes_of_last_resort_lead_to_needs_a_grant_to_someone(
     found: Find, granted: str, count: int

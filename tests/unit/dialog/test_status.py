@@ -124,7 +124,7 @@ def test_refusal_of_the_next_hop_is_told_with_its_time() -> None:
 
     assert Here().connect().render(sender, FORWARDED) == (
         f"{SENT}, 1 fragment under way: sent again at {AT}:24 UTC; attempt 3, at 2025-06-15 15:06:40 UTC,"
-        " refused by the next hop: pool limit exceeded (11289)"
+        " refused by the next hop: pool limit exceeded (11289); broker why says whether that is over"
     )
 
 
