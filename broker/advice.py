@@ -73,5 +73,5 @@ def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bo
         option: Names the configuration, after a blank; empty where it is not known.
     """
     where = f"at {instance}, " if instance else ""
-    script = ", and in its script" if is_scripted else ""
+    script = ", and in its script if it has one" if is_scripted else ""
     return f"{where}with broker sql{option}{script}: USE {render_name(database)}; {statement}"

@@ -69,7 +69,7 @@ from broker.observe.health import OF_IMPORTS
 from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
 from broker.observe.why import WhyAnswer
 from broker.routing.address import NetworkAddress, parse_address
-from broker.routing.explain import Explanation, Outcome, how_to_permit
+from broker.routing.explain import Explanation, Outcome, failing, how_to_permit
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionRuling, PermissionState, refused_sender
 from broker.security.principal import PUBLIC, PrincipalError, parse_principal, who_is
 
@@ -672,7 +672,7 @@ class _Chain:
 
     def _follow(self, start: ExplainAnswer) -> None:
         way = follow(start, self._directory.explain)
-        self.paths[way.sentence] = None
+        sentence = way.sentence
         for number, (before, hop) in enumerate(zip(way.hops, way.hops[1:], strict=False), 1):
             is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
             self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
@@ -681,7 +681,9 @@ class _Chain:
             may_connect = hop is permitted or hop.explanation.permissions[0].is_permitted
             leads_on = may_connect and permitted.explanation.has_way
             judged = self._with_target_refusal(hop, permitted.explanation, address)
+            sentence = sentence.replace(hop.explanation.sentence, judged.explanation.sentence)
             self._stations.append(_Station(judged, self._why(hop, address), way.hops[:number], leads_on=leads_on))
+        self.paths[sentence] = None
         last = way.hops[-1].explanation
         if last.database is not None:
             there = _next_hop(way.hops[-2]) if len(way.hops) > 1 else None
@@ -741,15 +743,14 @@ class _Chain:
         """The decision, with the GRANT that the target's database lacks for this sender."""
         senders = (one for answer in self.answers for one in answer.sides if one.is_initiator)
         sender, decision = next(senders, None), hop.explanation
-        if sender is None or open_.database is None or open_.is_from_target or decision.target_refusal:
+        if sender is None or open_.database is None or open_.is_from_target:
             return hop
         who = sender.principal or PUBLIC
         ruling = self._directory.send_ruling(address, open_.database, who, open_.to_service)
         if ruling is None or ruling.is_permitted:
             return hop
         refusal = how_to_permit(ruling, open_.database)
-        sentence = f"{decision.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
-        sentence = decision.sentence if decision.database is None else sentence
+        sentence = decision.sentence if decision.database is None else failing(decision.sentence, ruling)
         return structs.replace(hop, explanation=structs.replace(decision, target_refusal=refusal, sentence=sentence))
 
     def _why(self, hop: ExplainAnswer, address: NetworkAddress) -> WhyAnswer | None:
@@ -826,6 +827,7 @@ def hop_findings(
         symptom = "its way leads in a circle" if cause == LOOP else symptom
         if decision.target_refusal and not is_begun_there:  # first, as the dialog would fail without it
             remedy = f"{_of_sender(f'at {hop.instance}, {decision.target_refusal}', dialog)} And {remedy}"
+            again += "; it fails (-8494) if its message arrives before the first statement has been run"
         yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
     elif not decision.is_service_there:
         remedy = remedy_of(

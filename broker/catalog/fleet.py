@@ -268,7 +268,10 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
         every = " ".join(statements)
         hint = to_run(every, database=name, is_scripted=database.is_scripted, option=run.settings.config_option)
         path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
-        hint = f"if that is not meant, {hint}" if deny else hint
+        if deny:
+            hint = f"if that is not meant, {hint}"
+        elif name != MSDB and any(where == (site, MSDB) for where, _, _ in found):
+            hint = f"before those of msdb, or dialogs that arrive between them fail: {hint}"
         yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 
 

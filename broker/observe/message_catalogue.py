@@ -168,7 +168,7 @@ def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
         is_nameless = database == MSDB and missing[1].endswith(" TO [public]")
         return statement + _PROVE if is_nameless else statement
     if denied := _DENIED.search(reason):
-        return to_run(f"{lifted(denied[0])};", database=database, instance=where)
+        return f"if {denied[0]} is not meant, {to_run(f'{lifted(denied[0])};', database=database, instance=where)}"
     return ""
 
 

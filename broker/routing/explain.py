@@ -57,6 +57,7 @@ ROUTES_CONSIDERED = 1000  # of one service; what matched is listed in any case
 DATABASES_SHOWN = 10
 ROUTES_COMPARED = 1000  # of one service
 EXPIRED_SHOWN = 3
+_FAILS = "; a dialog that begins there ends in an Error: "
 TITLES = (
     "reply to a database here",
     "service and broker instance",
@@ -645,9 +646,14 @@ def with_target(explanation: Explanation, grants: Grants) -> Explanation:
         ruling = structs.replace(ruling, why=ruling.why.replace(" TO [public]", " TO [PRINCIPAL]"))
     if ruling.is_permitted or explanation.outcome is not Outcome.DELIVERED or explanation.database is None:
         return explanation
-    sentence = f"{explanation.sentence}; a dialog that begins there ends in an Error: {ruling.why}"
+    sentence = failing(explanation.sentence, ruling)
     hint = how_to_permit(ruling, explanation.database)
     return structs.replace(explanation, sentence=sentence, hints=(*explanation.hints, hint), target_refusal=hint)
+
+
+def failing(sentence: str, refused: PermissionRuling) -> str:
+    """The sentence about a message that arrives, with why its dialog fails there."""
+    return f"{sentence.partition(_FAILS)[0]}{_FAILS}{refused.why}"
 
 
 def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
@@ -655,5 +661,6 @@ def _shown(permission: Permission, ruling: PermissionRuling) -> PermissionShown:
 
 
 def how_to_permit(refused: PermissionRuling, database: str = MSDB) -> str:
-    """How the statement that is missing is run."""
-    return to_run(refused.remedy, database=database)
+    """How the statement is run that is missing, or that lifts a DENY."""
+    doubt = "" if refused.rule is None else f"if {refused.why} is not meant, "
+    return doubt + to_run(refused.remedy, database=database)

@@ -97,12 +97,12 @@ CAUSES = [
         "no route",
         "",
         "gateway",
-        "and in its script: USE [msdb]; CREATE ROUTE [//lost]",
+        "and in its script if it has one: USE [msdb]; CREATE ROUTE [//lost]",
     ),
     ("//refused", "held", "Connection refused", "gateway", f"start the instance at {DEAD}"),
     ("//closed", "forwarding disabled", "", "billing", "set endpoint.message_forwarding = true at billing"),
     ("//far", "hops exhausted", "a copy was dropped here", "narrow", "raise endpoint.max_hops of narrow"),
-    ("//absent", "error -8490", "", HERE, "and in its script: USE [billing]; CREATE"),
+    ("//absent", "error -8490", "", HERE, "and in its script if it has one: USE [billing]; CREATE"),
 ]
 
 

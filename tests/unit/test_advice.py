@@ -26,5 +26,7 @@ def test_statement_to_run_has_its_place_its_command_and_its_names_quoted() -> No
     statement = "CREATE ROUTE [x]]'; DROP ROUTE r; --] WITH SERVICE_NAME = 'x]''; DROP ROUTE r; --', ADDRESS ="
 
     assert f"{statement} 'tcp://HOST:PORT';" == create_route(hostile)
-    assert "at a, with broker sql, and in its script: USE [d]]]; DROP;" == to_run("DROP;", database="d]", instance="a")
+    assert "at a, with broker sql, and in its script if it has one: USE [d]]]; DROP;" == to_run(
+        "DROP;", database="d]", instance="a"
+    )
     assert "with broker sql: USE [d]; DROP;" == to_run("DROP;", database="d", is_scripted=False)

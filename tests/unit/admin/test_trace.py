@@ -386,7 +386,7 @@ def test_a_missing_permission_is_history_once_the_next_hop_has_it(*, is_permitte
     found = traced(first(refused), (gateway, told(gateway)), (C, told(C)))
 
     assert is_permitted == ("before that" in found.findings[0].why)
-    assert is_permitted or "at b, with broker sql, and in its script: USE [msdb]; GRANT" in found.remedy
+    assert is_permitted or "at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT" in found.remedy
 
 
 def test_what_a_far_instance_has_put_right_is_sent_again_by_a_command_at_the_sender() -> None:
@@ -426,7 +426,7 @@ def test_a_dead_end_on_the_way_of_what_waits_is_its_cause() -> None:
     found = traced(first(), (lost, told(lost)))
 
     assert ("no route", "b") == (found.cause, found.where)
-    assert "at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S]" in found.remedy
+    assert "at b, with broker sql, and in its script if it has one: USE [msdb]; CREATE ROUTE [S]" in found.remedy
     assert "at a, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP;" in found.remedy
 
 
@@ -525,6 +525,20 @@ def test_a_database_that_lets_no_sender_begin_is_told_before_the_message_comes_t
     assert "PRINCIPAL" not in sealed.why
 
 
+def test_a_deny_in_the_database_of_the_target_is_no_missing_grant() -> None:
+    deny = PermissionRule(Permission.SEND, "S", parse_principal("CN=a"), PermissionState.DENY)
+    target, grants = place("b", 2, None), Grants([deny], is_default_deny=True)
+    home = SendingDatabase(FAR.bytes, target.surroundings.msdb, Path("none"), grants)
+    target = replace(target, homes={"far": home})
+    asked = Instances({"b": target}, {"b": told(target)})
+    asked.send_ruling = lambda *_: grants.send(who_is("CN=a"), "S")  # type: ignore[method-assign]
+
+    found = trace(first(sides=[holding(principal="CN=a")]), asked)
+
+    assert found.remedy.startswith("at b, if DENY SEND ON SERVICE::[S] TO [CN=a] is not meant, with broker sql")
+    assert "no GRANT" not in f"{found.findings} {found.paths}"
+
+
 def test_two_grants_that_the_target_lacks_are_told_at_once_that_of_its_database_first() -> None:
     """With the one of msdb alone the message would arrive, and its dialog fail."""
     target = place("b", 2, None)
@@ -534,8 +548,10 @@ def test_two_grants_that_the_target_lacks_are_told_at_once_that_of_its_database_
     found = traced(first(sides=[holding(principal="CN=a")]), (target, told(target)))
 
     one, other = found.remedy.split(" And ")
-    assert one.startswith("at b, with broker sql, and in its script: USE [far]; GRANT SEND ON SERVICE::[S] TO [CN=a];")
-    assert "at b, with broker sql, and in its script: USE [msdb]; GRANT" in other
+    assert one.startswith(
+        "at b, with broker sql, and in its script if it has one: USE [far]; GRANT SEND ON SERVICE::[S] TO [CN=a];"
+    )
+    assert "at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT" in other
 
 
 def test_a_message_that_is_unread_is_received_before_its_dialog_which_the_sender_has_forgotten_is_ended() -> None:
@@ -628,7 +644,8 @@ def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
 
     assert ("service not found", TROUBLE) == (found.cause, found.severity)
     assert (
-        f"at b, with broker sql, and in its script: USE [{FAR}]; CREATE SERVICE [S] ON QUEUE [QUEUE];" in found.remedy
+        f"at b, with broker sql, and in its script if it has one: USE [{FAR}]; CREATE SERVICE [S] ON QUEUE [QUEUE];"
+        in found.remedy
     )
 
 
@@ -670,7 +687,7 @@ def test_a_route_that_leads_back_to_where_the_message_began_is_the_one_to_change
 
     assert ("loop", "a") == (found.cause, found.where)
     assert "route r of b leads back to a: " in found.why
-    route = "at b, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
+    route = "at b, with broker sql, and in its script if it has one: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
     assert f"{route} with the address of the instance that has S, or of one that leads there" == found.remedy
 
 
@@ -687,12 +704,12 @@ def test_the_address_is_asked_for_as_well_as_a_permission_where_nothing_leads_on
 
     found = traced(first(), (gateway, told(gateway)))
 
-    address = (
-        "if route r of a is not to lead to b, at a, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r]"
-    )
+    address = "if route r of a is not to lead to b, at a, with broker sql, and in its script"
+    " if it has one: USE [msdb]; ALTER ROUTE [r]"
     assert is_asked == (address in found.remedy)
     assert (
-        f"at b, with broker sql, and in its script: USE [msdb]; GRANT {'SEND' if rules else 'CONNECT'}" in found.remedy
+        f"at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT {'SEND' if rules else 'CONNECT'}"
+        in found.remedy
     )
 
 
@@ -705,7 +722,8 @@ def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_t
     found = traced(start, (C, told(C)))
 
     assert found.remedy == (
-        f"S at c is broker instance {FAR} now, and the messages name {old}: at a, with broker sql, and in its script:"
+        f"S at c is broker instance {FAR} now, and the messages name {old}: at a, with broker sql, and in its script"
+        f" if it has one:"
         f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{FAR}'; Then {END} and begin another dialog"
     )
 
@@ -724,7 +742,7 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     assert found.remedy.startswith(
         f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does. Make it"
         " with its former WEIGHT, if it had one, and at each gateway that lacks it: at a, with broker sql, and in its"
-        f" script: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
+        f" script if it has one: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
         f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT';"
     )
     assert is_from_target != found.remedy.endswith(
@@ -795,7 +813,10 @@ def test_a_dialog_that_the_far_database_has_failed_names_that_database() -> None
     found = traced(start, (B, told(B)), (C, told(C)))
 
     database = way(C).explanation.database
-    assert f"at c, with broker sql, and in its script: USE [{database}]; CREATE SERVICE [S] ON QUEUE" in found.remedy
+    assert (
+        f"at c, with broker sql, and in its script if it has one: USE [{database}]; CREATE SERVICE [S] ON QUEUE"
+        in found.remedy
+    )
 
 
 def test_a_failed_dialog_that_is_only_to_be_begun_again_keeps_its_remedy() -> None:
@@ -829,7 +850,7 @@ def test_a_sender_that_the_target_does_not_let_send_is_told_though_another_one_m
     found = trace(start, Granting({"b": B, "c": C}, {"b": told(B), "c": told(C)}))
 
     database = f"USE [{way(C).explanation.database}];"
-    lacks = f"at c, with broker sql, and in its script: {database} GRANT SEND ON SERVICE::[S] TO [CN=x];"
+    lacks = f"at c, with broker sql, and in its script if it has one: {database} GRANT SEND ON SERVICE::[S] TO [CN=x];"
     assert is_lacking == (lacks == found.remedy)
 
 
@@ -941,7 +962,9 @@ def test_a_missing_route_has_the_address_of_the_given_instance_that_has_the_serv
 
     remedy = trace(first(), there).remedy
 
-    assert remedy.startswith("at b, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME")
+    assert remedy.startswith(
+        "at b, with broker sql, and in its script if it has one: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME"
+    )
     assert "ADDRESS = 'tcp://c:4022';" in remedy
 
 
@@ -951,7 +974,10 @@ def test_a_route_that_several_given_gateways_lack_is_made_at_each() -> None:
 
     remedy = trace(first(), there).remedy
 
-    statement = "with broker sql, and in its script: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME = 'S', ADDRESS ="
+    statement = (
+        "with broker sql, and in its script"
+        " if it has one: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME = 'S', ADDRESS ="
+    )
     assert remedy.startswith(f"at b, {statement} 'tcp://HOST:PORT'; And at d, {statement} 'tcp://HOST:PORT';")
 
 

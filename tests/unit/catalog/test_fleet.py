@@ -203,7 +203,7 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     "no route at the end": (
         [orders(THERE), gateway("g")],
         [
-            f"{DROPPED} no route (9798); with broker sql -c g/broker.toml, and in its script: {LEAD_ON} 'tcp://HOST:PORT';..."
+            f"{DROPPED} no route (9798); with broker sql -c g/broker.toml, and in its script if it has one: {LEAD_ON} 'tcp://HOST:PORT';..."
         ],
     ),
     "no route at the end to one of the others": (

@@ -250,7 +250,7 @@ def test_the_draw_is_a_table_with_the_winner_first() -> None:
             [
                 "  ! 7 nothing matched: no step found a route\n",
                 "\nhint: is the name right? orders has a route to 'billing', and names compare byte for byte\n",
-                "\nhint: at shop, with broker sql, and in its script: ",
+                "\nhint: at shop, with broker sql, and in its script if it has one: ",
                 "\ndelayed: no route (9798); matched again after 10 s and whenever routes or services change\n",
             ],
         ),

@@ -121,7 +121,9 @@ def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_i
     (here,) = judged(address(refused)).findings
     (there,) = judged(address(f"FATAL from CN=c: {refused}")).findings
 
-    statement = "with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
+    statement = (
+        "with broker sql, and in its script if it has one: USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
+    )
     assert f"at this instance, {statement}" == here.do
     other = f" Or, if another instance is meant, correct the route to {HOP}."
     assert f"at the instance at {HOP}, {statement}{other}" == there.do
@@ -262,7 +264,10 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
         (notice(WarningKind.EXPIRES), RENEW),
         (
             notice(WarningKind.REFUSED, "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"),
-            "at this instance, with broker sql, and in its script: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];",
+            (
+                "at this instance, with broker sql, and in its script"
+                " if it has one: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];"
+            ),
         ),
         (
             notice(

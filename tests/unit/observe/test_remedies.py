@@ -48,7 +48,10 @@ def test_other_reasons_lead_to_the_page(disposition: Disposition) -> None:
         (WaitingDialog("END;", near=["//s", "T"]), "is the name right? Known there: //s, T. A sent message cannot be"),
         (
             WaitingDialog(is_known=True),
-            "if the service is elsewhere, at gateway, with broker sql, and in its script: USE [msdb]; CREATE ROUTE",
+            (
+                "if the service is elsewhere, at gateway, with broker sql, and in its script"
+                " if it has one: USE [msdb]; CREATE ROUTE"
+            ),
         ),
     ],
 )
@@ -63,7 +66,7 @@ def test_where_a_local_route_led_nowhere_the_name_is_asked_for_first(dialog: Wai
 def test_names_are_filled_in_and_never_a_format() -> None:
     text = remedy_of(Disposition.NO_ROUTE, instance="{service}", service="{0}{x", table="orders")
 
-    assert "at {service}, with broker sql, and in its script: USE [orders]; CREATE ROUTE [{0}{x]" in text
+    assert "at {service}, with broker sql, and in its script if it has one: USE [orders]; CREATE ROUTE [{0}{x]" in text
     assert "WITH SERVICE_NAME = '{0}{x'" in text
 
 
@@ -135,8 +138,20 @@ def test_another_host_of_a_route_that_is_known_is_given_by_a_statement() -> None
 @pytest.mark.parametrize(
     ("database", "statement"),
     [
-        (None, "at gw, with broker sql, and in its script: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
-        ("d]b", "at gw, with broker sql, and in its script: USE [d]]b]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"),
+        (
+            None,
+            (
+                "at gw, with broker sql, and in its script"
+                " if it has one: USE [msdb]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"
+            ),
+        ),
+        (
+            "d]b",
+            (
+                "at gw, with broker sql, and in its script"
+                " if it has one: USE [d]]b]; GRANT SEND ON SERVICE::[//S] TO [CN=a];"
+            ),
+        ),
     ],
 )
 def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(database: str | None, statement: str) -> None:
@@ -165,7 +180,10 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
 @pytest.mark.parametrize(
     ("disposition", "remedy"),
     [
-        (Disposition.NO_ROUTE, "at far, with broker sql, and in its script: USE [msdb]; CREATE ROUTE [//S]"),
+        (
+            Disposition.NO_ROUTE,
+            "at far, with broker sql, and in its script if it has one: USE [msdb]; CREATE ROUTE [//S]",
+        ),
         (Disposition.FORWARDING_DISABLED, "set endpoint.message_forwarding = true at far"),
     ],
 )
@@ -177,7 +195,8 @@ def test_the_route_that_may_be_wrong_is_asked_for_before_what_is_missing_where_i
     text = remedy_of(disposition, instance="far", service="//S", dialog=WaitingDialog(is_known=True), route=route)
 
     assert text.startswith(
-        "if route To]S of near is not to lead to far, at near, with broker sql, and in its script: USE [orders];"
+        "if route To]S of near is not to lead to far, at near, with broker sql, and in its script"
+        " if it has one: USE [orders];"
         f" ALTER ROUTE [To]]S] WITH ADDRESS = 'tcp://HOST:PORT'; Otherwise, {remedy}"
     )
 
@@ -185,7 +204,7 @@ def test_the_route_that_may_be_wrong_is_asked_for_before_what_is_missing_where_i
 def test_a_route_of_a_partner_is_in_no_script() -> None:
     scripted, imported = (TakenRoute(name, "near").led_elsewhere() for name in ("To", "partner:far://S"))
 
-    assert "at near, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [To]" in scripted
+    assert "at near, with broker sql, and in its script if it has one: USE [msdb]; ALTER ROUTE [To]" in scripted
     assert "at near, with broker sql: USE [msdb]; ALTER ROUTE [partner:far://S]" in imported
 
 
@@ -195,7 +214,8 @@ def test_names_that_are_known_are_in_the_remedy_of_an_error() -> None:
     text = remedy_of_error(-8408, service="//S", text=refused, target="far", database="billing")
 
     assert (
-        "at far, with broker sql, and in its script: USE [billing]; ALTER SERVICE [//S] (ADD CONTRACT [//C]);" in text
+        "at far, with broker sql, and in its script"
+        " if it has one: USE [billing]; ALTER SERVICE [//S] (ADD CONTRACT [//C]);" in text
     )
     text = remedy_of_error(-9727, service="//S", here="at near, with broker sql: USE [orders];")
     assert "at near, with broker sql: USE [orders]; CREATE REMOTE SERVICE BINDING [//S] TO SERVICE '//S' WITH" in text

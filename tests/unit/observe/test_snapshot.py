@@ -297,7 +297,7 @@ async def test_that_a_database_may_refuse_the_sender_as_well_is_told_with_the_pe
     gateway.settings = gateway.settings.replace(databases={"gateway": own})
     (proving,) = read(gateway, "drops").drops
 
-    statement = f"at gateway, with broker sql, and in its script: USE [msdb]; {missing};"
+    statement = f"at gateway, with broker sql, and in its script if it has one: USE [msdb]; {missing};"
     first = f"first, broker why {UUID(bytes=HEADER.conversation_id)} at its sender: where the database gateway lacks a"
     assert remedy_of_drop(plain, "gateway") == statement
     assert (
@@ -399,7 +399,7 @@ async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_t
         await execute(gateway.catalog, parse_script(grant), database="gateway")
         told += [remedy_of_drop(drop, "gateway") for drop in read(gateway, "drops").drops]
 
-    ran = "at gateway, with broker sql, and in its script: USE"
+    ran = "at gateway, with broker sql, and in its script if it has one: USE"
     of_database = f"{ran} [gateway]; GRANT SEND ON SERVICE::[//gateway] TO [CN=far];"
     over = "that is over, but the dialog fails without another GRANT: "
     assert [f"{of_database} And {ran} [msdb]; {missing};", f"{over}{of_database}", DEFINITIONS_CHANGED] == told

@@ -157,7 +157,7 @@ def asked_of(place: InstanceView, drop: DropSnapshot, age: float = 9.0) -> list[
     return answer_why(place, DIALOG, told, dropped={}, is_running=True, now=0.0, drops=[(drop, age)]).drops
 
 
-AT_ONE = "at one, with broker sql, and in its script:"
+AT_ONE = "at one, with broker sql, and in its script if it has one:"
 GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
 
 
@@ -322,9 +322,7 @@ def test_frames_for_a_next_hop_that_routes_no_longer_choose_are_no_trouble() -> 
     assert found.remedy.startswith("nothing, routes lead elsewhere now")
 
 
-LED_ELSEWHERE = (
-    "at one, with broker sql, and in its script: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
-)
+LED_ELSEWHERE = "at one, with broker sql, and in its script if it has one: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
 UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: put it into endpoint.peers (/p/*) here"
 
 
@@ -406,7 +404,8 @@ ROUND = way(place("one", 1, "two", own="two"))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
 ASTRAY = (
-    " Or, if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script: USE [msdb];"
+    " Or, if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script"
+    " if it has one: USE [msdb];"
     " ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT'; Or, if the name"
 )
 POISON, ONCE = PoisonShown(3, 5, AT, AT, "ValueError: x"), PoisonShown(3, 1, AT, None, "E")
@@ -485,7 +484,7 @@ def test_what_the_decision_and_the_status_say_is_said_once() -> None:
         (
             f"not permitted: {GRANT} (11215)",
             GRANT,
-            "at tcp://two:4022, with broker sql, and in its script: USE [msdb]; GRANT",
+            "at tcp://two:4022, with broker sql, and in its script if it has one: USE [msdb]; GRANT",
         ),
     ],
 )

@@ -306,7 +306,7 @@ def test_what_is_for_a_mirror_here_says_so(from_target: bool, step: int, why: st
 
 HERE = UUID(int=7).bytes
 FAR = NetworkAddress("far")
-RUN = "with broker sql, and in its script: USE [msdb];"
+RUN = "with broker sql, and in its script if it has one: USE [msdb];"
 CREATE = (
     f"{RUN} CREATE ROUTE [Billing] WITH SERVICE_NAME = 'Billing', ADDRESS = 'tcp://HOST:PORT';"
     " Leave out SERVICE_NAME for a route to all services that no other route names"
@@ -396,4 +396,5 @@ def test_a_deny_is_told_with_the_statement_that_lifts_it_for_its_sender_alone(
 
     shown = with_permissions(tell(msdb=[to("tcp://far")], incoming=True), who_is("CN=a"), Grants([deny]))
 
-    assert (f"{RUN} {statement}",) == shown.hints
+    doubt = f"if DENY SEND ON SERVICE::[{service}] TO [{who}] is not meant, "
+    assert (f"{doubt}{RUN} {statement}",) == shown.hints
