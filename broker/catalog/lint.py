@@ -27,9 +27,10 @@ from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_s
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
-from broker.catalog.unscripted import Unscripted, import_again, shown_rule, unscripted
+from broker.catalog.unscripted import Unscripted, import_again, is_unscripted, shown_rule, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
+from broker.ddl.render import render_statement
 from broker.errors import SettingError
 from broker.net.certificates import holders
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
@@ -71,7 +72,8 @@ def survey(
     """
     for database in run.databases.values():
         is_msdb = database is run.msdb
-        remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb)
+        is_loose = partial(is_unscripted, database)
+        remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb, is_loose=is_loose)
         for remark in remarks:
             if _is_certain(remark, run, partial(has_several_targets, database)):
                 hint = remark.hint
@@ -264,11 +266,13 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
         what = ", ".join(one.what for one in (first, *others)) + (f" and {more[kind]:,} more" if kind in more else "")
         them = "them" if others else "it"
         problem = f"{what} {'are' if others else 'is'} in no script: removed from one, or made by broker sql"
-        drop = " ".join(one.script for one in (first, *others))
+        option, drops = run.settings.config_option, " ".join(render_statement(one.drop) for one in (first, *others))
+        drop = f", {to_run(drops, database=first.database.name, is_scripted=False, option=option)}"
         if first.is_prunable and others:
-            prune = f"broker reload{run.settings.config_option} --prune"
-            drop = f"{prune}, which drops every route, binding and permission that no script names"
-        hint = f"write {them} into a script, or drop {them}: {drop}"
+            drop = (
+                f": broker reload{option} --prune, which drops every route, binding and permission that no script names"
+            )
+        hint = f"write {them} into a script, or drop {them}{drop}"
         is_msdb = first.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", first.database.name, "scripts")
         yield of_setting(run, first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)

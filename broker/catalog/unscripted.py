@@ -35,7 +35,7 @@ from broker.ddl.statements import (
 from broker.dialog.route_requests import QUEUE as ROUTE_ANSWERS
 from broker.errors import CertificateUnusableError
 from broker.net.certificates import trusted_files
-from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER
+from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route
 from broker.security.certificate_files import read_certificates
 from broker.security.grants import Permission, PermissionRule, render_rule
 from broker.security.identity import who_of
@@ -75,9 +75,7 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
     partners = _partners(run.settings) if databases else []
     for database in databases:
         for route in database.routes.values():
-            is_named = route.name in database.statements or ("ROUTE", route.name) in database.mentioned
-            is_own = route.lifetime is not None or route.name == AUTO_CREATED_LOCAL.name
-            if not (is_named or is_own or route.name.startswith(PARTNER_NAME)):
+            if is_unscripted(database, route):
                 yield Unscripted(database, f"the route {render_name(route.name)}", DropRoute(route.name))
         for name in database.rows.bindings:
             if ("REMOTE SERVICE BINDING", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
@@ -95,6 +93,13 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
             if rule not in database.permission_statements and not is_of_partner:
                 revoke = RevokePermission(rule.permission, _securable(run, rule), (rule.principal.text,))
                 yield Unscripted(database, shown_rule(run, rule), revoke)
+
+
+def is_unscripted(database: DryDatabase, route: Route) -> bool:
+    """Whether no script of a database with scripts names a route that stays until it is dropped."""
+    is_named = route.name in database.statements or ("ROUTE", route.name) in database.mentioned
+    is_own = route.lifetime is not None or route.name == AUTO_CREATED_LOCAL.name
+    return database.is_scripted and not (is_named or is_own or route.name.startswith(PARTNER_NAME))
 
 
 def shown_rule(run: DryRun, rule: PermissionRule) -> str:

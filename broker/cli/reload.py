@@ -89,7 +89,10 @@ def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
         changed = sum(count for fate, count in plan["fates"].items() if fate not in UNCHANGED)
         if changed:
             use = "dialog uses" if changed == 1 else "dialogs use"
-            yield f"{changed:,} open {use} what is dropped; the same statements to broker routes plan show each"
+            used = f"{changed:,} open {use} what is dropped"
+            if plan.get("passing"):
+                used = f"at least {used}, as those in transit that go the same way count as one"
+            yield f"{used}; the same statements to broker routes plan show each"
         if gap:
             yield gap if changed else f"no open dialog is known to use what is dropped; {gap}"
         yield from (plan.get("refused") or ())[:REFUSED_SHOWN]

@@ -10,7 +10,7 @@ Source: Service Broker documentation, "Service Broker Routing"; "Using multiple 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -78,7 +78,14 @@ class Remark(Struct, frozen=True):
 _Key: TypeAlias = tuple[str | None, UUID | None]
 
 
-def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msdb: bool) -> Iterator[Remark]:
+def lint_table(
+    routes: Iterable[Route],
+    hosted: Hosted,
+    *,
+    now: datetime,
+    is_msdb: bool,
+    is_loose: Callable[[Route], bool] = lambda _: False,
+) -> Iterator[Remark]:
     """
     Yield all findings about a table.
 
@@ -87,6 +94,7 @@ def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msd
         hosted: The databases and services of the instance.
         now: The UTC instant at which routes are live or expired.
         is_msdb: Whether this is the table for messages that arrive from outside.
+        is_loose: Whether a route is in none of the scripts, so that of duplicates it is the one to drop.
 
     Cost: O(number of routes); the remarks are made one by one.
     """
@@ -105,7 +113,7 @@ def lint_table(routes: Iterable[Route], hosted: Hosted, *, now: datetime, is_msd
     for (service, instance), group in groups.items():
         yield from _absent(service, instance, group, hosted, is_msdb=is_msdb)
         yield from _shadowed(group, hosted)
-        yield from _duplicates(group)
+        yield from _duplicates(group, is_loose)
         if service is not None and instance is None:
             yield from _balancing_off(service, group, instances.get(service, 0))
             yield from _several_targets(service, group, hosted)
@@ -219,19 +227,23 @@ def _asked_for(
     yield Remark(Lint.ASKED_FOR_LOCAL_SERVICE, asked, problem, hint)
 
 
-def _duplicates(group: Sequence[Route]) -> Iterator[Remark]:
-    """Routes without which nothing changes: another one leads the same, weighs no less, and lasts as long."""
+def _duplicates(group: Sequence[Route], is_loose: Callable[[Route], bool]) -> Iterator[Remark]:
+    """Routes without which nothing changes: another one leads the same, lasts as long, and weighs or gets as much."""
     first_of: dict[Identity, Route] = {}
-    ordered = sorted(group, key=lambda one: (one.weight, _end(one)), reverse=True)
+    ordered = sorted(group, key=lambda one: (not is_loose(one), one.weight, _end(one)), reverse=True)
+    heaviest = max(ordered, key=lambda one: one.weight)
     for route in ordered:
-        first, heaviest = first_of.setdefault(route.identity, route), ordered[0]
+        first = first_of.setdefault(route.identity, route)
         if first is not route and _end(route) <= _end(first):
             problem = f"[{route.name}] counts as one with [{first.name}]: it leads the same to the same address"
-            hint = f"DROP ROUTE {render_name(route.name)};"
-            if route.broker_instance is not None:
+            hint, name = f"DROP ROUTE {render_name(route.name)};", render_name(first.name)
+            if route.broker_instance is not None and route is heaviest:
+                problem += f", is in no script, and has the WEIGHT that counts, {route.weight}"
+                hint = f"ALTER ROUTE {name} WITH WEIGHT = {route.weight}; {hint} write that WEIGHT into the script, too"
+            elif route.broker_instance is not None:
                 weight = f"the greatest WEIGHT counts, {heaviest.weight} of [{heaviest.name}]"
                 problem += f", and gives that instance no larger share: {weight}"
-                hint += f" for a larger share give [{heaviest.name}] a greater WEIGHT"
+                hint += f" for a larger share give {name} a greater WEIGHT"
             yield Remark(Lint.DUPLICATE_ROUTE, route, problem, hint)
 
 

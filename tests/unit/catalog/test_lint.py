@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -319,7 +320,7 @@ def test_what_is_in_no_script_is_dropped_at_its_own_instance(concerns: Concerns,
     problem = f"the route [hand], {few} and 2 more are in no script: removed from one, or made by broker sql"
     prune = "broker reload -c broker.toml --prune, which drops every route, binding and permission that no script names"
     assert told == f"{problem}; write them into a script, or drop them: {prune}"
-    assert queue.endswith("drop it: USE [a]; DROP QUEUE [Old];")
+    assert queue.endswith("drop it, with broker sql -c broker.toml: USE [a]; DROP QUEUE [Old];")
 
 
 def test_one_route_in_no_script_is_dropped_alone(concerns: Concerns, tmp_path: Path) -> None:
@@ -328,7 +329,27 @@ def test_one_route_in_no_script_is_dropped_alone(concerns: Concerns, tmp_path: P
 
     [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
 
-    assert told.endswith("write it into a script, or drop it: USE [a]; DROP ROUTE [hand];")
+    assert told.endswith(
+        "write it into a script, or drop it, with broker sql -c broker.toml: USE [a]; DROP ROUTE [hand];"
+    )
+
+
+def test_of_duplicates_the_one_in_no_script_is_dropped_with_its_weight_kept(concerns: Concerns, tmp_path: Path) -> None:
+    far = "00000000-0000-0000-0000-000000000007"
+    with closing(database.open_store(tmp_path / "a.db")) as db:
+        hand = Route("hand", parse_address("tcp://x"), "T", UUID(far), weight=5)
+        metadata.put_routes(db, [RouteRow.of(hand)])
+    light = f"CREATE ROUTE light WITH SERVICE_NAME = 'T', BROKER_INSTANCE = '{far}', ADDRESS = 'tcp://x';\n"
+
+    found = lines(concerns(a=SERVICE + light, scripts="scripts = ['a.sql']"), tmp_path)
+    [duplicate], [unscripted] = (
+        [one for one in found if code in one] for code in ("duplicate-route", "not-in-scripts")
+    )
+
+    run = "with broker sql -c broker.toml: USE [a];"
+    kept = "ALTER ROUTE [light] WITH WEIGHT = 5; DROP ROUTE [hand]; write that WEIGHT into the script, too"
+    assert duplicate.endswith(f"is in no script, and has the WEIGHT that counts, 5; {run} {kept}")
+    assert unscripted.endswith(f"write it into a script, or drop it, {run} DROP ROUTE [hand];")
 
 
 @pytest.mark.parametrize(("binding", "count"), [("partner:far", 0), ("own", 2)])
