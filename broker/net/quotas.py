@@ -23,6 +23,7 @@ that it is refused. SEND is checked while forwarding, by the `Profile` of the li
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ KNOWN_MAX = 10_000  # hosts that are remembered along with those of routes
 ROUTES_MAX = 2000  # of each table, whose addresses are read; that takes some 10 ms
 TURNED_AWAY_MAX = 64  # refused connections that are sent the reason; they last a second. Others are closed at once
 NOBODY_CONNECTS = "no peer may connect: "
+REFUSALS_MAX = 64  # of frames, that are remembered
 REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body has 16 KiB
 
 log = structlog.get_logger(__name__)
@@ -325,11 +327,14 @@ class Permit:
         self._permissions = permissions
 
     def why_refused(self, service: str) -> str:
-        """Why this peer may not send to a service; remembered as the last refusal."""
+        """Why this peer may not send to a service; remembered among the refusals."""
         if self._permissions is None:
             return ""
-        why = self._permissions.grants.send(self.who, service).why[:REASON_MAX]
-        self._permissions.last_refusal = f"{self.who.name} may not send: {why}"
+        why, refusals = self._permissions.grants.send(self.who, service).why[:REASON_MAX], self._permissions.refusals
+        refusals.pop(key := (self.who.name, service), None)
+        refusals[key] = time.monotonic(), f"{self.who.name} may not send: {why}"
+        if len(refusals) > REFUSALS_MAX:
+            del refusals[next(iter(refusals))]
         return why
 
 
@@ -345,7 +350,7 @@ class Permissions:
 
     Attributes:
         grants: In force.
-        last_refusal: Of a frame, for people; empty while there was none.
+        refusals: Of frames, by peer and service: instant of the loop, and the reason, for people. The last one is last.
         refused: Connections since the start.
     """
 
@@ -353,7 +358,7 @@ class Permissions:
         check = f"broker check{config_option} names the statement"
         self._check = f"{check}, and with a -c for each instance all that are missing"
         self.grants = Grants()
-        self.last_refusal = ""
+        self.refusals: dict[tuple[str, str], tuple[float, str]] = {}
         self.refused = 0
 
     @property

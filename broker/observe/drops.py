@@ -24,7 +24,7 @@ from broker.catalog.handlers import grants_of
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.observe.instance import Running
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached
+from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached, statement_of
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import (
     FLAGS_AT,
@@ -45,6 +45,8 @@ from broker.security.grants import Grants, PermissionState, refused_sender, rend
 from broker.security.principal import PrincipalError, who_is
 from broker.security.session import SIGNER_UNKNOWN
 
+DROPPED_SECONDS = 90.0  # for which a drop is told: a copy comes again within 64 s, by default
+REFUSALS_SHOWN = 4  # besides the last
 NAMES_COMPARED = 200  # of services, with the name of a frame that was dropped
 
 DEFINITIONS_CHANGED = (
@@ -116,6 +118,7 @@ class DropSnapshot(Struct, frozen=True):
         target: The database here that has its service, and may lack a GRANT for its sender as well.
         lacking: The statement for that GRANT, where a binding there says who the sender is.
         peers: The paths and patterns of the certificates that its database knows.
+        others: Why other services or peers were refused a moment ago and still are, if it was for want of a permission.
     """
 
     disposition: Disposition
@@ -136,6 +139,7 @@ class DropSnapshot(Struct, frozen=True):
     target: str = ""
     lacking: str = ""
     peers: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def fields(self) -> FrameFields:
@@ -152,7 +156,7 @@ def dropped_by_reason(instance: Running) -> Counter[Disposition]:
     return dropped
 
 
-def read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
+def read_drops(instance: Running, now: float) -> Iterator[DropSnapshot]:
     """In the order of the reasons; of each the databases last."""
     elsewhere = dropped_by_reason(instance)
     for endpoint in instance.endpoints.values():
@@ -165,9 +169,21 @@ def read_drops(instance: Running, _: float) -> Iterator[DropSnapshot]:
                 yield replace(drop, is_past=_is_past(instance, drop), peers=instance.settings.databases[name].peers)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
-            refusal = instance.peers.permissions.last_refusal if disposition is Disposition.NOT_PERMITTED else ""
-            drop = DropSnapshot(disposition, None, frames, last_at, frame, refusal)
+            refusal, others = _refusals(instance, now) if disposition is Disposition.NOT_PERMITTED else ("", ())
+            drop = DropSnapshot(disposition, None, frames, last_at, frame, refusal, others=others)
             yield replace(drop, **{"is_past": _is_past(instance, drop)} | _ahead(instance, frame, disposition))
+
+
+def _refusals(instance: Running, now: float) -> tuple[str, tuple[str, ...]]:
+    """Why the last frame was refused for want of a permission; and others that still would be, newest first."""
+    permissions = instance.peers.permissions
+    last, *before = [*reversed(permissions.refusals.items()), (("", ""), (0.0, ""))]
+    others = (
+        reason
+        for (_, service), (at, reason) in before
+        if at > now - DROPPED_SECONDS and not _may_send(permissions.grants, reason, service)
+    )
+    return last[1][1], tuple(islice(others, REFUSALS_SHOWN))
 
 
 def _is_past(instance: Running, drop: DropSnapshot) -> bool:
@@ -275,7 +291,17 @@ def _target(instance: Running, service: str, sender: str | None) -> tuple[str, s
 
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
-    """Return the remedy for the last frame that was dropped for a reason, unless definitions have changed since."""
+    """Return the remedy for what was dropped last for a reason, unless definitions have changed since."""
+    remedy, others = _remedy_of_last(drop, instance), [statement_of(one, instance) for one in drop.others]
+    if not others:
+        return remedy
+    every = " And ".join(others)
+    if remedy == DEFINITIONS_CHANGED:
+        return f"that is over for the last one, and others are refused: {every}"
+    return f"{remedy}{'' if remedy[-1] in '.;)' else '.'} Then, as others were refused as well, {every}"
+
+
+def _remedy_of_last(drop: DropSnapshot, instance: str) -> str:
     if drop.is_past and drop.would_end is None and not drop.lacking:
         return DEFINITIONS_CHANGED
     fields = drop.fields

@@ -21,7 +21,7 @@ from broker.dialog.status import REFUSED
 from broker.errors import NO_HELLO, NOTHING_STORED, UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
-from broker.observe.drops import DEFINITIONS_CHANGED
+from broker.observe.drops import DEFINITIONS_CHANGED, DROPPED_SECONDS
 from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
 from broker.routing.decide import UNKNOWN_HERE
@@ -33,8 +33,7 @@ FIRST_MAX = 300  # characters of the first finding in the sentence about the who
 TEXT_MAX = 800  # characters of one finding
 POOL_FULL, POOL_FILLING = 0.9, 0.7  # parts of the pool that are taken
 LATE_SECONDS = 0.25  # by which the event loop was late
-_SENT_AGAIN = "; each is sent again until it arrives or its dialog ends: without another one for a minute, this is over"
-DROPPED_SECONDS = 60.0  # for which a drop is a finding, so that one that is repeated does not appear and disappear
+_SENT_AGAIN = "; each is sent again until it arrives or its dialog ends: without another one for 90 s, this is over"
 REFUSED_SECONDS = 120.0  # for which a queue that is off has dialogs waiting for it: they try again each minute
 HELD_UP_SECONDS = 120.0  # after the last wait for a write transaction, for which a series of them is a finding
 UNREAD_SECONDS = 300.0  # after which a message that no reader receives is a finding, as for the alert BrokerQueueOld

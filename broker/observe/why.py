@@ -312,7 +312,7 @@ def _drop_findings(
         service, at = fields.to_service_name or "", when(_instant(now - age))
         what = "a copy was" if is_own else f"{counted(drop.frames, 'frame')} of any dialog, the last one"
         why = f"{what} dropped here at {at}: {reason} ({reason.number})" + (f": {drop.reason}" if drop.reason else "")
-        remedy = remedy_of_drop(drop, place.name).removeprefix(f"{drop.reason}: ")
+        remedy = remedy_of_drop(structs.replace(drop, others=()), place.name).removeprefix(f"{drop.reason}: ")
         why = f"what prevented it here has changed since; before that, {why}" if drop.is_past else why
         symptom = f"{fields.from_service_name} {'did' if drop.is_past else 'does'} not get through to {service}"
         symptom = symptom if is_own else f"frames {'were' if drop.is_past else 'are'} dropped at {place.name}"

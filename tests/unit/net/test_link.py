@@ -52,7 +52,7 @@ def test_who_lacks_a_permission_is_told_which() -> None:
     missing = "no GRANT SEND ON SERVICE::[t] TO [CN=a] or public"
     assert isinstance(rejected, Rejected)
     assert (11215, f"not permitted: {missing}") == (rejected.code, rejected.reason)
-    assert f"CN=a may not send: {missing}" == permissions.last_refusal
+    assert [f"CN=a may not send: {missing}"] == [why for _, why in permissions.refusals.values()]
 
 
 async def test_a_peer_is_asked_to_send_again_what_would_be_accepted_now(loop: PlayedLoop) -> None:

@@ -185,7 +185,7 @@ def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
             "the queue Q of orders is off: messages that arrive are refused, and their senders keep them",
         ),
         (
-            queue(is_receive_enabled=False) | drop("queue disabled", last_s=61.0, database="billing"),
+            queue(is_receive_enabled=False) | drop("queue disabled", last_s=91.0, database="billing"),
             "notice",
             "no application can receive from it",
         ),
@@ -205,7 +205,7 @@ def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
         ({"reload": {"waiting": list("abcdefghijkl")}}, "notice", "g, h, i, j and 2 more"),
         ({"loop_lag_s": 0.5}, "notice", "500 ms late"),
         (drop("no route", rate=2.0), "notice", "2.0 frames a second are dropped: no route"),
-        (drop("no route", last_s=59.0, rate=0.0), "notice", "frames were dropped: no route, 59 s ago"),
+        (drop("no route", last_s=89.0, rate=0.0), "notice", "frames were dropped: no route, 89 s ago"),
         ({"transport": {"warnings": ["of an earlier release"]}}, "notice", "of an earlier release"),
         (notice(WarningKind.PLAIN_TEXT), "notice", "about connections"),
         (notice(WarningKind.FILES_NOT_IN_USE), "bad", "about connections"),
@@ -229,7 +229,7 @@ def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str,
         drop("duplicate", rate=50.0),
         drop("duplicate", last_s=1.0),
         drop("no route", rate=0.0),
-        drop("no route", last_s=61.0),
+        drop("no route", last_s=91.0),
         queue(is_receive_enabled=True, oldest_s=299.0),
         role("off", "x"),
         forwarding(pool_limit_bytes=0),
@@ -317,7 +317,7 @@ def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
 def test_that_a_sender_keeps_what_was_dropped_is_said_of_what_it_keeps(reason: str, *, is_kept: bool) -> None:
     [finding] = judged(drop(reason, last_s=1.0)).findings
 
-    assert is_kept == finding.what.endswith("without another one for a minute, this is over")
+    assert is_kept == finding.what.endswith("without another one for 90 s, this is over")
 
 
 def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> None:

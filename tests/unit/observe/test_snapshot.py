@@ -17,6 +17,7 @@ from broker.config.settings import AdminSettings
 from broker.ddl.parser import parse_script
 from broker.flow import Disposition
 from broker.net.handshake import REFUSED_MAX
+from broker.net.quotas import Permit
 from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe import snapshot as module
 from broker.observe.drops import (
@@ -44,6 +45,7 @@ from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.route import MirroredPair
+from broker.security.principal import who_is
 from broker.security.session import SIGNER_UNKNOWN
 from tests.support.identities import credentials
 from tests.unit.observe.conftest import DEAD
@@ -165,7 +167,7 @@ async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -
 
 
 async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_frame(gateway: Any) -> None:
-    gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT"
+    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, "CN=a may not send: no GRANT")
     endpoint = gateway.endpoints["gateway"]
     own = replace(HEADER, to_service="//nowhere", from_broker_instance=endpoint.broker_instance)
     for disposition, header in (
@@ -221,7 +223,10 @@ async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
 ) -> None:
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
     gateway.forwarder.drop(frame, Disposition(disposition), None)
-    gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT SEND ON SERVICE::[//x] TO [CN=a] or public"
+    gateway.peers.permissions.refusals["CN=a", ""] = (
+        0.0,
+        "CN=a may not send: no GRANT SEND ON SERVICE::[//x] TO [CN=a] or public",
+    )
 
     await execute(gateway.catalog, parse_script(script), database="gateway")
 
@@ -252,7 +257,10 @@ async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
     script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//shop/Billing', ADDRESS = '{DEAD}'"
     here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing2] ON QUEUE Q2;"
     await execute(gateway.catalog, parse_script(f"{script}; {here}"), database="gateway")
-    gateway.peers.permissions.last_refusal = f"CN=a may not send: no GRANT SEND ON SERVICE::[{service}] TO [CN=a]"
+    gateway.peers.permissions.refusals["CN=a", ""] = (
+        0.0,
+        f"CN=a may not send: no GRANT SEND ON SERVICE::[{service}] TO [CN=a]",
+    )
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
     gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
 
@@ -266,7 +274,10 @@ async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
 async def test_a_misspelt_service_that_a_peer_was_given_is_still_asked_about(gateway: Any) -> None:
     here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing] ON QUEUE Q2;"
     await execute(gateway.catalog, parse_script(here), database="gateway")
-    gateway.peers.permissions.last_refusal = "CN=a may not send: no GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a]"
+    gateway.peers.permissions.refusals["CN=a", ""] = (
+        0.0,
+        "CN=a may not send: no GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a]",
+    )
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//shop/Biling"), b"")
     gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
     grant = "USE msdb; GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a];"
@@ -288,7 +299,7 @@ async def test_that_a_database_may_refuse_the_sender_as_well_is_told_with_the_pe
     msdb = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
     await execute(gateway.catalog, parse_script(msdb), database="gateway")
     missing = "GRANT SEND ON SERVICE::[//gateway] TO [CN=a]"
-    gateway.peers.permissions.last_refusal = f"CN=a may not send: no {missing}"
+    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, f"CN=a may not send: no {missing}")
     frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//gateway"), b"")
     gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
 
@@ -304,6 +315,39 @@ async def test_that_a_database_may_refuse_the_sender_as_well_is_told_with_the_pe
         remedy_of_drop(proving, "gateway")
         == f"{first} GRANT for it, too, its dialog fails without that one. Then, {statement}"
     )
+
+
+async def test_all_services_that_were_refused_a_moment_ago_and_still_are_have_their_statements(gateway: Any) -> None:
+    msdb = f"USE msdb; CREATE ROUTE r WITH ADDRESS = '{DEAD}'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
+    await execute(gateway.catalog, parse_script(msdb), database="gateway")
+    permissions, peer = gateway.peers.permissions, who_is("CN=a")
+    for service in ("//old", "//one", "//two", "//three"):
+        frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
+        gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+        Permit(peer, permissions.grants.profile(peer), permissions).why_refused(service)
+    permissions.refusals["CN=a", "//old"] = (0.0, permissions.refusals["CN=a", "//old"][1])
+
+    told = []
+    for script in (
+        "",
+        *(f"USE msdb; GRANT SEND ON SERVICE::[{name}] TO [CN=a];" for name in ("//three", "//two", "*")),
+    ):
+        await execute(gateway.catalog, parse_script(script), database="gateway")
+        [drop] = read(gateway, "drops").drops
+        told.append(remedy_of_drop(drop, "gateway"))
+
+    one, two, three = (
+        "at gateway, with broker sql, and in its script if it has one: USE [msdb];"
+        f" GRANT SEND ON SERVICE::[{service}] TO [CN=a];"
+        for service in ("//one", "//two", "//three")
+    )
+    over = "that is over for the last one, and others are refused: "
+    assert [
+        f"{three} Then, as others were refused as well, {two} And {one}",
+        f"{over}{two} And {one}",
+        f"{over}{one}",
+        DEFINITIONS_CHANGED,
+    ] == told
 
 
 async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
@@ -390,7 +434,7 @@ async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_t
     msdb = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
     await execute(gateway.catalog, parse_script(f"{bind} {msdb}"), database="gateway")
     missing = "GRANT SEND ON SERVICE::[//gateway] TO [CN=a]"
-    gateway.peers.permissions.last_refusal = f"CN=a may not send: no {missing}"
+    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, f"CN=a may not send: no {missing}")
     header = replace(HEADER, hop_count=1, to_service="//gateway", from_service="//near")
     gateway.forwarder.drop(encode_dialog(header, b""), Disposition.NOT_PERMITTED, None)
 
