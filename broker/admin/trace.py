@@ -819,7 +819,7 @@ def hop_findings(
     service = decision.to_service
     what = "answers and acknowledgements" if decision.is_from_target else "messages"
     symptom = f"{what} for {service} do not get past {hop.instance}"
-    dialog = replace(dialog, near=decision.near_names)
+    dialog = replace(dialog, near=decision.near_names, is_known=dialog.is_known or leads_on)
     way_back = f"{what} do not get back: " if decision.is_from_target else ""
     again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:

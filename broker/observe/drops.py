@@ -45,7 +45,7 @@ from broker.security.grants import Grants, PermissionState, refused_sender, rend
 from broker.security.principal import PrincipalError, who_is
 from broker.security.session import SIGNER_UNKNOWN
 
-DROPPED_SECONDS = 90.0  # for which a drop is told: a copy comes again within 64 s, by default
+DROPPED_SECONDS = 90.0  # for which a drop is a finding: another copy comes within 64 s, by default
 REFUSALS_SHOWN = 4  # besides the last
 NAMES_COMPARED = 200  # of services, with the name of a frame that was dropped
 
@@ -347,7 +347,9 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
         database=database,
         reason="" if over else drop.reason,
         dialog=WaitingDialog(
-            f"end the dialog at its sender (broker why {drop.fields.conversation_id}{there} says how)", near=drop.near
+            f"end the dialog at its sender (broker why {drop.fields.conversation_id}{there} says how)",
+            is_known=ends is Disposition.NOT_PERMITTED and not drop.leads_nowhere,
+            near=drop.near,
         ),
         route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
         wanted=str(drop.fields.to_broker_instance or ""),

@@ -278,7 +278,7 @@ def remedy_of(
     or_renamed = "" if near or dialog.is_known else f" Or, if the name is wrong, {dialog.again}."
     text = _advice().get(disposition, "see the page on dispositions, and the log of {instance}")
     return _filled(
-        "{near}{statement}{or_corrected}" if statement else text,
+        "{near}{statement}{or_corrected}{or_renamed}" if statement else text,
         instance=instance,
         service=service,
         table=table,
@@ -290,6 +290,7 @@ def remedy_of(
         again=dialog.again,
         address_right=address_right,
         or_corrected=or_corrected,
+        or_renamed="" if "CONNECT ON" in statement else or_renamed,
         address_first="" if is_forwarding else address_right,
         address_last=or_corrected and f".{or_corrected}" if is_forwarding else "",
         asked_first=near if is_forwarding else f"{address_right}{dialog.question}",

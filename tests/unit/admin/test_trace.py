@@ -704,9 +704,9 @@ def test_the_address_is_asked_for_as_well_as_a_permission_where_nothing_leads_on
 
     found = traced(first(), (gateway, told(gateway)))
 
-    address = "if route r of a is not to lead to b, at a, with broker sql, and in its script"
-    " if it has one: USE [msdb]; ALTER ROUTE [r]"
+    address = "if route r of a is not to lead to b, at a, with broker sql"
     assert is_asked == (address in found.remedy)
+    assert ("Or, if the name is wrong" in found.remedy) == (to == "")
     assert (
         f"at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT {'SEND' if rules else 'CONNECT'}"
         in found.remedy
