@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain, pairwise
@@ -26,8 +27,9 @@ from typing import TypeAlias
 
 from cryptography.x509 import Certificate
 from msgspec import Struct
+from msgspec.structs import replace
 
-from broker.advice import ADDRESS_GAP, create_route, to_run
+from broker.advice import ADDRESS_GAP, create_route, render_name, to_run
 from broker.catalog.catalog import MSDB
 from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
 from broker.catalog.dry_run import DryDatabase, DryRun
@@ -89,7 +91,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from (_missing_return(given, one, dropped) for one in lost)
     for run in runs:
         unanswered = {home.name for where, home in ends if where is run}
-        for one in survey(run, has_several_targets=partial(_has_several_targets, given), unanswered=unanswered):
+        for one in survey(run, several_targets=partial(_several_targets, given), unanswered=unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
                 yield one
     yield from differing_names(runs)
@@ -609,13 +611,67 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
 # --- several routes, several targets ------------------------------------------------------------------------
 
 
-def _has_several_targets(given: Given, home: DryDatabase, service: str) -> bool:
-    """Whether a conversation with a service may begin in several databases, as its ways lead to different ones."""
+def _several_targets(given: Given, home: DryDatabase, service: str) -> str | None:
+    """
+    The remedy where a conversation with a service may begin in several databases, as its ways lead to different ones.
+
+    Returns:
+        None where that is not known; "" where no gateways share conversations out in different ways.
+    """
     site, database = next(place for place, one in given.home_of.items() if one is home)
-    return any(
-        len({(end.legs[-1].site, end.database) for end in ends if end.outcome is JourneyOutcome.DELIVERED}) > 1
-        for ends in (list(given.network.follow(facts, site)) for facts in given.open_facts(service, database))
-    )
+    is_several = do_differ = False
+    found: set[tuple[Site, bytes | None]] = set()
+    sharing: dict[Site, dict[bytes, int]] = {}
+    for facts in given.open_facts(service, database):
+        arriving = replace(facts, database=None)
+        ways = chain.from_iterable(given.network.follow(arriving, hop) for hop in given.network.next_sites(facts, site))
+        ends = [end for end in ways if end.outcome is JourneyOutcome.DELIVERED]
+        targets = {(end.legs[-1].site, end.database) for end in ends}
+        at = {one: one.msdb.instances(service) for one in (_sharer(end, service) for end in ends) if one is not None}
+        is_several |= len(targets) > 1
+        do_differ |= len(set(map(_shares, at.values()))) > 1
+        found |= targets
+        sharing |= at
+    if not is_several and not (do_differ and len(found) > 1):
+        return None
+    if not do_differ or all(len(weights) == 1 for weights in sharing.values()):
+        return ""
+    if len(set(map(frozenset, sharing.values()))) > 1:
+        names = shown(one.name for one in sharing)
+        return f"give {names} the same routes to {service!r}, with the same BROKER_INSTANCE and WEIGHT"
+    return _equal_weights(given, sharing, service)
+
+
+def _sharer(end: JourneyEnd, service: str) -> Site | None:
+    """The last instance of a path that picks the database among several; None if only the sender does."""
+    *before, last = end.legs
+    if len(last.site.hosted.databases_with[service]) > 1:
+        return last.site
+    return next((leg.site for leg in reversed(before) if leg.route is not None and leg.route.broker_instance), None)
+
+
+def _shares(weights: Mapping[bytes, int]) -> frozenset[tuple[bytes, Fraction]]:
+    """The share of each broker instance: with equal ones, every conversation has the same."""
+    return frozenset((instance, Fraction(weight, sum(weights.values()))) for instance, weight in weights.items())
+
+
+def _equal_weights(given: Given, sharing: Mapping[Site, Mapping[bytes, int]], service: str) -> str:
+    """The statements that give routes of gateways the WEIGHT that they have at the one with the greatest."""
+    like = max(sharing, key=lambda site: sum(sharing[site].values()))
+    wanted, hints = sharing[like], []
+    for site, weights in sharing.items():
+        if _shares(weights) != _shares(wanted):
+            run, differing = given.run_of[site], dict(wanted.items() - weights.items())
+            every = " ".join(
+                f"ALTER ROUTE {render_name(one.name)} WITH WEIGHT = {weight};"
+                for one in live_routes(run, run.msdb)
+                if one.remote_service_name == service
+                and one.broker_instance is not None
+                and one.weight != (weight := differing.get(one.broker_instance.bytes, one.weight))
+            )
+            option, is_scripted = run.settings.config_option, run.msdb.is_scripted
+            hints.append(to_run(every, database=MSDB, instance=site.name, is_scripted=is_scripted, option=option))
+    return f"share by the same WEIGHT as {like.name}: {'; '.join(hints)}"
 
 
 def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:

@@ -59,7 +59,7 @@ _LACK = {
 def survey(
     run: DryRun,
     *,
-    has_several_targets: Callable[[DryDatabase, str], bool] = lambda _database, _service: False,
+    several_targets: Callable[[DryDatabase, str], str | None] = lambda _database, _service: None,
     unanswered: Collection[str] = (),
 ) -> Iterator[Diagnostic]:
     """
@@ -67,7 +67,8 @@ def survey(
 
     Args:
         run: The result of running its scripts dry.
-        has_several_targets: Whether the routes of a database to a service are known to lead to several targets.
+        several_targets: The remedy where the routes of a database to a service are known to lead to several targets:
+            "" is the usual one, None that it is not known.
         unanswered: Databases of which a missing return path is reported already.
     """
     for database in run.databases.values():
@@ -75,12 +76,16 @@ def survey(
         is_loose = partial(is_unscripted, database)
         remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb, is_loose=is_loose)
         for remark in remarks:
-            if _is_certain(remark, run, partial(has_several_targets, database)):
-                hint = remark.hint
-                if remark.lint is Lint.DUPLICATE_ROUTE:  # a statement
-                    hint = to_run(hint, database=database.name, is_scripted=False, option=run.settings.config_option)
-                    if remark.route.name in database.statements:
-                        hint = f"leave [{remark.route.name}] out of its script, and {hint}"
+            hint: str | None = remark.hint
+            if remark.lint is Lint.SEVERAL_TARGETS:  # two hosts may be gateways to one target
+                other = several_targets(database, remark.route.remote_service_name or "")
+                hint = None if other is None else other or hint
+            elif remark.lint is Lint.DUPLICATE_ROUTE:  # a statement
+                option = run.settings.config_option
+                hint = to_run(remark.hint, database=database.name, is_scripted=False, option=option)
+                if remark.route.name in database.statements:
+                    hint = f"leave [{remark.route.name}] out of its script, and {hint}"
+            if hint is not None and _is_certain(remark, run):
                 yield of_route(run, database, remark.lint, remark.problem, hint, route=remark.route.name)
         yield from _renewed(run, database)
         yield from _missed_drops(run, database)
@@ -106,11 +111,8 @@ def live_routes(run: DryRun, database: DryDatabase) -> Iterator[Route]:
     return (route for route in database.routes.values() if is_live(route.lifetime, run.now))
 
 
-def _is_certain(remark: Remark, run: DryRun, has_several_targets: Callable[[str], bool]) -> bool:
-    """Return False if it may not be so: two hosts may be gateways to one target, applications may create services."""
-    if remark.lint is Lint.SEVERAL_TARGETS:
-        service = remark.route.remote_service_name
-        return service is not None and has_several_targets(service)
+def _is_certain(remark: Remark, run: DryRun) -> bool:
+    """Return False if it may not be so: applications may create services."""
     if remark.lint is not Lint.LOCAL_SERVICE_ABSENT:
         return True
     needs_identity = remark.route.broker_instance is not None

@@ -335,6 +335,11 @@ class Network:
         """The sites that have this address."""
         return self._at.get(address, [])
 
+    def next_sites(self, facts: RoutingFacts, start: Site) -> list[Site]:
+        """The sites to which `start` may give what is sent with these facts."""
+        decision, _ = _decide(facts, start, ())
+        return [site for address, _ in _hops(decision, start) for site in self.sites_at(address)]
+
     def follow(self, facts: RoutingFacts, start: Site) -> list[JourneyEnd]:
         """
         Every end of what is sent with these facts.

@@ -351,6 +351,45 @@ def test_two_hosts_that_are_known_to_lead_to_two_targets_are_told(found: Find, g
     assert told == [": ".join(line.split(": ")[:2]) for line in lines]
 
 
+@pytest.mark.parametrize(
+    ("g", "h", "remedy"),
+    [
+        # the conversations that are followed show it
+        ("A 3 B 1", "A 1 B 1", "share by the same WEIGHT as g: at h, ...ALTER ROUTE [A] WITH WEIGHT = 3;"),
+        ("A 30 B 1", "A 3 B 1", "share by the same WEIGHT as g: at h, ...ALTER ROUTE [A] WITH WEIGHT = 30;"),
+        ("A 1 B 1", "A 3 B 1", "share by the same WEIGHT as h: at g, ...ALTER ROUTE [A] WITH WEIGHT = 3;"),
+        # only the weights do
+        ("A 99 B 98", "A 99 B 99", "...as h: at g, ...: USE [msdb]; ALTER ROUTE [B] WITH WEIGHT = 99;"),
+        ("A 3 B 1", "A 3", "give 'g', 'h' the same routes to 'Billing', with the same BROKER_INSTANCE and WEIGHT"),
+        ("A 1", "B 1", "name the BROKER_INSTANCE in each"),
+        ("A 30 B 10", "A 3 B 1", None),
+        ("A 1", "A 3", None),
+    ],
+)
+def test_gateways_that_share_out_in_different_ways_are_told_with_the_weight(
+    found: Find, g: str, h: str, remedy: str | None
+) -> None:
+    """What is to be equal is at the gateways: a BROKER_INSTANCE at the sender would end their sharing."""
+    instances = {"A": BILLING, "B": SHIPPING}
+
+    def shares(name: str, text: str) -> Site:
+        words = text.split()
+        routes = [
+            route(one, "Billing", one.lower(), instances[one]).replace("ADDRESS", f"WEIGHT = {weight}, ADDRESS")
+            for one, weight in zip(words[::2], words[1::2], strict=True)
+        ]
+        return gateway(name, "".join(routes))
+
+    targets = [
+        Site(one.lower(), "", service("Billing") + route("back", "Orders", "orders"), instances[one]) for one in "AB"
+    ]
+
+    lines = [one for one in found(orders(TWO_WAYS), shares("g", g), shares("h", h), *targets) if "several" in one]
+
+    assert ([] if remedy is None else ["orders/db.sql:4:14"]) == [line.split(": ")[0] for line in lines]
+    assert all(part in line for line in lines for part in str(remedy).split("..."))
+
+
 # --- addresses ---
 
 
