@@ -24,6 +24,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
+from uuid import UUID
 
 from cryptography.x509 import Certificate
 from msgspec import Struct
@@ -476,13 +477,13 @@ def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
     return of_route(*given.at(leg), Lint.DEAD_END, problem, hint, route=leg.route.name)
 
 
-def _lead_on(given: Given, leg: Leg, services: Iterable[str], towards: Site | None) -> str:
-    """The statements that lead messages for services on from where they end, to this instance if it is known."""
+def _lead_on(given: Given, leg: Leg, services: Iterable[str], towards: Site | None, *, of: str = "") -> str:
+    """The statements that lead messages for services, `of` a broker instance, on to this instance if it is known."""
     run, home = given.at(leg)
     known = _addresses(given.run_of[towards].settings.endpoint) if towards else []
     address = LOCAL if towards is leg.site else str(known[0]) if known else ADDRESS_GAP
     ordered = sorted(services)
-    every = " ".join(create_route(one, address=address) for one in ordered[:_LED_MAX])
+    every = " ".join(create_route(one, of, address) for one in ordered[:_LED_MAX])
     hint = to_run(every, database=home.name, is_scripted=home.is_scripted, option=run.settings.config_option)
     gap = " with the address of the next instance towards it, if the name is right" if address == ADDRESS_GAP else ""
     more = f", and so for {len(ordered) - _LED_MAX} more" if len(ordered) > _LED_MAX else ""
@@ -588,8 +589,8 @@ def _failing_way_back(given: Given, home: DryDatabase, there: JourneyEnd) -> Jou
 
 
 def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[JourneyEnd, set[str]]]) -> Diagnostic:
-    last, way, target = one.back.legs[-1], [leg.site for leg in one.there.legs], one.there.legs[-1].site
-    run, home = given.at(last)
+    leg, way, target = one.back.legs[-1], [leg.site for leg in one.there.legs], one.there.legs[-1].site
+    run, home = given.at(leg)
     name, answering = f"{one.home.name} of {way[0].name}", given.home_of[target, one.there.database].name
     problem = (
         f"{name} reaches {answering} of {target.name}, and no answer comes back:"
@@ -601,9 +602,15 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
     begun = services & one.home.services.keys()
     if begun:
         problem += f"; what begins on this way for {shown(begun)} is dropped there too: {_reason(end)}"
-    before = next((site for site, on in pairwise(way) if on is last.site and site is not on), None)
-    hint = import_again(run, home) or _lead_on(given, last, begun or one.home.services, before)
-    is_msdb = last.database is None
+    lost, of = begun or one.home.services.keys(), ""
+    having = [site for site in given.network.sites if not lost.isdisjoint(site.hosted.databases_with)]
+    if len(having) > 1 and one.home.is_identified:  # a route by name would lead answers to any of them
+        of = str(UUID(bytes=one.home.broker_instance))
+        leg = next(leg for leg in reversed(one.back.legs) if leg.site in way)
+        run, home = given.at(leg)
+    before = next((site for site, on in pairwise(way) if on is leg.site and site is not on), None)
+    hint = import_again(run, home) or _lead_on(given, leg, lost, before, of=of)
+    is_msdb = leg.database is None
     path: KeyPath = ("routes", "files") if is_msdb else ("databases", home.name)
     return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=not is_msdb)
 

@@ -173,6 +173,8 @@ DROPPED = "orders/db.sql:3:14: dead-end: messages over orders -> g are dropped a
 UNANSWERED = "missing-return-route: db of orders reaches db of billing, and no answer comes back: its way"
 LEAD_ON = "USE [msdb]; CREATE ROUTE [Billing] WITH SERVICE_NAME = 'Billing', ADDRESS ="
 BACK_TO = "CREATE ROUTE [Orders] WITH SERVICE_NAME = 'Orders', ADDRESS ="
+BACK_TO_ONE = "WITH SERVICE_NAME = 'Orders', BROKER_INSTANCE ="
+TWIN = Site("twin", CLOSED, service("Orders") + TO_BILLING, SHIPPING)
 TOO = "what begins on this way for 'Orders' is dropped there too:"
 FOR_ANSWERS = "instance not here (9795), for an answer names the broker instance of db of orders"
 
@@ -305,6 +307,18 @@ TOLD: dict[str, tuple[list[Site], list[str]]] = {
     "routes of last resort to a gateway with one route": (
         [orders(DEFAULT), gateway("g", TO_BILLING), billing(DEFAULT)],
         [f"g/broker.toml:5:9: {UNANSWERED} billing -> g ends in msdb there: no route (9798); {TOO}...{BACK_TO}..."],
+    ),
+    # a route by name would lead answers to the wrong one of them
+    "the ways back to two senders with the same service": (
+        [orders(TO_BILLING), TWIN, billing()],
+        [
+            f"billing/broker.toml:9:1: {UNANSWERED} ...{BACK_TO_ONE} '{ORDERS}', ADDRESS = 'tcp://orders:4022';",
+            f"billing/broker.toml:9:1: ...db of twin ...{BACK_TO_ONE} '{SHIPPING}', ADDRESS = 'tcp://twin:4022';",
+        ],
+    ),
+    "a way back that leads to another sender with the same service": (
+        [orders(TO_BILLING), TWIN, billing(TO_ORDERS)],
+        [f"billing/...: db of twin ...: its way billing -> orders ends ...{BACK_TO_ONE} '{SHIPPING}', ADDRESS = ..."],
     ),
     # the gateway says 9795 to answers, which name the broker instance, and 9796 to what begins: one thing is wrong
     "a lost way back, and another service that is lost there": (
