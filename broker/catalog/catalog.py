@@ -202,6 +202,11 @@ class Catalog:
         """The databases that hold services and conversations."""
         return [database for name, database in self.databases.items() if name != MSDB]
 
+    @property
+    def leads_out(self) -> bool:
+        """Whether a route leads to another instance."""
+        return any(route.addresses for database in self.databases.values() for route in database.table)
+
     def tables(self) -> dict[str, RouteTable]:
         """
         The tables of all databases at this moment; notes when the first route expires.

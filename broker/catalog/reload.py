@@ -257,7 +257,7 @@ class Reloads:
         await asyncio.to_thread(_judge_files, settings)
         names = self._scripts.changed(scripts)
         dropped = [] if names else await asyncio.to_thread(_dropped, settings, instance.catalog)
-        warnings = await asyncio.to_thread(_new_warnings, old, settings) if changed else []
+        warnings = await asyncio.to_thread(_new_warnings, old, settings, instance.catalog) if changed else []
         async with AsyncExitStack() as undo:
             carry_out = await _prepared(instance, settings, changed, undo)
             self._refuse_while_stopping()
@@ -375,10 +375,11 @@ def _judge_files(settings: Settings) -> None:
         raise SettingsError(sorted(errors, key=by_place))
 
 
-def _new_warnings(old: Settings, new: Settings) -> list[str]:
+def _new_warnings(old: Settings, new: Settings, catalog: Catalog) -> list[str]:
     """Return the warnings about these settings that the old ones did not have. Blocking."""
-    before = {(one.key, one.problem) for one in unwise(old)}
-    return [str(one) for one in unwise(new) if (one.key, one.problem) not in before]
+    before, now = (unwise(one, connects=catalog.leads_out) for one in (old, new))
+    known = {(one.key, one.problem) for one in before}
+    return [str(one) for one in now if (one.key, one.problem) not in known]
 
 
 def _dropped(settings: Settings, catalog: Catalog) -> list[str]:

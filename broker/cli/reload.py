@@ -21,6 +21,7 @@ from broker.routing.plan import UNCHANGED
 RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
 REFUSED_SHOWN = 10  # sentences about peers that would be refused
 _IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays"
+_UNCHANGED = "nothing has changed: the configuration before stays in force"
 _EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
 _EFFECTS_IF = {
     "live": "would be in force",
@@ -58,7 +59,7 @@ def reload(config: Config, socket: Socket, output: Output, *, dry_run: bool, pru
                 confirm("drop them?")
         answer = client.request("POST", "/v1/reload", {"dry_run": dry_run, **({"prune": True} if prune else {})})
     except SettingsError as error:
-        fail(f"{error}\n{SCRIPTS_UNSEEN}", ExitCode.USAGE)
+        fail(f"{error}\n{SCRIPTS_UNSEEN}\n{_UNCHANGED}", ExitCode.USAGE)
     except ProblemError as error:
         if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
             raise
@@ -66,7 +67,7 @@ def reload(config: Config, socket: Socket, output: Output, *, dry_run: bool, pru
             show_json(error.problem)
         more = error.problem.get("more_errors", 0)
         errors = [str(one["text"]) for one in error.problem["errors"]] + ([f"and {more:,} more"] if more else [])
-        fail("\n".join([*errors, "nothing has changed"]), ExitCode.USAGE)
+        fail("\n".join([*errors, _UNCHANGED]), ExitCode.USAGE)
     show_lines(answer, output, _lines(answer, option_of(config, socket), is_pruned=prune))
 
 

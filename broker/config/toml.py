@@ -37,6 +37,7 @@ _PEM = re.compile(r"^-----BEGIN ", re.MULTILINE)
 # `tomllib` reports the place of a mistake in its message only.
 _PLACE = re.compile(r" \((?:at line ([0-9]+), column ([0-9]+)|at end of document)\)$")
 _TWICE = re.compile(r"^Cannot (?:declare \(.*\) twice|overwrite a value|mutate immutable namespace \(.*\))$")
+_UNCLOSED = re.compile(r"^(?:(?:Illegal|Found invalid) character '\\n'|Unterminated string|Expected \"('+)\")$")
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"(?:[ \t\n]|#[^\n]*)*")  # between values: blanks, ends of line, comments
@@ -372,6 +373,12 @@ def _syntax_error(message: str, lines: list[str], source: str) -> SettingError:
         span = Span(source, int(place[1]), int(place[2]))
     else:
         span = Span(source, len(lines), len(lines[-1]) + 1)
+    if unclosed := _UNCLOSED.match(problem):
+        problem, hint = "a string is not closed", "end it with the quote with which it begins"
+        if place and place[1] is None:  # where it begins
+            text = "\n".join(lines)
+            before = text[: text.rindex(unclosed[1] or ('"""' if text.count('"""') % 2 else '"'))]
+            span = Span(source, before.count("\n") + 1, len(before) - before.rfind("\n"))
     if _TWICE.match(problem):
         line = lines[span.line - 1]
         begin = len(line) - len(line.lstrip())

@@ -150,6 +150,7 @@ class Instance:
         self.databases.bind(self.catalog)
         await self._run_scripts()
         await self.catalog.load()
+        self.certificates.warn(connects=self.catalog.leads_out)
         stack.callback(self._expiry.cancel)
         self._are_started = True
         stack.push_async_callback(self.databases.hand_over)

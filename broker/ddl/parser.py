@@ -87,6 +87,7 @@ _PERMISSION = (
     "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE; [admin] of the configuration says who may change"
 )
 _COPY = "back up the database file: see Operations"
+_ASK = "ask for a queue by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')"
 _CHANGE = ("CREATE", "ALTER", "DROP")
 _GIVE = ("GRANT", "DENY", "REVOKE")
 _INSTEAD = {
@@ -103,7 +104,7 @@ _INSTEAD = {
         ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
     ),
     "ELSE": "begin its statement with a second IF, EXISTS in place of NOT EXISTS, or the other way round",
-    "IF OBJECT_ID": "ask for a queue by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')",
+    "IF OBJECT_ID": _ASK,
     "IF DB_ID": "the databases are those of the configuration: leave it out",
     "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
     **dict.fromkeys(("BACKUP", "RESTORE"), _COPY),
@@ -277,7 +278,7 @@ class _StatementParser:
         self.words("EXISTS", "(", "SELECT")
         while not self.accept("FROM"):  # what it selects does not matter
             if self._tokens[self._next].kind is END:
-                self._fail()
+                self._refuse(self._tokens[self._next], 102, f"IF EXISTS asks for one object by name: {_ASK}")
             self._next += 1
         view = self.name_token()
         while self.accept("."):
@@ -656,9 +657,10 @@ class _StatementParser:
         if whole.kind in {"TO", "FROM"}:
             problem = f"{permission} on a whole database is not a permission here: say {permission} ON {what}::name"
             self._refuse(whole, 102, problem)
-        self.words("ON", what)
-        if not self.accept("::"):
-            self._refuse(self._tokens[self._next], 102, f"the name comes after '::': say {permission} ON {what}::name")
+        self.expect("ON")
+        if not (self.accept(what) and self.accept("::")):
+            problem = f"the name comes after {what}::, as in {permission} ON {what}::name"
+            self._refuse(self._tokens[self._next], 102, problem)
         securable = self.accept("*") or self.name_token(NAME_MAX_BYTES)
         if len(securable.value.encode()) > NAME_MAX_BYTES:
             self._refuse(securable, 103, f"the name of a service has at most {NAME_MAX_BYTES} bytes")

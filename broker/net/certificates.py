@@ -170,7 +170,7 @@ def admin_certificate_errors(settings: Settings) -> list[SettingError]:
     return [_setting_error(settings, "admin", one) for one in problems]
 
 
-def unwise(settings: Settings, *, connects: bool = True) -> list[SettingError]:
+def unwise(settings: Settings, *, connects: bool) -> list[SettingError]:
     """
     Return warnings about legal but risky settings and the certificates they name, sorted by place. Blocking.
 
@@ -300,16 +300,19 @@ class CertificateWatch:
 
     def load(self) -> Security:
         """
-        Load the files for the first time, and log the warnings about them. Blocking.
+        Load the files for the first time. Blocking.
 
         Raises:
             SettingError: as `security_of`.
         """
         self._tried = self._seen = self._mark()
         self.security = security_of(self._settings)
-        for warning in unwise(self._settings):
-            log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
         return self.security
+
+    def warn(self, *, connects: bool) -> None:
+        """Log the warnings about the settings and their files. Blocking."""
+        for warning in unwise(self._settings, connects=connects):
+            log.warning("setting is unwise", setting=warning.key, problem=warning.problem, hint=warning.hint)
 
     def start(
         self, stack: AsyncExitStack, use: Callable[[Security], None], supervision: Supervision | None = None

@@ -225,7 +225,7 @@ def side_findings(
             remedy = f"{meant} {begin_again(side, spot)} with it. Otherwise, {failed.remedy}"
             failed = structs.replace(failed, remedy=remedy)
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
-            _, why, remedy = dead_end(way, WaitingDialog(f"{receive_error(side, spot)};"))
+            _, why, remedy = dead_end(way, replace(waiting_dialog(side, spot.instance), end="end this one, as below,"))
             why = f"{failed.why}, and another dialog would wait as well: {why}"
             failed = structs.replace(failed, why=why, remedy=joined(remedy, f"Then {begin_again(side, spot)}"))
         yield failed
@@ -621,7 +621,7 @@ def queue_off_finding(spot: Spot, queue: str, symptom: str) -> WhyFinding:
 
 def joined(remedy: str, more: str) -> str:
     """A remedy with another sentence; one that ends with a statement ends with its semicolon."""
-    return f"{remedy}{'' if remedy.endswith(';') else '.'} {more}"
+    return f"{remedy}{'' if remedy.endswith((';', '.')) else '.'} {more}"
 
 
 def when(at: datetime | None) -> str:

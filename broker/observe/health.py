@@ -161,7 +161,7 @@ def _findings(status: Status, loop_lag_s: float, drop_rates: Mapping[DropKey, fl
 def _sentence(found: list[HealthFinding], status: Status) -> str:
     bad = [one for one in found if one.level is Level.BAD]
     if bad:
-        others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+        others = f", and {counted(len(bad) - 1, 'more problem')}" if len(bad) > 1 else ""
         return f"Something is wrong: {shorten(bad[0].what, FIRST_MAX)}{others}"
     held = status.forwarding.held
     dialogs = sum(count for where, (count, _) in _blocked(status, 0.0).items() if where in status.addresses)
@@ -173,7 +173,7 @@ def _sentence(found: list[HealthFinding], status: Status) -> str:
     if not found:
         return f"All is well: {facts}"
     if stopped := [one for one in found if one.about in _MAY_NOT_ARRIVE and not one.do.startswith("nothing")]:
-        others = f", and {len(stopped) - 1} more" if len(stopped) > 1 else ""
+        others = f", and {counted(len(stopped) - 1, 'more problem')}" if len(stopped) > 1 else ""
         return f"Something may not arrive ({facts}): {shorten(stopped[0].what, FIRST_MAX)}{others}"
     things = "one thing is" if len(found) == 1 else f"{len(found)} things are"
     return f"It works ({facts}), and {things} worth knowing: {shorten(found[0].what, FIRST_MAX)}"
@@ -244,7 +244,7 @@ def _stores(status: Status) -> Iterator[HealthFinding]:
             yield HealthFinding(Level.BAD, "database", what, "" if status.room_problem else do)
         elif database.waiting_messages is None:
             what = f"the file of {name} is not read yet: its messages are not known"
-            yield HealthFinding(Level.NOTICE, "database", what)
+            yield HealthFinding(Level.NOTICE, "file", what)  # of which nothing says that it does not arrive
         if database.replaced:
             what = f"the database {name} is a new, empty one: {database.replaced}"
             do = f"put the file or a backup back; to accept the new one: broker database keep {name}"

@@ -663,10 +663,8 @@ _CERTIFICATE_ROLES = {
 def _read_transport(instance: Running) -> TransportSnapshot:
     endpoint, watch, peers = instance.settings.endpoint, instance.certificates, instance.peers
     certificates = tuple(sorted(certificates_in_use(instance), key=lambda one: one[1].not_after))
-    routes = chain.from_iterable(database.table for database in instance.catalog.databases.values())
-    connects = bool(endpoint.listen) or any(route.addresses for route in routes)
     sentences = {
-        WarningKind.PLAIN_TEXT: plain_text_told(endpoint, connects=connects),
+        WarningKind.PLAIN_TEXT: plain_text_told(endpoint, connects=instance.catalog.leads_out),
         WarningKind.FILES_NOT_IN_USE: watch.problem and f"certificate files are not in use: {watch.problem}",
         WarningKind.PERMISSIONS: peers.permissions.warning,
         WarningKind.LOOPBACK: loopback_told(instance.settings.admin),

@@ -202,7 +202,7 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
     "half a file": (
         lambda one: one.replace(one.text[one.text.index("127") :], ""),
         EX_CONFIG,
-        "broker.toml:5:12: TOML: Unterminated string; correct the syntax",
+        "broker.toml:5:11: TOML: a string is not closed; end it with the quote",
     ),
     "wrong script": (
         both(lambda one: one.file("r.sql", "CREATE ROUT r;\n"), lambda one: one.add("[routes]", 'files = ["r.sql"]')),

@@ -120,7 +120,7 @@ def test_a_file_that_is_wrong_asks_nobody_and_says_how(fake_admin: Any, tmp_path
     result = run(*command, "-c", config)
 
     assert (1, []) == (result.exit_code, fake_admin.asked)
-    assert result.stderr.startswith(f"{config}:5:21: TOML: Unterminated string")
+    assert result.stderr.startswith(f"{config}:5:11: TOML: a string is not closed")
     assert result.stderr.splitlines()[-1].startswith("daemon: was not asked, ")
     assert "admin.socket" not in result.stderr
 

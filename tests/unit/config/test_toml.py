@@ -14,6 +14,7 @@ from broker.config.toml import FILE_MAX_BYTES, KeyPath, SettingsSource, dotted, 
 from broker.errors import SettingsError, Span
 
 HINT = "correct the syntax, then check again"
+UNCLOSED = "a string is not closed; end it with the quote with which it begins"
 
 
 def problems(path: Path) -> list[str]:
@@ -85,7 +86,11 @@ def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, lin
             "[endpoint",
             f"a.toml:1:10: TOML: Expected ']' at the end of a table declaration; {HINT}\n[endpoint\n         ^",
         ),
-        ('a = 1\r\nb = "', f'a.toml:2:6: TOML: Unterminated string; {HINT}\nb = "\n     ^'),
+        ('a = 1\r\nb = "x', f'a.toml:2:5: TOML: {UNCLOSED}\nb = "x\n    ^'),
+        ('a = "b\nc = 1\n', f'a.toml:1:7: TOML: {UNCLOSED}\na = "b\n      ^'),
+        ("a = 'b\nc = 'd'\n", f"a.toml:1:7: TOML: {UNCLOSED}\na = 'b\n      ^"),
+        ("a = 'b'\nc = 'd\ne = \"f\"\n", f"a.toml:2:5: TOML: {UNCLOSED}\nc = 'd\n    ^"),
+        ('a = """b\nc = "d"\n', f'a.toml:1:5: TOML: {UNCLOSED}\na = """b\n    ^'),
         ("a = 1\na = 2\n", "a.toml:2:1: TOML: a is here a second time; keep one of them\na = 2\n^"),
         ("a = \0\n", f"a.toml:1:5: TOML: Invalid value; {HINT}\na = \ufffd\n    ^"),
     ],

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.config.settings import DrainSettings, Settings
-from broker.daemon.instance import InstanceLeaver
+from broker.daemon.instance import InstanceLeaver, serve
 from broker.daemon.reload import open_journal
 from broker.errors import SettingError
 from broker.net.drain import Drain, DrainRemainder
@@ -110,3 +111,21 @@ async def test_an_environment_that_is_refused_is_told(tmp_path: Path, monkeypatc
         open_journal(settings(tmp_path, enabled=True), adjacent)
 
     assert "OTEL_" in str(caught.value)
+
+
+@pytest.mark.parametrize(("address", "warned"), [("LOCAL", []), ("tcp://127.0.0.1:1", ["endpoint.encryption"])])
+async def test_plain_text_is_logged_only_where_something_listens_or_leads_out(
+    tmp_path: Path, address: str, warned: list[str]
+) -> None:
+    (tmp_path / "routes.sql").write_text(f"CREATE ROUTE r WITH ADDRESS = '{address}';")
+    path = tmp_path / "broker.toml"
+    path.write_text(
+        '[instance]\nstate_dir = "."\n[endpoint]\nlisten = []\nmessage_forwarding = true\n'
+        '[routes]\nfiles = ["routes.sql"]\n[observe]\nlisten = ""\n[drain]\nannounce = "0s"\n'
+    )
+
+    with capture_logs() as logs:
+        async with serve(path):
+            pass
+
+    assert warned == [one["setting"] for one in logs if one["event"] == "setting is unwise"]

@@ -228,7 +228,6 @@ EXPECTED = [
         "expected DISABLE_BROKER, ENABLE_BROKER, ERROR_BROKER_CONVERSATIONS, NEW_BROKER or PARTNER",
     ),
     ("CREATE QUEUE «'on'»", "expected a name"),
-    ("GRANT SEND ON «ENDPOINT»::s TO a", "expected SERVICE"),
     ("GRANT «OWNERSHIP» ON SERVICE::s TO a", "expected CONNECT or SEND"),
     ("GRANT SEND ON SERVICE::s «FROM» a", "expected TO"),
 ]
@@ -267,7 +266,9 @@ REFUSED = [
     (105, "END CONVERSATION «'»abc", "this text is not closed: its ' is missing"),
     (105, "DROP ROUTE «[»abc", "this name is not closed: its ] is missing"),
     (113, "DROP ROUTE x «/*» y", "this comment is not closed: its */ is missing"),
-    (102, "GRANT CONNECT ON ENDPOINT «TO» [x]", "say CONNECT ON ENDPOINT::name"),
+    (102, "GRANT CONNECT ON ENDPOINT «TO» [x]", "as in CONNECT ON ENDPOINT::name"),
+    (102, "GRANT SEND ON «ENDPOINT»::s TO a", "as in SEND ON SERVICE::name"),
+    (102, "GRANT SEND ON «[//shop/Foo]» TO x", "the name comes after SERVICE::, as in SEND ON SERVICE::name"),
     (15151, "GRANT SEND ON SERVICE::s TO «[sha256:1]»", "write sha256: and 64 hexadecimal digits"),
     (102, "GRANT SEND ON SERVICE::s TO a, b, «[a]»", "the principal 'a' is given twice; remove one"),
     (102, "GRANT SEND ON SERVICE::s TO [CN=a], «[cn = a]»", "the principal 'cn = a' is given twice; remove one"),

@@ -109,7 +109,10 @@ def test_it_is_read_and_written_and_read_again(text: str, statements: list[State
         ("IF EXISTS (SELECT * FROM sys.tables WHERE name = 'a') DROP ROUTE a", "IF EXISTS can ask for sys.routes,"),
         ("IF EXISTS (SELECT * FROM sys.routes WHERE route_id = 'a') DROP ROUTE a", "WHERE name = 'text'"),
         ("IF EXISTS (SELECT 1 FROM sys.routes WHERE name = 'a' AND address = 'b') DROP ROUTE a", "leave AND and its"),
-        ("IF EXISTS (SELECT *", "expected FROM"),
+        (
+            "IF EXISTS (SELECT 1) DROP QUEUE q",
+            "by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')",
+        ),
         ("IF EXISTS (SELECT * FROM sys.routes WHERE name = 'a') USE b", "USE cannot be under IF"),
         ("SET @x = 5", "variables are not supported"),
         ("END CONVERSATION @h", "variables are not supported"),

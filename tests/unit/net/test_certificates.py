@@ -208,6 +208,7 @@ async def test_where_nothing_is_encrypted_nobody_looks(logs: list[Any]) -> None:
 
     async with AsyncExitStack() as stack:
         assert NO_SECURITY is watch.load()
+        watch.warn(connects=False)
         watch.start(stack, lambda _: None)
         assert {asyncio.current_task()} == asyncio.all_tasks()
 

@@ -248,14 +248,14 @@ def test_the_worst_is_first_and_the_others_are_counted() -> None:
     report = judged(address("refused") | journal("no space") | {"loop_lag_s": 1.0} | database(problem="damaged"))
 
     assert ["bad", "bad", "notice", "notice"] == [one.level for one in report.findings]
-    assert "Something is wrong: the store of orders has failed: damaged, and 1 more" == report.sentence
+    assert "Something is wrong: the store of orders has failed: damaged, and 1 more problem" == report.sentence
 
 
 def test_an_own_certificate_that_has_expired_is_first() -> None:
     """No peer connects any more, so whatever else is wrong may follow from it."""
     report = judged(address("refused", 4) | notice(WarningKind.EXPIRED, "has expired"))
 
-    assert "Something is wrong: has expired, and 1 more" == report.sentence
+    assert "Something is wrong: has expired, and 1 more problem" == report.sentence
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,11 @@ def test_that_a_sender_keeps_what_was_dropped_is_said_of_what_it_keeps(reason: s
 
 def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> None:
     works = judged(notice(WarningKind.PLAIN_TEXT) | {"loop_lag_s": 1.0})
+    unread = judged(database(waiting_messages=None))
     refused = judged(address("refused") | {"loop_lag_s": 1.0})
 
     assert works.sentence.startswith("It works (1 connection, nothing waits for a next hop), and 2 things are worth")
+    assert unread.sentence.startswith("It works (1 connection, nothing waits for a next hop), and one thing is worth")
     assert refused.sentence.startswith(
         "Something may not arrive (1 connection, nothing waits for a next hop): tcp://far"
     )

@@ -462,6 +462,15 @@ def test_what_one_side_sends(
     assert first.next
 
 
+@pytest.mark.parametrize("more", [{}, {"acknowledged_sequence": 1}])
+def test_a_dialog_whose_lifetime_is_over_is_ended_by_one_command(more: dict[str, Any]) -> None:
+    remedy = found(side(state="ER", error_code=-8489, **more), NO_ROUTE)[0].remedy
+
+    assert 1 == remedy.count("broker receive -d orders --queue Q --conversation HANDLE --end")
+    assert (not more) == ("if the name is wrong" in remedy)
+    assert ".." not in remedy
+
+
 def test_what_the_decision_and_the_status_say_is_said_once() -> None:
     waits = "no route to 'S' (9798): matched again at 12:00, or when routes or services change"
 
