@@ -232,7 +232,7 @@ def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is
     """A gateway knows of no message that its sender keeps."""
     drops = [
         {"reason": "no route", "frames": 3, "last_s": 5.2, "do": "CREATE ROUTE"},
-        {"reason": "malformed", "frames": 1, "last_s": 61.0},
+        {"reason": "malformed", "frames": 1, "last_s": 91.0},
         {"reason": "duplicate", "frames": 9, "last_s": 1.0},
     ]
     off = {"name": "Q", "is_receive_enabled": False, "oldest_s": 0.0}
