@@ -626,21 +626,13 @@ def _several_targets(given: Given, home: DryDatabase, service: str) -> str | Non
         None where that is not known; "" where no gateways share conversations out in different ways.
     """
     site, database = next(place for place, one in given.home_of.items() if one is home)
-    is_several = do_differ = False
-    found: set[tuple[Site, bytes | None]] = set()
-    sharing: dict[Site, dict[bytes, int]] = {}
-    for facts in given.open_facts(service, database):
-        arriving = replace(facts, database=None)
-        ways = chain.from_iterable(given.network.follow(arriving, hop) for hop in given.network.next_sites(facts, site))
-        ends = [end for end in ways if end.outcome is JourneyOutcome.DELIVERED]
-        targets = {(end.legs[-1].site, end.database) for end in ends}
-        at = {one: one.msdb.instances(service) for one in (_sharer(end, service) for end in ends) if one is not None}
-        is_several |= len(targets) > 1
-        do_differ |= len(set(map(_shares, at.values()))) > 1
-        found |= targets
-        sharing |= at
-    if not is_several and not (do_differ and len(found) > 1):
+    ways = [_deliveries(given, site, facts) for facts in given.open_facts(service, database)]
+    targets = [{(end.legs[-1].site, end.database) for end in ends} for ends in ways]
+    sharers = [{one: one.msdb.instances(service) for end in ends if (one := _sharer(end, service))} for ends in ways]
+    do_differ = any(len(set(map(_shares, at.values()))) > 1 for at in sharers)
+    if all(len(some) < 2 for some in targets) and not (do_differ and len(set().union(*targets)) > 1):
         return None
+    sharing = {one: weights for at in sharers for one, weights in at.items()}
     if not do_differ or all(len(weights) == 1 for weights in sharing.values()):
         return ""
     if len(set(map(frozenset, sharing.values()))) > 1:
@@ -649,11 +641,18 @@ def _several_targets(given: Given, home: DryDatabase, service: str) -> str | Non
     return _equal_weights(given, sharing, service)
 
 
+def _deliveries(given: Given, site: Site, facts: RoutingFacts) -> list[JourneyEnd]:
+    """Where messages arrive over each next hop by itself: ways over two of them may lead on by the same instance."""
+    arriving, hops = replace(facts, database=None), given.network.next_sites(facts, site)
+    ways = chain.from_iterable(given.network.follow(arriving, hop) for hop in hops)
+    return [end for end in ways if end.outcome is JourneyOutcome.DELIVERED]
+
+
 def _sharer(end: JourneyEnd, service: str) -> Site | None:
-    """The last instance of a path that picks the database among several; None if only the sender does."""
+    """The last instance that picks the database by its routes; None if none does, or the one of the database itself."""
     *before, last = end.legs
-    if len(last.site.hosted.databases_with[service]) > 1:
-        return last.site
+    if len(last.site.hosted.databases_with.get(service, ())) > 1:
+        return None
     return next((leg.site for leg in reversed(before) if leg.route is not None and leg.route.broker_instance), None)
 
 

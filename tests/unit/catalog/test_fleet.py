@@ -404,6 +404,26 @@ def test_gateways_that_share_out_in_different_ways_are_told_with_the_weight(
     assert all(part in line for line in lines for part in str(remedy).split("..."))
 
 
+UNKNOWN = f"[databases.x]\npath = 'x.db'\nbroker_instance = '{BILLING}'\n"
+BOTH = f"{BILLING}'\n[databases.x]\npath = 'x.db'\nbroker_instance = '{SHIPPING}"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Site("x", route("in", "Billing", "LOCAL", BILLING), more=UNKNOWN),  # applications may create its services
+        Site("x", "", f"{service('Billing')}USE [x];\n{service('Billing')}", BOTH),  # it picks again
+    ],
+)
+def test_gateways_to_one_instance_may_have_other_weights(found: Find, target: Site) -> None:
+    one, other = route("b", "Billing", "x", BILLING), route("s", "Billing", "x", SHIPPING)
+    heavy = one.replace("ADDRESS", "WEIGHT = 3, ADDRESS")
+
+    lines = found(orders(TWO_WAYS), gateway("g", one, other), gateway("h", heavy, other), target)
+
+    assert [] == [line for line in lines if "several-targets" in line]
+
+
 # --- addresses ---
 
 
