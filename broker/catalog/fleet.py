@@ -261,7 +261,9 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
             is_of_begin = where[1] != MSDB and _binding(home, service) is None
             kind = where, is_of_begin, "" if ruling.rule is None else ruling.why
             found.setdefault(kind, {}).setdefault(ruling.remedy, end.path)
-    for ((site, name), is_of_begin, deny), statements in found.items():
+    lacking = {where for where, _, _ in found}
+    ordered = sorted(found.items(), key=lambda one: one[0][0][1] == MSDB)  # what fails dialogs before what delays them
+    for ((site, name), is_of_begin, deny), statements in ordered:
         run, paths = given.run_of[site], ", ".join(dict.fromkeys(statements.values()))
         problem = f"messages over {paths} are refused: {name} " + (f"has {deny}" if deny else "lacks permissions")
         if is_of_begin:
@@ -270,10 +272,10 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
         database = run.databases[name]
         every = " ".join(statements)
         hint = to_run(every, database=name, is_scripted=database.is_scripted, option=run.settings.config_option)
-        path: KeyPath = ("endpoint", "authentication") if name == MSDB else ("databases", name, "path")
+        path: KeyPath = ("endpoint", "authentication") if (site, MSDB) in lacking else ("databases", name, "path")
         if deny:
             hint = f"if that is not meant, {hint}"
-        elif name != MSDB and any(where == (site, MSDB) for where, _, _ in found):
+        elif name != MSDB and (site, MSDB) in lacking:
             hint = f"before those of msdb, or dialogs that arrive between them fail: {hint}"
         yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
 

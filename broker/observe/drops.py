@@ -330,7 +330,8 @@ def _with_target(drop: DropSnapshot, instance: str, remedy: str) -> str:
         over = "that is over, but the dialog fails without another GRANT: " if drop.is_past else ""
         return f"{over}at {instance}, {drop.lacking}" if over else f"at {instance}, {drop.lacking} And {remedy}"
     lacks = f"where the database {drop.target} lacks a GRANT for it, too, its dialog fails without that one"
-    first = f"first, broker why {drop.fields.conversation_id} at its sender: {lacks}. Then, " if drop.target else ""
+    why = f"broker why {drop.fields.conversation_id} at its sender, with --admin for {instance}"
+    first = f"first, {why}: {lacks}. Then, " if drop.target else ""
     return first + remedy
 
 

@@ -309,7 +309,8 @@ async def test_that_a_database_may_refuse_the_sender_as_well_is_told_with_the_pe
     (proving,) = read(gateway, "drops").drops
 
     statement = f"at gateway, with broker sql, and in its script if it has one: USE [msdb]; {missing};"
-    first = f"first, broker why {UUID(bytes=HEADER.conversation_id)} at its sender: where the database gateway lacks a"
+    why = f"broker why {UUID(bytes=HEADER.conversation_id)} at its sender, with --admin for gateway"
+    first = f"first, {why}: where the database gateway lacks a"
     assert remedy_of_drop(plain, "gateway") == statement
     assert (
         remedy_of_drop(proving, "gateway")
