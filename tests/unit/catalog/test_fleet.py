@@ -405,6 +405,7 @@ def test_gateways_that_share_out_in_different_ways_are_told_with_the_weight(
 
 
 UNKNOWN = f"[databases.x]\npath = 'x.db'\nbroker_instance = '{BILLING}'\n"
+HERE = route("b", "Billing", "LOCAL", BILLING) + route("s", "Billing", "LOCAL", SHIPPING)
 BOTH = f"{BILLING}'\n[databases.x]\npath = 'x.db'\nbroker_instance = '{SHIPPING}"
 
 
@@ -412,7 +413,7 @@ BOTH = f"{BILLING}'\n[databases.x]\npath = 'x.db'\nbroker_instance = '{SHIPPING}
     "target",
     [
         Site("x", route("in", "Billing", "LOCAL", BILLING), more=UNKNOWN),  # applications may create its services
-        Site("x", "", f"{service('Billing')}USE [x];\n{service('Billing')}", BOTH),  # it picks again
+        Site("x", HERE, f"{service('Billing')}USE [x];\n{service('Billing')}", BOTH),  # it picks again
     ],
 )
 def test_gateways_to_one_instance_may_have_other_weights(found: Find, target: Site) -> None:
