@@ -52,12 +52,7 @@ def _messages(visits: DataFrame) -> DataFrame:
     """Return one row per visit of a message, those of one message together; instants in microseconds."""
     return messages_of(
         visits,
-        *DIALOG,
-        "sequence_number",
-        "fragment_number",
-        "message_id",
-        "outcome",
-        "bytes",
+        *(*DIALOG, "sequence_number", "fragment_number", "message_id", "outcome", "bytes"),
         F.xxhash64("instance").alias("instance"),
         F.unix_micros("entered_at").alias("entered_us"),
         F.unix_micros(F.coalesce("left_at", "entered_at")).alias("left_us"),

@@ -54,9 +54,7 @@ class Options:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        plain = asdict(self)
-        del plain["sampled"]
-        return plain
+        return {name: value for name, value in asdict(self).items() if name != "sampled"}
 
     @property
     def window(self) -> int:

@@ -204,12 +204,11 @@ def start(options: SessionOptions) -> SparkSession:
     for key, value in settings(options).items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:  # py4j and PySpark have no common base class of errors
         said = str(error).splitlines()[0]
         hint = "see above what Java said, and whether --master, --driver-memory and --conf are right"
         raise PipelineUnavailableError(said, hint) from error
-    return spark
 
 
 def settings(options: SessionOptions) -> dict[str, str]:

@@ -23,17 +23,17 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
     """So many initiators' instances, gateways in two columns, targets' instances; one service has a hostile name."""
     dice = random.Random(seed)
 
-    def spread(middle: int) -> Spread:
+    def spread(middle: int, frames: int) -> Spread:
         p50 = round(middle * dice.uniform(0.6, 1.6))
         p95 = round(p50 * dice.uniform(2, 5))
-        return Spread(p50, p95, round(p95 * dice.uniform(1.5, 6)))
+        return Spread(p50, p95, round(p95 * dice.uniform(1.5, 6)), frames)
 
     def both(here: str, there: str) -> list[LinkRow]:
         frames = round(math.exp(dice.uniform(8, 11.5)))
         lost = dice.choice((0, 0, 0, 0, frames // 400, frames // 40))
         return [
-            LinkRow(here, there, frames, frames * 1_900, lost, spread(700)),
-            LinkRow(there, here, frames * 2 // 3, frames * 600, 0, spread(700)),
+            LinkRow(here, there, frames, frames * 1_900, lost, spread(700, frames)),
+            LinkRow(there, here, frames * 2 // 3, frames * 600, 0, spread(700, frames * 2 // 3)),
         ]
 
     def station(name: str, position: float) -> StationRow:
@@ -41,7 +41,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         frames = sum(one.frames for one in near) or 1
         is_end, dropped = position in (0.0, 1.0), dice.choice((0, 0, frames // 300))
         size, ends = sum(one.bytes for one in near), frames if is_end else 0
-        return StationRow(name, frames, size, ends, position, dropped, spread(4_000 if is_end else 60))
+        return StationRow(name, frames, size, ends, position, dropped, spread(4_000 if is_end else 60, frames))
 
     def wave(label: str, most: int) -> Series:
         swings = (0.6 - 0.4 * math.cos(place / 96 * math.tau) for place in range(96))
@@ -107,10 +107,7 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
         stations=listing(stations),
         links=listing(links),
         losses=listing(
-            [
-                shown.Loss(one.from_instance, f"tcp://{one.to_instance}:4022", one.lost, one.frames, one.to_instance)
-                for one in lossy
-            ]
+            [shown.Loss(one.from_instance, f"tcp://{one.to_instance}:4022", one.lost, one.to_instance) for one in lossy]
         ),
         loops=listing(
             [
@@ -121,7 +118,10 @@ def digest(*, left: int = 8, gateways: int = 5, right: int = 8, seed: int = 7) -
             ]
         ),
         journeys=listing(
-            [shown.Journey(*pair, 90_000 - 4_000 * place, spread(9_000)) for place, pair in enumerate(pairs[:7])]
+            [
+                shown.Journey(*pair, messages := 90_000 - 4_000 * place, spread(9_000, messages))
+                for place, pair in enumerate(pairs[:7])
+            ]
         ),
         extent=shown.Extent(
             *(FIRST, FIRST + timedelta(days=1), 1_241_020, 1_811, 240, 31),

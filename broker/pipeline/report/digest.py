@@ -55,11 +55,12 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of how long it took, in microseconds."""
+    """Percentiles of how long it took, in microseconds; `measured` is how many frames they are of."""
 
     p50: int | None = None
     p95: int | None = None
     p99: int | None = None
+    measured: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,14 @@ class StationRow:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """A link from one instance to the next, empty where unknown: `frames` that arrived, `lost` that did not."""
+    """
+    A link from one instance to the next, empty where unknown.
+
+    Attributes:
+        frames: Those that arrived, and `unrecorded`.
+        lost: Those that did not arrive.
+        unrecorded: Those of which one of its ends has no record.
+    """
 
     from_instance: str
     to_instance: str
@@ -98,11 +106,12 @@ class LinkRow:
     bytes: int
     lost: int
     transit: Spread
+    unrecorded: int = 0
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no journal here is of one of its ends, so that nothing is known of losses."""
-        return self.from_instance.startswith(NO_RECORD) or self.to_instance.startswith(NO_RECORD)
+        """Whether no loss is known, and one of its ends has no record of most frames."""
+        return not self.lost and 2 * self.unrecorded > self.frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +121,12 @@ class Loss:
 
     Attributes:
         next_hop: The next hop as the journal names it, an address.
-        frames: All frames that were at the instance.
         to_instance: The instance that has that address.
     """
 
     from_instance: str
     next_hop: str
     lost: int
-    frames: int
     to_instance: str
 
 
@@ -147,7 +154,7 @@ class LoopRow:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Messages from one service to another that arrived, and how long they took, sender to target."""
+    """Messages from one service to another that are known to have arrived, and how long they took, sender to target."""
 
     from_service: str
     to_service: str
@@ -160,7 +167,8 @@ class Extent:
     """
     How far the history goes, how much went wrong in all of it, and how much of it is not known.
 
-    All counts are of transmissions; `unsent` of those whose sender has no record of them.
+    All counts are of transmissions; `unsent` of those whose sender has no record of them, `unrecorded` of those that
+    went to another instance without one.
     """
 
     first_at: datetime | None = None
@@ -171,6 +179,7 @@ class Extent:
     under_way: int = 0
     lost: int = 0
     looped: int = 0
+    unrecorded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,8 @@ def _lane(
     gone = f"{count(link.lost).text} lost ({share(link.lost, link.frames + link.lost).text})"
     words = (
         f"{link.from_instance} to {link.to_instance}: {count(link.frames).text} frames, {size(link.bytes).text},"
-        f" p95 {duration(link.transit.p95).text}, {'losses not known' if link.is_unknown else gone}"
+        f" p95 {duration(link.transit.p95).text} of {count(link.transit.measured).text},"
+        f" {'losses not known' if link.is_unknown else gone}"
     )
     return element("g", element("title", words), element("path", d=path, stroke_width=width, class_=health(link)))
 
@@ -226,10 +227,11 @@ def _loss(
 
 def _station(station: StationRow, box: _Box, form: Format, transmissions: int) -> Html:
     here, gone, title, state = station.residence, station.dropped + station.lost, station.instance, ""
-    second = f"p95 {duration(here.p95).text}"
+    p95, measured = f"p95 {duration(here.p95).text}", f"{count(here.measured).text} measured"
+    second = p95 if 2 * here.measured >= station.frames else measured
     words = (
         f"{station.instance}: {count(station.frames).text} frames, {size(station.bytes).text},"
-        f" residence p50 {duration(here.p50).text}, {second}, p99 {duration(here.p99).text},"
+        f" residence p50 {duration(here.p50).text}, {p95}, p99 {duration(here.p99).text}, {measured},"
         f" {count(station.dropped).text} dropped here, {count(station.lost).text} lost on their way from here"
     )
     if gone:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from broker.config.units import Quantity, clock, count, duration, instant, size
-from broker.pipeline.report.digest import Series, Spread, Timeline
+from broker.pipeline.report.digest import Hold, Series, Spread, Timeline
 
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
@@ -219,27 +219,34 @@ class LogScale:
         )
 
 
-def bars(series: Series, axis: Timeline, *, kind: str) -> Html:
-    """Plot counts over time as a filled step line; `kind` is the colour's class."""
+def bars(series: Series, axis: Timeline, *, kind: str, dark: Iterable[Html] = ()) -> Html:
+    """Plot counts over time as a filled step line; `kind` is the colour's class, `dark` as from `shade`."""
     most = max(series.points, default=0)
     at = instant(axis.first_at + timedelta(seconds=axis.step_seconds * series.points.index(most))).text
     words = (
         f"{series.label}: {count(series.total).text} in all, at most {count(most).text} in {step_words(axis)}, at {at}"
     )
-    return _svg(words, _steps(series.points, max(1, most), kind), _floor(), height=_HEIGHT, class_="bars")
+    return _svg(words, *dark, _steps(series.points, max(1, most), kind), _floor(), height=_HEIGHT, class_="bars")
 
 
-def held(peaks: Sequence[int | None], *, top: int, recommended: int | None, what: str) -> Html:
-    """Plot bytes held at once over time, and the recommendation as a line; `top` is in bytes, the upper edge."""
-    words = f"{what}: at most {size(max((one or 0 for one in peaks), default=0)).text} held at once"
+def shade(axis: Timeline, start_us: int, end_us: int) -> Html:
+    """Return the background of a plot over time between two instants, microseconds since 1970."""
+    begin, whole = axis.first_at.timestamp(), axis.step_seconds * axis.buckets
+    left, right = (WIDTH * min(1.0, max(0.0, (one / 1e6 - begin) / whole)) for one in (start_us, end_us))
+    return _box(left, right, 0.0, _HEIGHT, "dark")
+
+
+def held(hold: Hold, dark: Iterable[Html] = ()) -> Html:
+    """Plot bytes held at once over time, and the recommendation as a line; `dark` as from `shade`."""
+    words = f"{hold.instance}: at most {size(hold.peak_bytes).text} held at once"
+    top = round(1.08 * max(hold.peak_bytes, hold.recommended_bytes or 0, 1))
     line: list[Html] = []
-    if recommended is not None:
-        y = _HEIGHT * (1 - min(1.0, recommended / top))
+    if hold.recommended_bytes is not None:
+        y = _HEIGHT * (1 - hold.recommended_bytes / top)
         line = [_line(0.0, WIDTH, y, y, "mark")]
-        words += f", {size(recommended).text} recommended"
-    return _svg(
-        words, _steps([one or 0 for one in peaks], top, "held"), *line, _floor(), height=_HEIGHT, class_="bars tall"
-    )
+        words += f", {size(hold.recommended_bytes).text} recommended"
+    steps = _steps([one or 0 for one in hold.peaks], top, "held")
+    return _svg(words, *dark, steps, *line, _floor(), height=_HEIGHT, class_="bars tall")
 
 
 def parts(values: Sequence[tuple[str, int, str]], what: str) -> Html:

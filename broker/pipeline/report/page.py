@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from importlib.resources import files
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from broker.config.units import UNKNOWN, Quantity, count, duration, instant, plural, share, size
@@ -54,6 +54,7 @@ from broker.pipeline.report.markup import (
     number,
     parts,
     section,
+    shade,
     step_words,
     table,
     time_axis,
@@ -132,7 +133,7 @@ def overview(digest: Digest) -> Html:
     )
     rest = "Windows of the charts that began before it are left out."
     period = (f". Only the time {facts.period} was asked for. {rest}" if facts.period else ".") + _UNITS
-    lead = join(["From ", instant(first), " to ", instant(last), " UTC, read from ", name(facts.flows), period])
+    lead = join(["Read from ", name(facts.flows), ", with frames ", *_times(first, last), period])
     return section("overview", "Input", lead, figures, _traffic(digest), _unknown(digest))
 
 
@@ -179,8 +180,7 @@ def _lead(digest: Digest, balance: LedgerTotal) -> str:
         " Journals do not show that a dialog ended by an error, by its lifetime or WITH CLEANUP. Messages that had not"
         " arrived by then are missing here, or under way if that was late in this history, and failed in the view"
         " sys.dm_broker_ledger of its database."
-    )
-    open_ends = open_ends if balance.missing or balance.under_way else ""
+    ) * bool(balance.missing or balance.under_way)
     if balance.adds_up:
         fates = (
             (1, "delivered"),
@@ -236,10 +236,30 @@ def _traffic(digest: Digest) -> Html | None:
     axis = digest.timeline
     if axis is None:
         return None
-    plot = bars(digest.traffic, axis, kind="flow")
+    dark = _dark(digest, axis)
+    plot = bars(digest.traffic, axis, kind="flow", dark=dark)
     most = max(digest.traffic.points, default=0)
-    caption = join(["Frames at all instances, in steps of ", step_words(axis), "; the highest is ", count(most), "."])
+    grey = " Where it is grey, an instance has no record of frames that it got." * bool(dark)
+    words = f"Frames at all instances, in steps of {step_words(axis)}; the highest is "
+    caption = join([words, count(most), ".", grey])
     return element("figure", plot, time_axis(axis), element("figcaption", caption), class_="wide-bars")
+
+
+def _dark(digest: Digest, axis: Timeline, instance: str | None = None) -> list[Html]:
+    """Return the times in which the journal of an instance, or of any, has a hole, and frames went to it."""
+    return [
+        shade(axis, start, end)
+        for gap in digest.gaps.rows
+        if instance in {None, gap.instance} and gap.first_at and gap.last_at
+        for start, end in digest.facts.holes.get(gap.instance, ())
+        if start <= gap.last_at.timestamp() * 1e6 and gap.first_at.timestamp() * 1e6 <= end
+    ]
+
+
+def _times(first: datetime | None, last: datetime | None) -> tuple[Child, ...]:
+    """From when to when, or at which second."""
+    start, end = instant(first), instant(last)
+    return ("at ", start, " UTC") if start.text == end.text else ("from ", start, " to ", end, " UTC")
 
 
 def _unknown(digest: Digest) -> Html | None:
@@ -247,9 +267,8 @@ def _unknown(digest: Digest) -> Html | None:
     found = list(_gaps(digest))
     if not found:
         return None
-    return element(
-        "div", element("h3", "What is not known"), element("ul", *(element("li", one) for one in found)), class_="note"
-    )
+    entries = element("ul", *(element("li", one) for one in found))
+    return element("div", element("h3", "What is not known"), entries, class_="note")
 
 
 def _gaps(digest: Digest) -> Iterator[Child]:
@@ -286,8 +305,8 @@ def _gap(gap: Gap, transmissions: int) -> Html:
         words = ": it has no record of them, because it died before it wrote, or because some of its files are missing."
     else:
         words = ": no journal of an instance there was read. Those that were seen nowhere after do not count as lost."
-    times = "From ", instant(gap.first_at), " to ", instant(gap.last_at), " UTC, "
-    return join([*times, _of_all(gap.frames, transmissions), " went to ", name(address), words])
+    went = _of_all(gap.frames, transmissions), " went to ", name(address), " "
+    return join([*went, *_times(gap.first_at, gap.last_at), words])
 
 
 # --- where the frames went ---
@@ -338,9 +357,8 @@ def losses_section(digest: Digest) -> Html:
         return section("losses", "Losses by link", words)
     words = (
         " left for an instance that keeps a journal and were not seen again. A sender sends a message again until it is"
-        " acknowledged, but not an acknowledgement. Shares here are of all frames that were at “from”, wherever they"
-        f" went; those of the map, of what left for one link."
-        f"{_open(digest)}"
+        " acknowledged, but not an acknowledgement. Under the map, the table of links has what part of all that left"
+        f" for an instance this is.{_open(digest)}"
     )
     lead = join([plural(digest.extent.lost, "transmission"), words])
     columns = [
@@ -348,7 +366,6 @@ def losses_section(digest: Digest) -> Html:
         Column("next hop", lambda loss: name(loss.next_hop)),
         Column("where that is", lambda loss: name(loss.to_instance), is_aside=True),
         number("lost", lambda loss: lost(loss.lost)),
-        number("of all frames at “from”", lambda loss: share(loss.lost, loss.frames)),
     ]
     shown = first_rows(columns, found.rows, "Transmissions lost between instances", found.total)
     return section("losses", "Losses by link", lead, shown)
@@ -406,11 +423,12 @@ def talkers_section(digest: Digest) -> Html:
 
 
 def _open(digest: Digest) -> str:
-    """Return the note on how many transmissions left too late to be judged; empty without any."""
-    frames = digest.extent.under_way
-    if not frames:
-        return ""
-    return f" Of {plural(frames, 'transmission')} it is not known yet: they left so late in this history."
+    """Return the notes on how many transmissions cannot be judged: they left too late, or a record is missing."""
+    notes = (
+        (digest.extent.under_way, "it is not known yet: they left so late in this history."),
+        (digest.extent.unrecorded, "an instance that they went to has no record."),
+    )
+    return "".join(f" Of {plural(frames, 'transmission')} {words}" for frames, words in notes if frames)
 
 
 def _links(links: tuple[LinkRow, ...]) -> Html:
@@ -419,9 +437,8 @@ def _links(links: tuple[LinkRow, ...]) -> Html:
         Column("to", lambda link: name(link.to_instance)),
         number("frames", lambda link: count(link.frames)),
         number("bytes", lambda link: size(link.bytes), is_aside=True),
-        number("p50", lambda link: duration(link.transit.p50), is_aside=True),
-        number("p95", lambda link: duration(link.transit.p95), is_aside=True),
-        number("lost", lambda link: Quantity(UNKNOWN) if link.is_unknown else lost(link.lost)),
+        number("without a record at one end", lambda link: count(link.unrecorded), is_aside=True),
+        number("lost", lambda link: UNKNOWN if link.is_unknown else lost(link.lost)),
         number("of what left for it", lambda link: share(link.lost, 0 if link.is_unknown else link.frames + link.lost)),
     ]
     return table(columns, links, caption="Links between instances: frames that arrived, and frames that were lost")
@@ -437,8 +454,7 @@ def _cycle(circle: tuple[str, ...], loops: Sequence[LoopRow]) -> Html:
     fate = ", ".join(f"{count(frames).text} {end}" for end, frames in ends.most_common())
     words = f"{plural(sum(ends.values()), 'frame')}: {fate}."
     times = [
-        element("li", plural(frames, "frame"), " from ", instant(first), " to ", instant(last), " UTC")
-        for first, last, frames in incidents(loops)
+        element("li", plural(frames, "frame"), " ", *_times(first, last)) for first, last, frames in incidents(loops)
     ]
     shown = element("ul", *times, class_="faint") if times else None
     return element("li", element("p", *chain, class_="chain"), element("p", words, class_="faint"), shown)
@@ -495,7 +511,7 @@ def latency_section(digest: Digest) -> Html:
         return section("latency", "Latency", "No time is known of any frame.")
     groups: list[tuple[str, str, str, str, str, list[_Range]]] = [
         (
-            *("End to end, by service", "From leaving the sender to delivery, messages."),
+            *("End to end, by service", "From leaving the sender to delivery, of messages known to have arrived."),
             *("services", "messages", "Latency from service to service"),
             [_Range(way(one.from_service, one.to_service), one.messages, one.total) for one in digest.journeys.rows],
         ),
@@ -518,6 +534,7 @@ def latency_section(digest: Digest) -> Html:
     scale = LogScale([one.spread for *_, rows in groups for one in rows])
     lead = (
         "Each strip runs from the median over the 95th to the 99th percentile; all of them share one logarithmic axis."
+        " “4 of 208”: of 208 frames that passed, 4 were measured."
     )
     content = [
         join([element("h3", title), element("p", words, class_="faint"), _ranges(what, counted, rows, scale, caption)])
@@ -571,34 +588,30 @@ def capacity_section(digest: Digest) -> Html:
     if axis is None or not holds.rows:
         return section("capacity", "Capacity", "No journal has a frame that an instance held.")
     first = holds.rows[0]
-    lead = join(
-        [
-            name(first.instance),
-            " held the most at once: ",
-            size(first.peak_bytes),
-            ". The dashed line is the size recommended for ",
-            element("code", "message_forward_size"),
-            "; each instance has its own height.",
-        ]
+    dark = [_dark(digest, axis, one.instance) for one in holds.rows[:_SHOWN]]
+    grey = (
+        " Where a plot is grey, the instance has no record of frames that it got: it may have held more, and need more."
     )
+    most = name(first.instance), " held the most at once: ", size(first.peak_bytes), ". The dashed line is the size"
+    rest = f"; each instance has its own height.{grey * any(dark)}"
+    lead = join([*most, " recommended for ", element("code", "message_forward_size"), rest])
     ends = {one.instance for one in digest.stations.rows if one.frames == one.ends}
     idle = {one.instance for one in holds.rows} & ends
     rows = [replace(one, recommended_bytes=None, headroom=None) if one.instance in idle else one for one in holds.rows]
-    cards = element("div", *(_card(one, axis) for one in rows[:_SHOWN] if one.peaks), class_="cards")
+    shown = [_card(one, axis, times) for one, times in zip(rows, dark, strict=False) if one.peaks]
     words = "Instances that forwarded nothing need no pool, and none is recommended for them."
     return section(
         "capacity",
         "Capacity",
         lead,
         element("p", words, class_="faint") if idle else None,
-        cards,
+        element("div", *shown, class_="cards"),
         details("Capacity as a table", _holds(rows)),
         more(len(holds.rows), holds.total),
     )
 
 
-def _card(hold: Hold, axis: Timeline) -> Html:
-    top = max(hold.peak_bytes, hold.recommended_bytes or 0, 1)
+def _card(hold: Hold, axis: Timeline, dark: Sequence[Html]) -> Html:
     room = None
     if hold.headroom is not None:
         words = f"{share(hold.headroom, 1).text} headroom"
@@ -610,8 +623,8 @@ def _card(hold: Hold, axis: Timeline) -> Html:
         room,
         class_="figures",
     )
-    plot = held(hold.peaks, top=round(top * 1.08), recommended=hold.recommended_bytes, what=hold.instance)
-    return element("figure", element("figcaption", name(hold.instance)), figures, plot, time_axis(axis), class_="card")
+    title = element("figcaption", name(hold.instance))
+    return element("figure", title, figures, held(hold, dark), time_axis(axis), class_="card")
 
 
 def _holds(holds: Sequence[Hold]) -> Html:
@@ -643,9 +656,16 @@ def _ranges(what: str, counted: str, rows: Sequence[_Range], scale: LogScale, ca
         number("p95", lambda one: duration(one.spread.p95)),
         number("p99", lambda one: duration(one.spread.p99), is_aside=True),
         *([worst] if rows[0].use is not None else []),
-        number(counted, lambda one: count(one.frames), is_aside=True),
+        number(counted, _measured, is_aside=True),
     ]
     return first_rows(columns, rows[:_RANGES_MAX], caption, len(rows), class_="ranges")
+
+
+def _measured(one: _Range) -> Quantity:
+    """How many frames percentiles are of, and of how many there are."""
+    measured, frames = one.spread.measured, one.frames
+    words = f"{count(measured).text} of {count(frames).text}"
+    return count(frames) if measured == frames else Quantity(words, share(measured, frames).exact)
 
 
 def _worst(use: RouteUse | None) -> Quantity:
@@ -657,14 +677,10 @@ def _worst(use: RouteUse | None) -> Quantity:
 
 def _counts(lines: Sequence[Series], axis: Timeline) -> Html:
     """Return the data of the lines as a table of figures: the buckets in which there is anything."""
-    columns = [Column("from, UTC", lambda bucket: instant(axis.start_of(bucket)))]
-    columns += [number(one.label, partial(_count_in, one)) for one in lines]
-    rows = [bucket for bucket in range(axis.buckets) if any(one.points[bucket] for one in lines)]
-    return table(columns, rows, caption="Counts over time", is_plain=True)
-
-
-def _count_in(line: Series, bucket: int) -> Quantity:
-    return count(line.points[bucket])
+    counts = (number(one.label, itemgetter(place)) for place, one in enumerate(lines, 1))
+    buckets = [bucket for bucket in range(axis.buckets) if any(one.points[bucket] for one in lines)]
+    rows = [(instant(axis.start_of(one)), *(count(line.points[one]) for line in lines)) for one in buckets]
+    return table([Column("from, UTC", itemgetter(0)), *counts], rows, caption="Counts over time", is_plain=True)
 
 
 # --- the page ---
@@ -687,11 +703,13 @@ def page(digest: Digest) -> str:
         element("title", "Flow report"),
         Html(f"<style>{style()}</style>"),
     )
+    last = digest.extent.last_at
+    history = f"history up to {instant(last).text} UTC" if last else None
     body = element(
         "body",
         _header(digest),
         element("main", *(make(digest) for make in _SECTIONS)),
-        element("footer", f"broker {digest.facts.version} · " if digest.facts.version else None, ended(digest)),
+        element("footer", f"broker {digest.facts.version} · " if digest.facts.version else None, history),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
@@ -710,9 +728,3 @@ def _header(digest: Digest) -> Html:
         element("p", words, class_=f"verdict {kind}"),
         element("nav", *(element("a", one.title(), href=f"#{one}") for one in sections), aria_label="Sections"),
     )
-
-
-def ended(digest: Digest) -> str:
-    """The last instant of the history, for the foot of the page."""
-    last = digest.extent.last_at
-    return "" if last is None else f"history up to {instant(last).text} UTC"

@@ -84,9 +84,9 @@ def plain(row: Row) -> dict[str, Any]:
     return {name: spread(value) if name in _SPREADS else _plain(value) for name, value in row.asDict().items()}
 
 
-def spread(ranks: list[float | None] | None) -> Spread:
-    """Return three percentiles; unknown ones when Spark had no value to rank."""
-    return Spread(*(None if rank is None else round(rank) for rank in ranks)) if ranks else Spread()
+def spread(found: list[Any] | None) -> Spread:
+    """Return what `_ranked` found; unknown percentiles when Spark had no value to rank."""
+    return Spread(*(found or ()))
 
 
 def _plain(value: Any) -> Any:
@@ -159,7 +159,13 @@ def talkers(dialogs: DataFrame) -> tuple[Listing[Talker], Listing[Talker]]:
 
 
 RANKS = (0.5, 0.95, 0.99)
+_IS_LOST = f"end = '{LOST}' AND went_to IS NOT NULL"  # of an instance that has a journal, and no hole in it then
 _ACKNOWLEDGED, _DROPPED, _DELIVERED = "acknowledged", "dropped", "delivered"
+
+
+def _ranked(times: Column | str) -> Column:
+    """Return an aggregate for `spread`: percentiles, and of how many; null without any."""
+    return F.concat(F.percentile_approx(times, RANKS), F.array(F.count(times)))
 
 
 def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None = None) -> Digest:
@@ -170,11 +176,11 @@ def ways(paths: DataFrame, holes: Mapping[str, Sequence[Sequence[int]]] | None =
         return Digest(
             stations=_listing(StationRow, whole.transform(stations, lost)),
             links=_listing(LinkRow, lossy_links(whole, lost)),
-            losses=_listing(Loss, losses_of(whole, lost)),
+            losses=_listing(Loss, lost.orderBy(F.desc("lost"), "from_instance", "next_hop")),
             gaps=_listing(Gap, whole.transform(gaps)),
             loops=_listing(LoopRow, paths.transform(loops)),
             journeys=_listing(Journey, whole.transform(journeys)),
-            extent=_extent(whole, lost),
+            extent=_extent(whole),
         )
     finally:
         lost.unpersist()
@@ -186,7 +192,7 @@ def _owners(paths: DataFrame) -> dict[str, str]:
 
     Likewise by the instance that gave it the frames, a space and the address.
     """
-    seen = paths.transform(_steps).where((F.col("missing_hops") == 0) | F.col("link_us").isNotNull())
+    seen = paths.transform(_steps, "missing_hops").where((F.col("missing_hops") == 0) | F.col("link_us").isNotNull())
     counts = seen.where("next_hop IS NOT NULL").groupBy("from_instance", "next_hop", "to_instance").count()
     arrived: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for sender, address, instance, frames in counts.orderBy("to_instance").collect():
@@ -265,44 +271,46 @@ def stations(paths: DataFrame, lost: DataFrame) -> DataFrame:
         .groupBy("instance")
         .agg(
             F.count("*").alias("frames"),
-            _sum("bytes").alias("bytes"),
+            F.sum("bytes").alias("bytes"),
             F.count_if((F.col("place") == 0) | is_last).alias("ends"),
             F.avg(F.when(F.col("from_target"), 1 - way).otherwise(way)).alias("position"),
             F.count_if((F.col("end") == _DROPPED) & is_last).alias("dropped"),
-            F.percentile_approx(F.get("residence_us", F.col("place")), RANKS).alias("residence"),
+            _ranked(F.get("residence_us", F.col("place"))).alias("residence"),
         )
         .join(lost_there, on="instance", how="left")
-        .fillna(0, subset=["lost"])
+        .fillna(0, subset=["bytes", "lost"])
         .orderBy(F.desc("frames"), "instance")
     )
 
 
 def links(paths: DataFrame) -> DataFrame:
     """One row per pair of neighbours on a way: what arrived, and how long it took."""
+    is_gap = F.arrays_overlap(F.array("from_instance", "to_instance"), "gaps")
     return (
-        paths.transform(_steps)
+        paths.transform(_steps, "bytes", "gaps")
         .where("from_instance IS NOT NULL AND to_instance IS NOT NULL")
         .groupBy("from_instance", "to_instance")
         .agg(
             F.count("*").alias("frames"),
-            _sum("bytes").alias("bytes"),
-            F.percentile_approx("link_us", RANKS).alias("transit"),
+            F.sum("bytes").alias("bytes"),
+            _ranked("link_us").alias("transit"),
+            F.count_if(is_gap).alias("unrecorded"),
         )
     )
 
 
-def _steps(paths: DataFrame) -> DataFrame:
-    """One row per step from neighbour to neighbour: instances, `next_hop` it was given to, `link_us`."""
+def _steps(paths: DataFrame, *names: str) -> DataFrame:
+    """One row per step from neighbour to neighbour: instances, `next_hop` it was given to, `link_us`, and `names`."""
     place = F.explode(F.sequence(F.lit(0), F.size("path") - 2)).alias("place")
     return (
         paths.where(F.size("path") > 1)
-        .select("path", "next_hops", "link_us", "bytes", "missing_hops", place)
+        .select("path", "next_hops", "link_us", *names, place)
         .select(
             F.get("path", F.col("place")).alias("from_instance"),
             F.get("path", F.col("place") + 1).alias("to_instance"),
             F.get("next_hops", F.col("place")).alias("next_hop"),
             F.get("link_us", F.col("place")).alias("link_us"),
-            *("bytes", "missing_hops"),
+            *names,
         )
     )
 
@@ -311,18 +319,7 @@ def losses(paths: DataFrame) -> DataFrame:
     """One row per instance and next hop, an instance with a journal, after which frames were seen nowhere."""
     last = F.size("path") - 1
     ends = F.get("path", last).alias("from_instance"), F.get("next_hops", last).alias("next_hop")
-    gone = paths.where((F.col("end") == LOST) & F.col("went_to").isNotNull())
-    return gone.groupBy(*ends, F.col("went_to").alias("to_instance")).agg(F.count("*").alias("lost"))
-
-
-def losses_of(paths: DataFrame, lost: DataFrame) -> DataFrame:
-    """Return the groups of `lost` frames, the greatest first, each with all frames that were at its instance."""
-    here = (
-        paths.select(F.explode("path").alias("from_instance"))
-        .groupBy("from_instance")
-        .agg(F.count("*").alias("frames"))
-    )
-    return lost.join(here, on="from_instance", how="left").orderBy(F.desc("lost"), "from_instance", "next_hop")
+    return paths.where(_IS_LOST).groupBy(*ends, F.col("went_to").alias("to_instance")).agg(F.count("*").alias("lost"))
 
 
 def gaps(paths: DataFrame) -> DataFrame:
@@ -340,7 +337,7 @@ def lossy_links(paths: DataFrame, lost: DataFrame) -> DataFrame:
     ends = ["from_instance", "to_instance"]
     on_links = lost.groupBy(*ends).agg(F.sum("lost").alias("lost"))
     found = paths.transform(links).join(on_links, on=ends, how="full")
-    counts = {name: F.coalesce(name, F.lit(0)) for name in ("frames", "bytes", "lost")}
+    counts = {name: F.coalesce(name, F.lit(0)) for name in ("frames", "bytes", "lost", "unrecorded")}
     return found.withColumns(counts).orderBy(F.desc(F.col("frames") + F.col("lost")), *ends)
 
 
@@ -363,8 +360,9 @@ def loops(paths: DataFrame) -> DataFrame:
 def journeys(paths: DataFrame) -> DataFrame:
     """One row per pair of services: messages delivered, or acknowledged from where no record is, and their times."""
     is_delivered = F.col("end") == _DELIVERED
-    took = F.percentile_approx(F.when(is_delivered, F.col("total_us")), RANKS)
-    is_known = (F.col("end") == _ACKNOWLEDGED) & F.get("path", F.size("path") - 1).startswith(NO_RECORD)
+    took = _ranked(F.when(is_delivered, F.col("total_us")))
+    is_gap = F.get("path", F.size("path") - 1) == F.get("gaps", F.size("gaps") - 1)
+    is_known = (F.col("end") == _ACKNOWLEDGED) & is_gap
     return (
         paths.where((F.col("kind") == "message") & (is_delivered | is_known))
         .groupBy("from_service", "to_service")
@@ -373,7 +371,7 @@ def journeys(paths: DataFrame) -> DataFrame:
     )
 
 
-def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
+def _extent(paths: DataFrame) -> Extent:
     """Return from when to when, how many transmissions there are, and of how many something is not known."""
     [row] = paths.agg(
         F.min("started_at").alias("first_at"),
@@ -382,14 +380,11 @@ def _extent(paths: DataFrame, lost: DataFrame) -> Extent:
         F.count_if((F.col("missing_hops") > 0) & F.col("is_resend").isNull()).alias("unsent"),
         F.count_if(F.col("unknown_links") > 0).alias("unknown_links"),
         F.count_if((F.col("end") == UNDER_WAY) & F.col("went_to").isNotNull()).alias("under_way"),
+        F.count_if(F.expr(_IS_LOST)).alias("lost"),
         F.count_if("has_loop").alias("looped"),
+        F.count_if(F.size("gaps") > 0).alias("unrecorded"),
     ).collect()
-    [on_links] = lost.agg(_sum("lost").alias("lost")).collect()
-    return Extent(**plain(row), **on_links.asDict())
-
-
-def _sum(column: str) -> Column:
-    return F.coalesce(F.sum(column), F.lit(0))
+    return Extent(**plain(row))
 
 
 # --- time ---
@@ -441,13 +436,14 @@ def uses(routes: DataFrame) -> DataFrame:
     of = "instance", "route_table", "route"
     p99, whole = F.col("residence_p99_us"), Window.partitionBy(*of)
     timed = F.sum(F.when(p99.isNotNull(), F.col("frames")))
+    ranks = F.concat(F.min_by(F.array(*_RANKS), "half_p99"), F.array(timed))
     is_half = 2 * timed.over(whole.orderBy(p99)) >= timed.over(whole)
     return (
         routes.withColumn("half_p99", F.when(is_half, p99))
         .groupBy(*of)
         .agg(
             F.sum("frames").alias("frames"),
-            F.min_by(F.array(*_RANKS), "half_p99").alias("typical"),
+            ranks.alias("typical"),
             F.max("residence_p99_us").alias("worst_p99"),
             F.max_by("window_start", "residence_p99_us").alias("worst_at"),
         )
@@ -474,22 +470,15 @@ def holds(capacity: DataFrame, axis: Timeline | None) -> Listing[Hold]:
     return Listing(tuple(replace(one, peaks=tuple(lines.get(one.instance, ()))) for one in found.rows), found.total)
 
 
-def over_time(counts: DataFrame, axis: Timeline) -> DataFrame:
-    """One row per label and bucket that has any; `counts` has `window_start`, `label`, `value`."""
-    return (
-        counts.where(F.col("value") > 0)
-        .groupBy("label", _bucket(axis).alias("bucket"))
-        .agg(F.sum("value").alias("value"))
-    )
-
-
 def _series(counts: DataFrame, axis: Timeline) -> tuple[Series, ...]:
     """The labels with most, the most first; bounded, because labels are reasons and instances."""
-    most = counts.groupBy("label").agg(F.sum("value").alias("value")).where(F.col("value") > 0)
+    value = F.sum("value").alias("value")
+    most = counts.groupBy("label").agg(value).where(F.col("value") > 0)
     labels = [row["label"] for row in most.orderBy(F.desc("value"), "label").limit(SERIES_MAX).collect()]
     lines = {label: [0] * axis.buckets for label in labels}
     if labels:
-        for row in counts.where(F.col("label").isin(labels)).transform(over_time, axis).collect():
+        of_buckets = counts.where(F.col("label").isin(labels)).groupBy("label", _bucket(axis).alias("bucket"))
+        for row in of_buckets.agg(value).collect():
             lines[row["label"]][row["bucket"]] = row["value"]
     return tuple(Series(label, tuple(points)) for label, points in lines.items())
 

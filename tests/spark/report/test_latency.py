@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
-from broker.pipeline.report.digest import Hold, Journey, Listing, Series, Spread
-from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section
+from broker.pipeline.report.digest import Gap, Hold, Journey, Listing, Series, Spread
+from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section, overview
 from tests.support.reported import AXIS, FIRST, digest
 
 
@@ -20,6 +21,12 @@ def test_latency_is_by_service_instance_link_and_route() -> None:
 
     for title in ("End to end, by service", "At each instance", "On each link", "By route", "worst p99"):
         assert title in html
+
+
+def test_percentiles_have_the_number_of_frames_that_they_are_of() -> None:
+    gate = replace(digest().stations.rows[0], frames=210, residence=Spread(1, 2, 3, 6))
+
+    assert "6 of 210" in latency_section(replace(digest(), stations=Listing((gate,), 1)))
 
 
 def test_no_time_at_all_is_in_words_and_off_the_axis() -> None:
@@ -49,6 +56,21 @@ def test_capacity_has_the_recommendation_and_the_headroom_if_known() -> None:
     assert "4 MiB" in held()
     assert '<span class="bad">10 % headroom</span>' in held()
     assert "% headroom" not in held(headroom=None)
+
+
+def test_times_in_which_an_instance_has_no_record_of_what_it_got_are_grey() -> None:
+    """Not those in which nothing is known to have gone to it, nor on the plot of another instance."""
+    begin = round(FIRST.timestamp()) * 1_000_000
+    lost, idle = (begin - 1, begin + 3_600_000_000), (begin + 7_200_000_000, begin + 9_000_000_000)
+    gaps = Listing((Gap("gate", 204, FIRST, FIRST + timedelta(seconds=1)), Gap("other", 1, FIRST, FIRST)), 2)
+    facts = replace(digest().facts, holes={"gate": [lost, idle]})
+    hold = Hold("gate", (100,) * AXIS.buckets, 100, 3, 50, FIRST, 4 << 20, None)
+    found = replace(digest(), gaps=gaps, facts=facts, holds=Listing((hold, replace(hold, instance="other")), 2))
+
+    for section in (capacity_section, overview):
+        assert 1 == section(found).count('class="dark"')
+        assert "is grey" in section(found)
+        assert "is grey" not in section(digest())
 
 
 def test_an_instance_that_forwards_nothing_is_recommended_no_pool() -> None:

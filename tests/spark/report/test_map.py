@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from broker.pipeline.report.digest import NO_RECORD, LinkRow, Spread, StationRow
 from broker.pipeline.report.map import NARROW, WIDE, Format, columns, health, traffic_map
 
-SPREAD = Spread(1, 2, 3)
+SPREAD = Spread(1, 2, 3, 100)
 
 
 def station(instance: str, position: float, *, is_end: bool = False, dropped: int = 0) -> StationRow:
     return StationRow(instance, 100, 1_000, 100 if is_end else 0, position, dropped, SPREAD)
 
 
-def link(here: str, there: str, frames: int = 100, lost: int = 0) -> LinkRow:
-    return LinkRow(here, there, frames, 1_000, lost, SPREAD)
+def link(here: str, there: str, frames: int = 100, lost: int = 0, unrecorded: int = 0) -> LinkRow:
+    return LinkRow(here, there, frames, 1_000, lost, SPREAD, unrecorded)
 
 
 def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
@@ -38,6 +39,11 @@ def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
 @pytest.mark.parametrize(("lost", "state"), [(0, "well"), (1, "ailing"), (2, "sick")])
 def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred(lost: int, state: str) -> None:
     assert state == health(link("a", "b", 100, lost))
+
+
+@pytest.mark.parametrize(("unrecorded", "lost", "state"), [(50, 0, "well"), (51, 0, "unknown"), (98, 2, "sick")])
+def test_a_link_is_unknown_when_one_end_has_no_record_of_most_of_it(unrecorded: int, lost: int, state: str) -> None:
+    assert state == health(link("a", "b", 100, lost, unrecorded))
 
 
 @pytest.mark.parametrize("form", [WIDE, NARROW])
@@ -75,7 +81,7 @@ def test_an_instance_without_records_has_a_look_of_its_own() -> None:
     gone = f"{NO_RECORD}tcp://127.0.0.1:4020"
     stations = [station("a", 0, is_end=True), station(gone, 0.5), station("b", 1, is_end=True)]
 
-    svg = traffic_map(stations, [link("a", gone), link(gone, "b")], WIDE, 400)
+    svg = traffic_map(stations, [link("a", gone, unrecorded=100), link(gone, "b", unrecorded=100)], WIDE, 400)
 
     assert 1 == svg.count('class="station unknown"')
     assert "of which there are no records, reached at tcp://127.0.0.1:4020" in svg
@@ -83,6 +89,15 @@ def test_an_instance_without_records_has_a_look_of_its_own() -> None:
     assert ">100 · 25 %</text>" in svg
     assert 2 == svg.count('class="unknown"')
     assert "lost (" not in svg
+
+
+def test_a_percentile_of_few_frames_is_not_beside_the_number_of_all() -> None:
+    few = replace(station("gate", 0.5), frames=210, residence=Spread(1, 2, 3, 6))
+
+    svg = traffic_map([few], [], WIDE, 210)
+
+    assert ">210 · 6 measured</text>" in svg
+    assert "p99 3 µs, 6 measured" in svg
 
 
 def test_lanes_within_a_column_do_not_lie_on_one_another() -> None:

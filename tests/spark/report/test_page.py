@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from broker.config.units import Quantity
+from broker.config.units import Quantity, instant
 from broker.pipeline.report.digest import NO_RECORD, Digest, Extent, Gap, InputFacts, LedgerTotal, Listing
 from broker.pipeline.report.markup import element, escape, join, name
 from broker.pipeline.report.page import ledger, overview, page, style, verdict
@@ -197,7 +198,8 @@ def test_the_ledger_claims_no_more_than_journals_have(balance: LedgerTotal, word
 
 def test_what_is_not_known_is_said_first() -> None:
     facts = replace(digest().facts, period="from 2026-11-21")
-    gaps = (Gap(f"{NO_RECORD}tcp://far:1", 3_746, FIRST, FIRST), Gap("gate", 1, FIRST, FIRST))
+    later = FIRST + timedelta(seconds=1)
+    gaps = (Gap(f"{NO_RECORD}tcp://far:1", 3_746, FIRST, later), Gap("gate", 1, FIRST, FIRST.replace(microsecond=9)))
 
     html = overview(replace(digest(), facts=facts, gaps=Listing(gaps, 2)))
 
@@ -209,8 +211,8 @@ def test_what_is_not_known_is_said_first() -> None:
         "Of 402 messages only the acknowledgement is known",
         "3,746 transmissions (0.3 % of all) went to ",
         "tcp://far:1",
-        ": no journal of an instance there was read.",
-        ": it has no record of them, because it died before it wrote",
+        " UTC: no journal of an instance there was read.",
+        join([name("gate"), " at ", instant(FIRST), " UTC: it has no record of them, because it died before it wrote"]),
         "240 transmissions crossed a link",
         "Only the time from 2026-11-21 was asked for.",
     ):

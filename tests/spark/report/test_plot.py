@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from broker.pipeline.report.digest import Series, Spread, Timeline
-from broker.pipeline.report.markup import LogScale, bars, held, parts
+from broker.pipeline.report.digest import Hold, Series, Spread, Timeline
+from broker.pipeline.report.markup import LogScale, bars, held, parts, shade
 
 AXIS = Timeline(datetime(2026, 3, 1, 12, tzinfo=UTC), 300, 4)
 
@@ -43,11 +43,20 @@ def test_bars_are_as_high_as_their_counts_and_none_vanishes() -> None:
 
 
 def test_what_was_held_is_drawn_below_the_recommendation() -> None:
-    svg = held([None, 512], top=1_024, recommended=1_024, what="gate")
+    svg = held(Hold("gate", (None, 512), 512, 1, 512, None, 1_024, None))
 
-    assert [0, 15] == heights(svg)
-    assert 'y1="0" y2="0" class="mark"' in svg
+    assert [0, 13.9] == heights(svg)
+    assert 'y1="2.2" y2="2.2" class="mark"' in svg
     assert "gate: at most 512 B held at once, 1 KiB recommended" in svg
+
+
+def test_a_time_is_shaded_where_it_lies_on_the_axis() -> None:
+    begin = round(AXIS.first_at.timestamp())
+
+    [part, all_] = (shade(AXIS, start * 10**6, end * 10**6) for start, end in ((begin + 300, begin + 600), (-1, 2**40)))
+
+    assert 'x="25" y="0" width="25" height="30" class="dark"' in part
+    assert 'x="0" y="0" width="100"' in all_
 
 
 def test_parts_fill_the_whole_and_the_least_of_them_is_seen() -> None:

@@ -99,7 +99,8 @@ def test_small_results_have_their_instances_links_losses_and_loops(spark: SparkS
     }
     dropped = {one.instance: one.dropped for one in found.stations.rows}
     assert (0, 2) == (dropped["shop"], dropped["gate"])  # once for the frame that came there twice
-    assert (Loss("gate", "tcp://bill:4022", 1, 5, "bill"),) == found.losses.rows
+    assert (Loss("gate", "tcp://bill:4022", 1, "bill"),) == found.losses.rows
+    assert ("gate", 5, 3) in {(one.instance, one.frames, one.residence.measured) for one in found.stations.rows}
     [loop] = found.loops.rows
     assert (("shop", "gate", "far", "gate"), 1, "dropped", "hops exhausted") == (
         *(loop.path, loop.frames, loop.end, loop.reason),
@@ -120,7 +121,7 @@ def test_an_instance_without_records_is_on_the_map_by_its_address(spark: SparkSe
     assert {"shop": (2, False), "edge": (2, False), "bill": (2, False), gone: (1, True)} == {
         one.instance: (one.frames, one.is_unknown) for one in found.stations.rows
     }
-    assert [Spread(3, 3, 3)] == [one.residence for one in found.stations.rows if one.instance == "bill"]
+    assert [Spread(3, 3, 3, 2)] == [one.residence for one in found.stations.rows if one.instance == "bill"]
     assert [gone] == [one.instance for one in found.gaps.rows]
     assert 1 == found.extent.unsent
 
@@ -186,7 +187,7 @@ def test_an_instance_has_its_average_position_in_both_directions(spark: SparkSes
     assert {"shop": (0.0, 2), "gate": (0.5, 0), "bill": (1.0, 2)} == {
         one.instance: (one.position, one.ends) for one in found
     }
-    assert [Spread(7, 7, 7)] == [one.residence for one in found if one.instance == "gate"]
+    assert [Spread(7, 7, 7, 2)] == [one.residence for one in found if one.instance == "gate"]
 
 
 def test_an_address_is_that_of_the_instance_at_which_most_of_the_same_sender_arrived(spark: SparkSession) -> None:
@@ -215,7 +216,7 @@ def test_what_an_instance_without_a_journal_got_is_not_lost_but_unknown(spark: S
 
     found = tables(spark, arrived, LOST, {**passed, "started_at": START, "ended_at": START}, handed, handed)
 
-    assert (Loss("a", "x", 1, 5, "b"),) == found.losses.rows
+    assert (Loss("a", "x", 1, "b"),) == found.losses.rows
     assert (Gap("no record: y", 3, START, last),) == found.gaps.rows
     assert (1, {"a": 1, "b": 0, "no record: y": 0}) == (
         found.extent.lost,
@@ -231,11 +232,16 @@ def test_what_fell_into_a_hole_of_a_journal_is_not_lost_but_unknown(spark: Spark
     hole = [round((START + timedelta(minutes=minute)).timestamp()) * 1_000_000 for minute in (1, 3)]
     left = [{**LOST, "started_at": at, "ended_at": at} for at in (START + timedelta(minutes=n) for n in (0, 2, 4))]
 
-    found = ways(result(spark, "paths", arrived, *left, {**left[1], "end": "acknowledged"}), {"b": [hole]})
+    told = {"kind": "message", "from_service": "Shop", "to_service": "Bill", "end": "acknowledged"}
 
-    assert (Loss("a", "x", 2, 5, "b"),) == found.losses.rows
+    found = ways(result(spark, "paths", arrived, *left, *({**one, **told} for one in left[1:])), {"b": [hole]})
+
+    assert (Loss("a", "x", 2, "b"),) == found.losses.rows
     assert (Gap("b", 2, START + timedelta(minutes=2), START + timedelta(minutes=2)),) == found.gaps.rows
-    assert 2 == found.extent.lost
+    assert (2, 2) == (found.extent.lost, found.extent.unrecorded)
+    [link], [journey] = found.links.rows, found.journeys.rows
+    assert (3, 2, Spread(1, 1, 1, 1)) == (link.frames, link.unrecorded, link.transit)
+    assert (1, Spread()) == (journey.messages, journey.total)
 
 
 def test_what_left_late_for_a_journal_that_cannot_tell_is_as_unknown_as_what_left_before(spark: SparkSession) -> None:
@@ -262,7 +268,7 @@ def test_percentiles_are_times_that_occurred(spark: SparkSession) -> None:
         spark, *({"path": ["a", "b"], "next_hops": ["x", None], "link_us": [took], "bytes": 1} for took in times)
     ).links.rows
 
-    assert Spread(13, 25, 35_000_000) == link.transit
+    assert Spread(13, 25, 35_000_000, 27) == link.transit
 
 
 def test_sums_are_of_all_rows_and_not_of_those_that_are_listed(spark: SparkSession) -> None:
@@ -359,7 +365,7 @@ def test_a_routes_times_are_those_of_its_middle_window_whole(spark: SparkSession
 
     [use] = (RouteUse(**plain(row)) for row in result(spark, "routes", *fast, slow, unknown).transform(uses).collect())
 
-    assert (1_400, Spread(105, 105, 105)) == (use.frames, use.typical)
+    assert (1_400, Spread(105, 105, 105, 400)) == (use.frames, use.typical)
     assert (1_000, START + timedelta(minutes=30)) == (use.worst_p99, use.worst_at)
 
 

@@ -23,7 +23,8 @@ def test_the_map_is_wide_and_narrow_with_its_table_and_its_losses() -> None:
 
 def test_of_links_to_an_instance_without_records_no_loss_is_told() -> None:
     gone = f"{NO_RECORD}tcp://gone:1"
-    one = replace(digest().stations.rows[0], instance=gone), replace(digest().links.rows[0], to_instance=gone, lost=0)
+    one = replace(digest().stations.rows[0], instance=gone), digest().links.rows[0]
+    one = one[0], replace(one[1], to_instance=gone, lost=0, unrecorded=one[1].frames)
 
     html = map_section(replace(digest(), stations=Listing(one[:1], 1), links=Listing(one[1:], 1)))
 
@@ -91,6 +92,13 @@ def test_what_left_too_late_to_be_called_lost_is_mentioned() -> None:
         found = replace(digest(), losses=lossy, extent=extent)
         assert "Of 3 transmissions it is not known yet" in losses_section(found)
         assert "Of 3 transmissions it is not known yet" in map_section(found)
+
+
+def test_that_no_loss_is_known_does_not_stand_alone_where_records_are_missing() -> None:
+    found = replace(digest(), losses=Listing(), extent=replace(digest().extent, lost=0, unrecorded=204))
+
+    for section in (map_section, losses_section):
+        assert "Of 204 transmissions an instance that they went to has no record." in section(found)
 
 
 def test_talkers_are_services_and_conversations() -> None:
