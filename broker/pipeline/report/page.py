@@ -589,9 +589,7 @@ def capacity_section(digest: Digest) -> Html:
         return section("capacity", "Capacity", "No journal has a frame that an instance held.")
     first = holds.rows[0]
     dark = [_dark(digest, axis, one.instance) for one in holds.rows[:_SHOWN]]
-    grey = (
-        " Where a plot is grey, the instance has no record of frames that it got: it may have held more, and need more."
-    )
+    grey = " Where a plot is grey, the instance has no record of frames that it got: it may have held and need more."
     most = name(first.instance), " held the most at once: ", size(first.peak_bytes), ". The dashed line is the size"
     rest = f"; each instance has its own height.{grey * any(dark)}"
     lead = join([*most, " recommended for ", element("code", "message_forward_size"), rest])
