@@ -153,6 +153,15 @@ def dry_run(settings: Settings, *, now: datetime) -> DryRun:
     return run
 
 
+def stored(settings: Settings, name: str) -> frozenset[str | PermissionRule] | None:
+    """The names of routes, and the rules, that the file of a database has now; None where there is none. Blocking."""
+    copy = None if is_elsewhere(settings, name) else _copy(path_of(settings, name))
+    if copy is None:
+        return None
+    with closing(copy):
+        return frozenset((*_routes(copy, ()), *_rows(copy).permissions))
+
+
 def _open(settings: Settings, name: str) -> tuple[sqlite3.Connection, DryDatabase]:
     """A database in memory as its file defines it, or a new one."""
     path = path_of(settings, name)

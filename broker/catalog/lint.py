@@ -24,14 +24,15 @@ from msgspec.structs import replace
 
 from broker.advice import render_name, to_run
 from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_setting, of_statement
-from broker.catalog.dry_run import DryDatabase, DryRun
+from broker.catalog.dry_run import DryDatabase, DryRun, stored
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
-from broker.catalog.unscripted import Unscripted, import_again, is_unscripted, shown_rule, unscripted
+from broker.catalog.unscripted import Unscripted, import_again, is_unscripted, not_there, shown_rule, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.ddl.render import render_statement
 from broker.errors import SettingError
+from broker.files import ANSWERED, socket_problem
 from broker.net.certificates import holders
 from broker.routing.address import LOCAL, TRANSPORT, transport_address
 from broker.routing.lint import Lint, Remark, leads_out, lint_table
@@ -96,6 +97,7 @@ def survey(
     yield from _forwarding_off(run)
     yield from survey_grants(run)
     yield from _unscripted(run)
+    yield from _not_in_force(run)
     yield from _unanswerable(run, unanswered)
 
 
@@ -260,6 +262,24 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
             yield of_setting(run, database, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=True)
 
 
+def _not_in_force(run: DryRun) -> Iterator[Diagnostic]:
+    """Yield what scripts make and the running instance does not have."""
+    if socket_problem(run.settings.admin.socket) != ANSWERED:
+        return
+    for database in run.databases.values():
+        there = stored(run.settings, database.name)
+        gone = [] if there is None else [what for what, _ in islice(not_there(run, database, there), _SHOWN + 1)]
+        if gone:
+            more = " and more" if len(gone) > _SHOWN else ""
+            what = f"{', '.join(gone[:_SHOWN])}{more} {'is' if len(gone) == 1 else 'are'}"
+            problem = f"{what} in its scripts, and not in the running instance: dropped or revoked there, or made since"
+            hint = (
+                f"broker reload{run.settings.config_option} runs what has changed, and has the statements for the rest"
+            )
+            path: KeyPath = ("routes", "files") if database is run.msdb else ("databases", database.name, "scripts")
+            yield of_setting(run, database, Lint.NOT_IN_FORCE, problem, hint, path=path)
+
+
 def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
     """Yield what is in a database and in none of its scripts: what a reload drops on demand, and what it does not."""
     found, more = first_of_each(unscripted(run), _kind, most=_SHOWN)
@@ -274,7 +294,8 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
             drop = (
                 f": broker reload{option} --prune, which drops every route, binding and permission that no script names"
             )
-        hint = f"write {them} into a script, or drop {them}{drop}"
+        need = "none is" if others else "it is not"
+        hint = f"write {them} into a script; or, if {need} needed, drop {them}{drop}"
         is_msdb = first.database is run.msdb
         path: KeyPath = ("routes", "files") if is_msdb else ("databases", first.database.name, "scripts")
         yield of_setting(run, first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)

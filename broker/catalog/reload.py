@@ -23,7 +23,7 @@ import structlog
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from broker.advice import render_name, to_run
+from broker.advice import to_run
 from broker.catalog.catalog import MESSAGES_MAX, MSDB, Catalog, Database
 from broker.catalog.check import changeable_errors
 from broker.catalog.diagnostics import listen_error
@@ -31,13 +31,12 @@ from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
 from broker.catalog.handlers import grants_of, rules_of
 from broker.catalog.identities import identity_errors
 from broker.catalog.scripts import Permitting, Scripts, look, run_changed
-from broker.catalog.unscripted import Unscripted, unscripted
+from broker.catalog.unscripted import Unscripted, not_there, unscripted
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
 from broker.config.schema import Reload
 from broker.config.settings import Settings, by_place
-from broker.ddl.render import render_statement
-from broker.ddl.statements import CreateRoute, RevokePermission, Statement
+from broker.ddl.statements import RevokePermission, Statement
 from broker.errors import (
     SCRIPTS_UNSEEN,
     BrokerError,
@@ -383,17 +382,17 @@ def _new_warnings(old: Settings, new: Settings, catalog: Catalog) -> list[str]:
 
 
 def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
-    """Return a warning for each route of the scripts that was dropped; they bring it back when executed. Blocking."""
+    """Return a warning for each route and rule of the scripts that is gone, until they are executed. Blocking."""
     warnings = []
-    for name, one in dry_run(settings, now=datetime.now(UTC)).databases.items():
+    run = dry_run(settings, now=datetime.now(UTC))
+    for name, one in run.databases.items():
         if name in catalog.databases:
-            here = {route.name for route in catalog.databases[name].table}
-            for route, statement in one.statements.items():
-                if route in one.routes and route not in here and one.routes[route].lifetime is None:
-                    what = f"{name}: route {render_name(route)} was dropped, and its script has not changed"
-                    create = render_statement(statement) if isinstance(statement, CreateRoute) else "CREATE ROUTE ...;"
-                    again = to_run(create, database=name, is_scripted=False, option=settings.config_option)
-                    warnings.append(f"{what}: to leave it out, remove it from the script; to bring it back, {again}")
+            here = catalog.databases[name]
+            for what, create in not_there(run, one, {*(route.name for route in here.table), *here.rows.permissions}):
+                again = to_run(create, database=name, is_scripted=False, option=settings.config_option)
+                how = "was dropped" if what.startswith("the route") else "was revoked"
+                gone = f"{name}: {what} {how}, and its script has not changed"
+                warnings.append(f"{gone}: to leave it out, remove it from the script; to bring it back, {again}")
     return warnings
 
 

@@ -13,7 +13,7 @@ makes; message types, contracts and priorities.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.config.settings import Settings
 from broker.ddl.render import render_statement
 from broker.ddl.statements import (
+    CreateRoute,
     DropQueue,
     DropRemoteServiceBinding,
     DropRoute,
@@ -100,6 +101,17 @@ def is_unscripted(database: DryDatabase, route: Route) -> bool:
     is_named = route.name in database.statements or ("ROUTE", route.name) in database.mentioned
     is_own = route.lifetime is not None or route.name == AUTO_CREATED_LOCAL.name
     return database.is_scripted and not (is_named or is_own or route.name.startswith(PARTNER_NAME))
+
+
+def not_there(run: DryRun, database: DryDatabase, there: Container[str | PermissionRule]) -> Iterator[tuple[str, str]]:
+    """Yield the routes and rules that scripts make and that are not `there`, each with the statement that makes it."""
+    for name, statement in database.statements.items():
+        if name in database.routes and name not in there and database.routes[name].lifetime is None:
+            create = render_statement(statement) if isinstance(statement, CreateRoute) else "CREATE ROUTE ...;"
+            yield f"the route {render_name(name)}", create
+    for rule in database.permission_statements:
+        if rule in database.rows.permissions and rule not in there:
+            yield shown_rule(run, rule), f"{shown_rule(run, rule)};"
 
 
 def shown_rule(run: DryRun, rule: PermissionRule) -> str:

@@ -50,6 +50,7 @@ class Lint(StrEnum):
     GRANT_TO_ALL = "grant-to-all"
     GRANT_UNUSED = "grant-unused"
     NOT_IN_SCRIPTS = "not-in-scripts"
+    NOT_IN_FORCE = "not-in-force"
     # of one instance, and of several together
     MISSING_RETURN_ROUTE = "missing-return-route"
     ROUTING_LOOP = "routing-loop"

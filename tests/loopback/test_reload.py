@@ -225,12 +225,19 @@ async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_o
         assert [[], []] == [one.warnings for one in answers]
 
 
-async def test_a_route_of_a_script_that_was_dropped_stays_away_and_is_warned_of(tmp_path: Path) -> None:
-    script, drop = tmp_path / "m.sql", "DROP ROUTE b;"
-    script.write_text("CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
-    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, _file):
+async def test_what_a_script_makes_and_was_dropped_stays_away_and_is_warned_of(tmp_path: Path) -> None:
+    script, drop = tmp_path / "m.sql", "DROP ROUTE b; DENY SEND ON SERVICE::[//b] TO x;"
+    route = "CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';"
+    script.write_text(f"{route} GRANT SEND ON SERVICE::[//b] TO x, y;")
+    async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, file):
         told = [await instance.reloads.reload()]
+        good = (await asyncio.to_thread(check_running, file.settings())).concerns
         await execute(instance.catalog, parse_script(drop), database="msdb")
+        [gone] = [
+            one.problem
+            for one in (await asyncio.to_thread(check_running, file.settings())).concerns
+            if one.lint is Lint.NOT_IN_FORCE
+        ]
         told.append(await instance.reloads.reload())
         there = {one.name for one in instance.catalog.msdb.table}
         script.write_text(f"{script.read_text()} ")
@@ -238,8 +245,16 @@ async def test_a_route_of_a_script_that_was_dropped_stays_away_and_is_warned_of(
 
         assert "b" not in there
         assert "b" in {one.name for one in instance.catalog.msdb.table}
-        assert [0, 1, 0] == [len(one.warnings) for one in told]
-        assert told[1].warnings[0].startswith("msdb: route [b] was dropped, and its script has not changed")
+        assert [0, 2, 0] == [len(one.warnings) for one in told]
+        grant = "GRANT SEND ON SERVICE::[//b] TO [x]"
+        unchanged = "and its script has not changed: "
+        for warning, what, again in zip(
+            told[1].warnings, ("the route [b] was dropped", f"{grant} was revoked"), (route, f"{grant};"), strict=True
+        ):
+            assert warning.startswith(f"msdb: {what}, {unchanged}")
+            assert warning.replace("CREATE ROUTE b ", "CREATE ROUTE [b] ").endswith(again)
+        assert gone.startswith(f"the route [b], {grant} are in its scripts, and not in the running instance")
+        assert Lint.NOT_IN_FORCE not in {one.lint for one in good}
 
 
 async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path) -> None:

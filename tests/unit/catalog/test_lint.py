@@ -320,7 +320,7 @@ def test_what_is_in_no_script_is_dropped_at_its_own_instance(concerns: Concerns,
     few = ", ".join(f"GRANT SEND ON SERVICE::[S] TO [{name}]" for name in "ab")
     problem = f"the route [hand], {few} and 2 more are in no script: removed from one, or made by broker sql"
     prune = "broker reload -c broker.toml --prune, which drops every route, binding and permission that no script names"
-    assert told == f"{problem}; write them into a script, or drop them: {prune}"
+    assert told == f"{problem}; write them into a script; or, if none is needed, drop them: {prune}"
     assert queue.endswith("drop it, with broker sql -c broker.toml: USE [a]; DROP QUEUE [Old];")
 
 
@@ -331,7 +331,8 @@ def test_one_route_in_no_script_is_dropped_alone(concerns: Concerns, tmp_path: P
     [told] = [one for one in lines(concerns(scripts="scripts = ['a.sql']"), tmp_path) if "not-in-scripts" in one]
 
     assert told.endswith(
-        "write it into a script, or drop it, with broker sql -c broker.toml: USE [a]; DROP ROUTE [hand];"
+        "write it into a script; or, if it is not needed, drop it,"
+        " with broker sql -c broker.toml: USE [a]; DROP ROUTE [hand];"
     )
 
 
@@ -350,7 +351,7 @@ def test_of_duplicates_the_one_in_no_script_is_dropped_with_its_weight_kept(conc
     run = "with broker sql -c broker.toml: USE [a];"
     kept = "ALTER ROUTE [light] WITH WEIGHT = 5; DROP ROUTE [hand]; write that WEIGHT into the script, too"
     assert duplicate.endswith(f"is in no script, and has the WEIGHT that counts, 5; {run} {kept}")
-    assert unscripted.endswith(f"write it into a script, or drop it, {run} DROP ROUTE [hand];")
+    assert unscripted.endswith(f"write it into a script; or, if it is not needed, drop it, {run} DROP ROUTE [hand];")
 
 
 @pytest.mark.parametrize(("binding", "count"), [("partner:far", 0), ("own", 2)])
