@@ -574,15 +574,22 @@ class _Chain:
     def _far_side_gone(self, station: _Station) -> Iterator[WhyFinding]:
         """Yield that an open dialog has come to where its messages are delivered, and is not known there."""
         there, hop = station.answer, station.hop
-        if there is None or hop is None or there.is_known or hop.explanation.database is None:
+        if there is None or hop is None or there.is_known:
+            return
+        decision, remedy = hop.explanation, ""
+        if decision.other_instances and not any(map(other_candidates, station.before)):  # its database was made again
+            dialog = self._dialog(is_initiator=not decision.is_from_target)
+            remedy = joined(dead_end(hop, dialog, station.before)[2], "Send again what was not processed.")
+        elif decision.database is None:
             return
         if any(place.startswith("not in database") for place in there.looked_in):
             return
         for answer in self.answers:
             for side in answer.sides:
-                is_sender = side.is_initiator != hop.explanation.is_from_target and side.state == "CO"
-                if is_sender and (side.receive_sequence or side.acknowledged_sequence):
-                    yield far_side_gone(side, Spot(answer.instance, side.database), there.instance)
+                is_sender = side.is_initiator != decision.is_from_target and side.state == "CO"
+                is_told = bool(remedy and side.held)  # as what the messages wait for
+                if is_sender and not is_told and (side.receive_sequence or side.acknowledged_sequence):
+                    yield far_side_gone(side, Spot(answer.instance, side.database), there.instance, remedy)
 
     def _dialog(self, *, is_initiator: bool) -> WaitingDialog:
         """The dialog as this side of it has it, which sends."""
@@ -630,7 +637,7 @@ class _Chain:
                 elif there.is_forwarding and there.instance != hop.instance and not there.explanation.has_way:
                     lacking.append(there.instance)
         filled = statement.replace(ADDRESS_GAP, address or ADDRESS_GAP)
-        before = before.replace("if the service is elsewhere", "", 1).lstrip(", ") if address else before
+        before = before.replace("if the service is elsewhere, ", "", 1) if address else before
         others = "".join(f" And at {one}, {place}{filled}" for one in lacking)
         return structs.replace(finding, remedy=f"{before}{filled}{others}{after.partition(';')[2]}")
 

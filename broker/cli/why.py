@@ -46,7 +46,8 @@ from broker.observe.why import WhyAnswer, answer_why, look, part_of
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
-_FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs."
+_FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
+_ENDS_MANY = "ends many at once (--state, --service, --older-than; --cleanup is WITH CLEANUP; --dry-run counts them)"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -167,7 +168,8 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         for place in (*first.looked_in, journalled):
             click.echo(f"  {place}", err=True)
         click.echo(
-            "a handle belongs to one side: broker why there shows the conversation id, which both sides know", err=True
+            "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know",
+            err=True,
         )
         if note:
             click.echo(note, err=True)
@@ -207,8 +209,9 @@ def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> 
         for (handle,) in client.sql(_ACKNOWLEDGED, database)["rows"]:
             ask = f"broker why {handle}{option_of(*how)}"
             yield TextLine(
-                f"what {database} has sent is acknowledged, so the far side has stored it: {ask} asks there about the"
-                " last open dialog, and broker why at the far instance lists messages that wait there"
+                f"what {database} has sent is acknowledged (the far side has stored it), or its dialog has failed or"
+                f" was ended; the ledger in broker status counts each. {ask} asks the far side about the last open"
+                " dialog, and broker why at the far instance lists messages that wait there"
             )
 
 
@@ -243,8 +246,11 @@ def _causes(
         row["dialogs"] += 1
         row["messages"] += messages
     for row in rows.values():
-        is_of_one = row["dialogs"] > 1 and row["conversation_handle"] in row["remedy"]
-        yield row | {"remedy": joined(row["remedy"], _FOR_THE_NEXT)} if is_of_one else row
+        handle, more = row["conversation_handle"], _FOR_THE_NEXT
+        if f"END CONVERSATION '{handle}'" in row["remedy"] or f"--conversation {handle} --end" in row["remedy"]:
+            more += f"; broker dialogs end{option_of(how.config)} -d {shlex.quote(row['database'])} {_ENDS_MANY}"
+        is_of_one = row["dialogs"] > 1 and handle in row["remedy"]
+        yield row | {"remedy": joined(row["remedy"], f"{more}.")} if is_of_one else row
 
 
 def _conversations(client: AdminClient, status: Mapping[str, Any]) -> Iterator[_Waiting]:

@@ -565,8 +565,16 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
     return f"END CONVERSATION is left to do: by the application of {side.service_name}, or {end}"
 
 
-def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
-    """The finding about a side whose dialog is not known at the far instance `there`, though it was."""
+def far_side_gone(side: SideShown, spot: Spot, there: str, remedy: str = "") -> WhyFinding:
+    """
+    The finding about a side whose dialog is not known at the far instance `there`, though it was.
+
+    Args:
+        side: It.
+        spot: Its place.
+        there: Name of the instance.
+        remedy: Where it is not just to end this side.
+    """
     if side.held:
         lost = f"{counted(side.held, 'message')} of it will not arrive: "
         fails = "the dialog fails by itself (-8462), mostly within a minute."
@@ -578,7 +586,8 @@ def far_side_gone(side: SideShown, spot: Spot, there: str) -> WhyFinding:
         if side.ready
         else ""
     )
-    return spot.found("far side gone", side, severity=severity, there=there, remedy=first + _left_to_end(side, spot))
+    remedy = first + (remedy or _left_to_end(side, spot))
+    return spot.found("far side gone", side, severity=severity, there=there, remedy=remedy)
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:

@@ -36,6 +36,7 @@ from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, 
 from broker.observe.message_catalogue import WaitingDialog
 from broker.observe.why import ClosedShown, QueueOff, WhyAnswer
 from broker.routing.address import LOCAL, NetworkAddress
+from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionRuling, PermissionState
@@ -728,6 +729,30 @@ def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_t
     )
 
 
+@pytest.mark.parametrize(
+    ("state", "hosts", "is_gone"),
+    [("CO", "c", True), ("DO", "c", False), ("CO", "cd", False)],
+    ids=["open", "ended here", "another next hop may have it"],
+)
+def test_what_was_stored_by_a_database_that_was_made_again_may_be_lost_though_nothing_waits(
+    state: str, hosts: str, *, is_gone: bool
+) -> None:
+    old, sent = UUID(int=0x01D), side(state=state, send_sequence=1, acknowledged_sequence=1)
+    start = first(finding("a", "acknowledged", FINE), ways=(way(A, broker_instance=old),), sides=[sent])
+    table = build_table([Route(host, NetworkAddress(host), "S") for host in hosts], now=AT)
+    gateway = replace(B, surroundings=replace(B.surroundings, table=table, msdb=table))
+
+    found = traced(start, (gateway, told(gateway)), (C, told(C)), (place("d", 4, None), told(C)))
+
+    assert ("far side gone" if is_gone else "acknowledged") == found.cause
+    if is_gone:
+        assert found.next.startswith("what had arrived there and was not received is lost; ")
+        assert found.remedy == (
+            f"S at c is broker instance {FAR} now, and the messages name {old}: {END} and begin another dialog."
+            " Send again what was not processed."
+        )
+
+
 @pytest.mark.parametrize("is_from_target", [True, False])
 def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*, is_from_target: bool) -> None:
     old = UUID(int=0x01D)
@@ -966,6 +991,17 @@ def test_a_missing_route_has_the_address_of_the_given_instance_that_has_the_serv
         "at b, with broker sql, and in its script if it has one: USE [msdb]; CREATE ROUTE [S] WITH SERVICE_NAME"
     )
     assert "ADDRESS = 'tcp://c:4022';" in remedy
+
+
+def test_a_remedy_whose_route_may_need_a_weight_begins_with_a_sentence() -> None:
+    gateway = place("b", 2, None)
+    gateway = replace(gateway, surroundings=replace(gateway.surroundings, hosted=hosted({})))
+    there = Instances({"b": gateway, "c": C}, {"b": told(gateway), "c": told(C)}, given=["b", "c"])
+
+    remedy = trace(first(ways=(way(A, broker_instance=FAR),)), there).remedy
+
+    assert "ADDRESS = 'tcp://c:4022';" in remedy
+    assert remedy.startswith("if the service is elsewhere (a route that had a WEIGHT needs it again), at b, with")
 
 
 def test_a_route_that_several_given_gateways_lack_is_made_at_each() -> None:

@@ -127,8 +127,8 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
     acknowledged = run("why", "--socket", daemon.path)
 
     assert (
-        f"{NOTHING_WAITS} what orders has sent is acknowledged, so the far side has stored it: broker why"
-        in " ".join(acknowledged.stdout.split())
+        f"{NOTHING_WAITS} what orders has sent is acknowledged (the far side has stored it), or its dialog has failed"
+        " or was ended; the ledger in broker status counts each. broker why" in " ".join(acknowledged.stdout.split())
     )
     assert " ".join(done.stdout.split()).startswith(
         f"{guids[1]}: 1 message to S in orders, since 2026-02-01 12:00:00.000 cause: a: why of waiting for RECEIVE"
@@ -172,6 +172,28 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
     assert [("//Orders", 1), ("S", 3), ("T", 4)] == [(row["to_service_name"], row["messages"]) for row in listed]
     assert "no application has received it" in listed[0]["cause"]
     assert {"a: why of down"} == {row["cause"] for row in listed[1:]}
+
+
+@pytest.mark.parametrize(
+    ("remedy", "ends"),
+    [("END CONVERSATION '{}' WITH CLEANUP;", True), ("broker quarantine resume {}", False)],
+)
+def test_the_dialogs_of_a_row_that_are_only_to_be_ended_are_ended_by_one_command(
+    fake_admin: Any, remedy: str, *, ends: bool
+) -> None:
+    guids = [str(UUID(int=number)) for number in (1, 2)]
+    for guid in guids:
+        known = told(A, finding("a", "error", Severity.TROUBLE, remedy=remedy.format(guid)), sides=[side(state="ER")])
+        known = msgspec.structs.replace(known, conversation_id=guid)
+        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
+    fake_admin.answers["/v1/status"] = (200, {"databases": {"orders": {}}, "forwarding": {"enabled": False}})
+    rows = [["2", guid, "//Orders", 0] for guid in guids]
+    fake_admin.answers["/v1/sql"] = (200, lambda q: {"rows": rows if "state = 'ER'" in q["statement"] else []})
+
+    [row] = json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
+
+    assert "Then, broker why again has that for the next" in row["remedy"]
+    assert ends == ("; broker dialogs end -d orders ends many at once" in row["remedy"])
 
 
 def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake_admin: Any) -> None:
@@ -267,7 +289,7 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
         "  database orders",
         "  0 frames",
         "  no journal: no configuration (-c) names one",
-        "a handle belongs to one side: broker why there shows the conversation id, which both sides know",
+        "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know",
     ] == done.stderr.splitlines()
 
 
