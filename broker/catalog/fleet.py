@@ -471,7 +471,7 @@ def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
     is_unled = end.disposition is Disposition.SERVICE_NOT_HERE and not last.site.databases
     if is_unled or end.disposition is Disposition.NO_ROUTE:
         having = [one for one in given.network.sites if services <= one.hosted.databases_with.keys()]
-        hint = _lead_on(given, last, services, having[0] if len(having) == 1 else None)
+        hint = _lead_on(given, end, last, services, having[0] if len(having) == 1 else None)
     elif end.disposition is Disposition.ROUTE_INVALID and last.route is not None and last.route.address != TRANSPORT:
         hint = f"[{last.route.name}] there leads back to the same instance: lead it to the service, or to LOCAL"
     else:
@@ -479,13 +479,23 @@ def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
     return of_route(*given.at(leg), Lint.DEAD_END, problem, hint, route=leg.route.name)
 
 
-def _lead_on(given: Given, leg: Leg, services: Iterable[str], towards: Site | None, *, of: str = "") -> str:
-    """The statements that lead messages for services, `of` a broker instance, on to this instance if it is known."""
+def _lead_on(
+    given: Given, end: JourneyEnd, leg: Leg, services: Iterable[str], towards: Site | None, *, of: str = ""
+) -> str:
+    """
+    The statements that lead messages for services, `of` a broker instance, on to this instance if it is known.
+
+    With those that permit them at this `leg` of their way.
+    """
     run, home = given.at(leg)
     known = _addresses(given.run_of[towards].settings.endpoint) if towards else []
     address = LOCAL if towards is leg.site else str(known[0]) if known else ADDRESS_GAP
     ordered = sorted(services)
-    every = " ".join(create_route(one, of, address) for one in ordered[:_LED_MAX])
+    statements = [create_route(one, of, address) for one in ordered[:_LED_MAX]]
+    is_named = bool((first := end.legs[0].route) and first.remote_service_name)
+    refusals = chain.from_iterable(_refusals(given, end, one, is_named=is_named) for one in ordered[:_LED_MAX])
+    statements += (one.remedy for where, one in refusals if where == (leg.site, home.name) and one.rule is None)
+    every = " ".join(dict.fromkeys(statements))
     hint = to_run(every, database=home.name, is_scripted=home.is_scripted, option=run.settings.config_option)
     gap = " with the address of the next instance towards it, if the name is right" if address == ADDRESS_GAP else ""
     more = f", and so for {len(ordered) - _LED_MAX} more" if len(ordered) > _LED_MAX else ""
@@ -611,7 +621,7 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
         leg = next(leg for leg in reversed(one.back.legs) if leg.site in way)
         run, home = given.at(leg)
     before = next((site for site, on in pairwise(way) if on is leg.site and site is not on), None)
-    hint = import_again(run, home) or _lead_on(given, leg, lost, before, of=of)
+    hint = import_again(run, home) or _lead_on(given, one.back, leg, lost, before, of=of)
     is_msdb = leg.database is None
     path: KeyPath = ("routes", "files") if is_msdb else ("databases", home.name)
     return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=not is_msdb)

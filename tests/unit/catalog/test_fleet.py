@@ -655,6 +655,25 @@ def test_where_nobody_proves_anything_a_grant_is_lacking_as_soon_as_there_is_ano
     assert [f"{hint} TO [public];" for hint in hints] == [one[one.index("USE [") :] for one in told]
 
 
+@pytest.mark.parametrize(
+    ("there", "led", "granted", "lacking"),
+    [
+        (THERE, TO_BILLING, "Billing", "Orders"),  # missing-return-route
+        (DEFAULT, TO_BILLING, "Billing", "Orders"),
+        (THERE, TO_ORDERS, "Orders", "Billing"),  # dead-end
+    ],
+)
+def test_where_a_route_and_its_grant_are_missing_one_command_makes_both(
+    found: Find, there: str, led: str, granted: str, lacking: str
+) -> None:
+    via = gateway("g", led, f"GRANT SEND ON SERVICE::[{granted}] TO [public];\n")
+
+    [told] = [one for one in found(orders(there), via, billing(DEFAULT)) if "CREATE ROUTE" in one]
+
+    made = f"ADDRESS = 'tcp://{lacking.lower()}:4022'; GRANT SEND ON SERVICE::[{lacking}] TO [public];"
+    assert made in told
+
+
 def test_a_deny_that_refuses_a_path_is_told_with_what_lifts_it(found: Find) -> None:
     begins = Site("orders", "", service("Orders") + THERE, ORDERS)
     grant, deny = "GRANT SEND ON SERVICE::[*] TO public;\n", "DENY SEND ON SERVICE::[{}] TO public;\n"
