@@ -242,7 +242,7 @@ def _drop_queue(name: str, queue: QueueRow, session: Session) -> None:
 
 def _put_service(statement: ddl.CreateService | ddl.AlterService, old: Service | None, session: Session) -> None:
     name = statement.name
-    queue_id = None if statement.queue is None else _queue_id(session, statement.queue)
+    queue_id = None if statement.queue is None else _queue_id(session, statement, statement.queue)
     before = old or Service(0, name, 0, frozenset())
     if isinstance(statement, ddl.CreateService):
         contracts = frozenset(statement.contracts)
@@ -267,11 +267,13 @@ def _drop_service(name: str, _service: Service, session: Session) -> None:
     metadata.drop_permissions_on(session.db, name)
 
 
-def _queue_id(session: Session, queue: ddl.QueueName) -> int:
+def _queue_id(session: Session, statement: ddl.CreateService | ddl.AlterService, queue: ddl.QueueName) -> int:
     found = metadata.find_queue(session.db, queue.name)
     if found is None:
         hint = _made_or_meant("QUEUE", queue.name, metadata.queues(session.db))
-        raise UnknownNameError(208, f"the queue {queue.name!r} does not exist; {hint}")
+        error = UnknownNameError(208, f"the queue {queue.name!r} does not exist; {hint}")
+        ddl.blame(statement, error, "QUEUE")
+        raise error
     return found.queue_id
 
 

@@ -113,14 +113,14 @@ class Statement(Struct, frozen=True, eq=False, kw_only=True):
         return None if self.origin is None else self.origin.span(self.origin.start, self.origin.end)
 
 
-def blame(statement: Statement, error: StatementError) -> None:
+def blame(statement: Statement, error: StatementError, *properties: str) -> None:
     """
     Give an error the place in this statement that it is about; one that has a place keeps it.
 
-    A PropertyError points at its property, any other at the name of the object.
+    A PropertyError points at its property, any other at the first of `properties` or the name of the object.
     """
     if error.span is None and statement.origin is not None:
-        statement.origin.blame(error, *(error.properties if isinstance(error, PropertyError) else ()))
+        statement.origin.blame(error, *(error.properties if isinstance(error, PropertyError) else properties))
 
 
 @contextmanager

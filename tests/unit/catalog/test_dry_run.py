@@ -112,7 +112,7 @@ def test_what_a_refused_create_would_have_made_is_no_second_mistake(run: Run) ->
 
     found = run(a=script, b="CREATE SERVICE S ON QUEUE Q;\nUSE [Master];")
 
-    assert ["a.sql:1:21", "a.sql:4:36", "a.sql:6:13", "b.sql:1:16", "b.sql:2:5"] == [
+    assert ["a.sql:1:21", "a.sql:4:36", "a.sql:6:13", "b.sql:1:27", "b.sql:2:5"] == [
         line.partition(" ")[0] for line in errors(found)
     ]
     assert "the database 'Master' does not exist here; leave the statement that names it out" in errors(found)[-1]
