@@ -327,12 +327,12 @@ def _harm(plan: Mapping[str, Any]) -> str:
 
 
 def _harmless(plan: Mapping[str, Any]) -> str:
-    followed = plan["followed"]
+    followed, known = plan["followed"], " is known" if plan.get("gap") else ""
     kept = "no conversation that has sent would move, or lose its route or service"
     if plan.get("refused") is None:
-        kept = f"no harm: {kept}"
+        kept = f"no harm{known}: {kept}"
     else:
-        kept = f"no harm to conversations and connected peers: {kept}, and no such peer would be refused"
+        kept = f"no harm to conversations and connected peers{known}: {kept}, and no such peer would be refused"
     if followed is None:
         return kept
     is_all = followed["is_all"] and not followed["unknown"]

@@ -231,6 +231,17 @@ def test_a_plan_of_nothing_says_so() -> None:
     ) == read(expired=WhenExpired(NOON, {Fate.KEEPS: 3}, 0))
 
 
+@pytest.mark.parametrize("refused", [None, []])
+def test_a_plan_with_a_gap_does_not_say_that_there_is_no_harm(refused: list[str] | None) -> None:
+    plan = msgspec.to_builtins(replace(HARMLESS, refused=refused)) | {"followed": None, "gap": "most is not known"}
+    file = io.StringIO()
+
+    render_plan(plan, Terminal(file, width=120))
+
+    verdict = file.getvalue().splitlines()[-2:]
+    assert (True, False) == ("is known: no conversation" in " ".join(verdict), "no harm:" in verdict[-1])
+
+
 def test_permissions_that_change_are_harmless_to_connected_peers_at_most(fake_admin: Any) -> None:
     lost = "CN=b could no longer send to S: no GRANT SEND ON SERVICE::[S] TO [CN=b] or public"
 
