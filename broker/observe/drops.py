@@ -24,7 +24,14 @@ from broker.catalog.handlers import grants_of
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, conversation_of, route_key_of
 from broker.observe.instance import Running
-from broker.observe.message_catalogue import TakenRoute, WaitingDialog, remedy_of, remedy_of_unreached, statement_of
+from broker.observe.message_catalogue import (
+    PROVE,
+    TakenRoute,
+    WaitingDialog,
+    remedy_of,
+    remedy_of_unreached,
+    statement_of,
+)
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import (
     FLAGS_AT,
@@ -292,13 +299,13 @@ def _target(instance: Running, service: str, sender: str | None) -> tuple[str, s
 
 def remedy_of_drop(drop: DropSnapshot, instance: str) -> str:
     """Return the remedy for what was dropped last for a reason, unless definitions have changed since."""
-    remedy, others = _remedy_of_last(drop, instance), [statement_of(one, instance) for one in drop.others]
+    remedy, others = _remedy_of_last(drop, instance), statement_of(*drop.others, where=instance)
     if not others:
         return remedy
-    every = " And ".join(others)
     if remedy == DEFINITIONS_CHANGED:
-        return f"that is over for the last one, and others are refused: {every}"
-    return f"{remedy}{'' if remedy[-1] in '.;)' else '.'} Then, as others were refused as well, {every}"
+        return f"that is over for {drop.fields.to_service_name}, and others are refused: {others}"
+    others = others.replace(PROVE, "") if PROVE in remedy else others
+    return f"{remedy}{'' if remedy[-1] in '.;)' else '.'} Then, as others were refused as well, {others}"
 
 
 def _remedy_of_last(drop: DropSnapshot, instance: str) -> str:

@@ -281,7 +281,7 @@ def _write_lock(name: str, lock: WriteLockStatus) -> Iterator[HealthFinding]:
         )
         last = f" (the last was {who})" if lock.pid else ""
         do = f"correct the program that kept them open{last}: {SHORT_TRANSACTIONS}"
-        yield HealthFinding(Level.NOTICE, "database", what, do)
+        yield HealthFinding(Level.NOTICE, "file", what, do)  # nothing waits for it now
 
 
 def _next_hops(status: Status) -> Iterator[HealthFinding]:
@@ -415,7 +415,7 @@ def _transport(status: Status) -> Iterator[HealthFinding]:
             continue  # with the databases
         level, do = _TRANSPORT.get(notice.kind, (Level.NOTICE, ""))
         about, what = "connection" if notice.kind == WarningKind.REFUSED else "transport", notice.text
-        do = do or (NO_PEER if _NO_PEER.search(what) else statement_of(what, "this instance"))
+        do = do or (NO_PEER if _NO_PEER.search(what) else statement_of(what, where="this instance"))
         if certificate := _UNTRUSTED.search(what):
             what, _, do = what.rpartition(": ")
             do = do.replace("that certificate", f"the certificate of {certificate[1]}")

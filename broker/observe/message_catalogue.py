@@ -147,29 +147,31 @@ def _advice() -> Mapping[str, str]:
 _MISSING = re.compile(rf"no (GRANT (?:SEND|CONNECT) ON \w+::{SHOWN_NAME} TO {SHOWN_NAME})")
 _GAP = re.compile(r"\{(\w+)\}")
 _DENIED = re.compile(rf"DENY ((?:SEND|CONNECT) ON \w+::{SHOWN_NAME}) TO ({SHOWN_NAME})")
-_PROVE = (
+PROVE = (
     ' Or, if the peer has a certificate, set endpoint.encryption = "required" and authentication = "certificate" at'
     " both ends, and reload both."
 )
 _CONTRACT = re.compile(r"does not accept the contract '(.*)'")  # as the target words it
 
 
-def statement_of(reason: str, where: str, *, database: str = MSDB) -> str:
+def statement_of(*reasons: str, where: str, database: str = MSDB) -> str:
     """
-    How the statement is run that gives the permission which a reason names; empty when it names none.
+    How the statements are run, in one command, that give the permissions which reasons name; empty if they name none.
 
     Args:
-        reason: Of a refusal, as the instance that refused words it.
+        reasons: Of refusals, as the instance that refused words them, each with one permission.
         where: The instance, as a sentence names it.
         database: The database that lacks the permission.
     """
-    if missing := _MISSING.search(reason):
-        statement = to_run(f"{missing[1]};", database=database, instance=where)
-        is_nameless = database == MSDB and missing[1].endswith(" TO [public]")
-        return statement + _PROVE if is_nameless else statement
-    if denied := _DENIED.search(reason):
-        return f"if {denied[0]} is not meant, {to_run(f'{lifted(denied[0])};', database=database, instance=where)}"
-    return ""
+    found = [_MISSING.search(one) or _DENIED.search(one) for one in reasons]
+    missing = " ".join(dict.fromkeys(f"{one[1]};" for one in found if one and one.re is _MISSING))
+    commands = [to_run(missing, database=database, instance=where)] if missing else []
+    if database == MSDB and " TO [public];" in missing:
+        commands[0] += PROVE
+    for denied in dict.fromkeys(one[0] for one in found if one and one.re is _DENIED):
+        lift = to_run(f"{lifted(denied)};", database=database, instance=where)
+        commands.append(f"if {denied} is not meant, {lift}")
+    return " And ".join(commands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ def remedy_of(
         sender: The service that they come from.
         peers: The paths and patterns of the `peers` of the database, where they are known.
     """
-    statement = statement_of(reason, instance, database=table)
+    statement = statement_of(reason, where=instance, database=table)
     corrected = "" if route is None else route.corrected(instance, service)
     address_right = corrected and f"{corrected} Otherwise, "
     or_corrected = corrected and f" Or, {corrected}"
@@ -337,7 +339,7 @@ def remedy_of_refused_link(address: str, problem: str, route: TakenRoute | None 
         is_there = problem.startswith("FATAL")
         where = f"the instance at {address}" if is_there else here
         general = to_run("GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];", database=MSDB, instance=where)
-        remedy = statement_of(problem, where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE."
+        remedy = statement_of(problem, where=where) or f"{general} The reason names the PRINCIPAL, or a DENY to REVOKE."
         return f"{remedy}{astray}" if is_there else remedy
     if NOT_TRUSTED in problem:
         add = f"add the certificate of {here} to the files of endpoint.peers, or its CA to those of endpoint.trust"
@@ -398,7 +400,7 @@ def remedy_of_error(
     if code > 0:
         return f"the far application ended the dialog with its own error {code}: ask there; {end}"
     there = target or f"the instance of {service}"
-    statement = statement_of(text, there, database=database)
+    statement = statement_of(text, where=there, database=database)
     undone = "" if target else "if that is not done since (broker why with --admin asks there), "
     advice = f"{undone}{{statement}} Then begin another dialog" if statement else _advice().get(str(-code))
     if advice is None:

@@ -338,6 +338,12 @@ def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> No
         assert judged(one).sentence.startswith("Something may not arrive")
 
 
+def test_write_transactions_that_are_over_stop_no_message() -> None:
+    held = [judged(database(write_lock=HELD | PAST | more)).sentence for more in ({}, {"waiting_s": 2.0})]
+
+    assert [True, True] == [held[0].startswith("It works ("), held[1].startswith("Something is wrong")]
+
+
 def test_write_transactions_that_no_longer_hold_anything_up_are_no_finding() -> None:
     assert [] == judged(database(write_lock=HELD | PAST | {"last_s": HELD_UP_SECONDS})).findings
 

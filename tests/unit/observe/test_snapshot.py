@@ -28,6 +28,8 @@ from broker.observe.drops import (
     frame_fields,
     remedy_of_drop,
 )
+from broker.observe.health import TEXT_MAX
+from broker.observe.message_catalogue import statement_of
 from broker.observe.snapshot import (
     REFUSED_SECONDS,
     WARNINGS_MAX,
@@ -337,18 +339,37 @@ async def test_all_services_that_were_refused_a_moment_ago_and_still_are_have_th
         [drop] = read(gateway, "drops").drops
         told.append(remedy_of_drop(drop, "gateway"))
 
-    one, two, three = (
-        "at gateway, with broker sql, and in its script if it has one: USE [msdb];"
-        f" GRANT SEND ON SERVICE::[{service}] TO [CN=a];"
-        for service in ("//one", "//two", "//three")
-    )
-    over = "that is over for the last one, and others are refused: "
+    run = "at gateway, with broker sql, and in its script if it has one: USE [msdb];"
+    one, two, three = (f"GRANT SEND ON SERVICE::[{name}] TO [CN=a];" for name in ("//one", "//two", "//three"))
+    over = "that is over for //three, and others are refused: "
     assert [
-        f"{three} Then, as others were refused as well, {two} And {one}",
-        f"{over}{two} And {one}",
-        f"{over}{one}",
+        f"{run} {three} Then, as others were refused as well, {run} {two} {one}",
+        f"{over}{run} {two} {one}",
+        f"{over}{run} {one}",
         DEFINITIONS_CHANGED,
     ] == told
+
+
+def test_the_statements_for_five_services_of_peers_without_names_fit_into_a_finding() -> None:
+    names = [f"//shop/deliveries/Area{number}" for number in range(5)]
+    reason, *others = (f"no GRANT SEND ON SERVICE::[{name}] TO [public]" for name in names)
+    frame = encode_dialog(replace(HEADER, hop_count=1, to_service=names[0]), b"")
+    drop = DropSnapshot(Disposition.NOT_PERMITTED, None, 5, 1.0, frame, reason, others=tuple(others))
+
+    remedy = remedy_of_drop(drop, "gateway")
+
+    assert (5, 1) == (remedy.count("GRANT SEND"), remedy.count("if the peer has a certificate"))
+    assert len(remedy) <= TEXT_MAX
+
+
+def test_each_deny_of_several_has_its_own_condition() -> None:
+    one, two = (f"DENY SEND ON SERVICE::[{name}] TO [CN=a]" for name in ("//one", "//two"))
+    missing = "no GRANT SEND ON SERVICE::[//three] TO [CN=a] or public"
+
+    told = statement_of(one, missing, two, where="gateway").split(" And ")
+
+    starts = "at gateway, with broker sql, ", f"if {one} is not meant, ", f"if {two} is not meant, "
+    assert [True] * 3 == [part.startswith(start) for part, start in zip(told, starts, strict=True)]
 
 
 async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
