@@ -463,9 +463,8 @@ def _of_both_sides(cause: WhyFinding, findings: Sequence[WhyFinding]) -> WhyFind
 
 def _ask_on(chain: _Chain, cause: WhyFinding, options: str, given: Mapping[NetworkAddress, Path | str]) -> str:
     """How the rest of the way is asked, where that may have the cause; otherwise ""."""
-    if not chain.silent or cause.cause not in _GOES_ON_BEYOND:
-        return ""
-    if cause.cause == Disposition.ALREADY_HELD and chain.has_asked_for_copies(cause.instance):
+    has_copies = cause.cause == Disposition.ALREADY_HELD and chain.has_asked_for_copies(cause.instance)
+    if has_copies or not chain.silent or cause.cause not in _GOES_ON_BEYOND:
         return ""
     unasked = sorted(chain.copies_of(cause.instance) - chain.heard)
     where: dict[str, Path | str] = dict.fromkeys(unasked, "http://HOST:PORT")
@@ -522,8 +521,7 @@ class _Chain:
 
         Nothing gets past a next hop that is not reached, so routes and permissions beyond it are not judged yet.
         """
-        is_waiting = any(side.held for answer in self.answers for side in answer.sides)
-        is_waiting = is_waiting or any(answer.held for answer in self.answers)
+        is_waiting = any(one.held or any(side.held for side in one.sides) for one in self.answers)
         found: list[WhyFinding] = []
         for station in self._stations:
             is_beyond = any(is_cut_off(hop.explanation) for hop in station.before)
@@ -662,11 +660,10 @@ class _Chain:
     def _as_of_now(self, instance: str, finding: WhyFinding) -> WhyFinding:
         """A refusal by a next hop that would accept the message now is history."""
         is_refused = REFUSED in finding.why or ("FATAL" in finding.why and MAY_NOT_CONNECT in finding.why)
-        is_accepted, is_gone = self._is_accepted.get(instance), False
-        if finding.cause == Disposition.ALREADY_HELD:
-            is_gone = self.has_asked_for_copies(instance)
-            if any(answer.held for answer in self.answers):
-                return finding
+        is_held = finding.cause == Disposition.ALREADY_HELD
+        if is_held and any(answer.held for answer in self.answers):
+            return finding
+        is_accepted, is_gone = self._is_accepted.get(instance), is_held and self.has_asked_for_copies(instance)
         if not is_refused or not (is_accepted or is_gone):
             return finding
         now = "the next hop would accept it now" if is_accepted else "that next hop has no copy any longer"

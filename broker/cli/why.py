@@ -283,10 +283,9 @@ def _row_lines(row: Mapping[str, object]) -> Iterator[TextLine]:
 
 
 def _first(config: Path | None, socket: Path | str | None, guid: UUID, directory: Directory) -> tuple[WhyAnswer, str]:
-    def ask(client: AdminClient) -> WhyAnswer:
-        return directory.learn(client, ask_why(client, guid))
-
-    return ask_daemon_or_files(config, socket, ask, partial(_read_answer, guid))
+    return ask_daemon_or_files(
+        config, socket, lambda client: directory.learn(client, ask_why(client, guid)), partial(_read_answer, guid)
+    )
 
 
 def _journalled(config: Path | None, guid: UUID) -> tuple[UUID | None, str]:
@@ -331,11 +330,7 @@ def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
     yield TextLine(f"conversation {found.conversation_id}{other}", style="bold")
     if note:
         yield TextLine(note, _INDENT, style="yellow")
-    for label, text in (
-        ("symptom", found.symptom),
-        ("cause", found.why),
-        ("next", found.next),
-    ):
+    for label, text in (("symptom", found.symptom), ("cause", found.why), ("next", found.next)):
         yield TextLine(f"{label + ':':<9}{text}", _INDENT)
     yield from remedy_lines(found.remedy, _REMEDY, _INDENT, "bold")
     yield TextLine("")

@@ -566,27 +566,16 @@ def _left_to_end(side: SideShown, spot: Spot) -> str:
 
 
 def far_side_gone(side: SideShown, spot: Spot, there: str, remedy: str = "") -> WhyFinding:
-    """
-    The finding about a side whose dialog is not known at the far instance `there`, though it was.
-
-    Args:
-        side: It.
-        spot: Its place.
-        there: Name of the instance.
-        remedy: Where it is not just to end this side.
-    """
+    """A side whose dialog is not known at the far instance `there`, though it was; `remedy` where not just its end."""
     if side.held:
         lost = f"{counted(side.held, 'message')} of it will not arrive: "
         fails = "the dialog fails by itself (-8462), mostly within a minute."
         again = f"Then {begin_again(side, spot)}, and send again what was not processed"
         return spot.found("far side gone", side, there=there, remedy=f"{lost}{fails} {again}")
-    severity = Severity.WAITING if side.ready else Severity.TROUBLE  # what is unread would be lost
-    first = (
-        f"first, the application of {side.service_name} should RECEIVE the messages in its queue; then, "
-        if side.ready
-        else ""
-    )
-    remedy = first + (remedy or _left_to_end(side, spot))
+    severity, remedy = Severity.TROUBLE, remedy or _left_to_end(side, spot)
+    if side.ready:  # what is unread would be lost
+        first = f"first, the application of {side.service_name} should RECEIVE the messages in its queue; then, "
+        severity, remedy = Severity.WAITING, first + remedy
     return spot.found("far side gone", side, severity=severity, there=there, remedy=remedy)
 
 
