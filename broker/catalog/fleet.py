@@ -482,11 +482,7 @@ def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
 def _lead_on(
     given: Given, end: JourneyEnd, leg: Leg, services: Iterable[str], towards: Site | None, *, of: str = ""
 ) -> str:
-    """
-    The statements that lead messages for services, `of` a broker instance, on to this instance if it is known.
-
-    With those that permit them at this `leg` of their way.
-    """
+    """The statements that lead messages for services, `of` an instance, on from this leg, and permit them there."""
     run, home = given.at(leg)
     known = _addresses(given.run_of[towards].settings.endpoint) if towards else []
     address = LOCAL if towards is leg.site else str(known[0]) if known else ADDRESS_GAP
