@@ -344,7 +344,7 @@ async def test_the_sentence_is_told_to_those_who_do_not_see_it_only_when_it_chan
     live = await tab.evaluate(
         "[...document.querySelectorAll('[aria-live],[role=status],[role=alert]')].map(one => one.id || one.tagName)"
     )
-    await seen(tab, "!document.getElementById('sentence').dataset.key.includes('database')")  # its file has been read
+    await seen(tab, "!document.getElementById('sentence').dataset.key.includes('file')")  # it has been read
     first = await tab.evaluate("document.getElementById('sentence').dataset.key")
     at = await tab.evaluate("document.getElementById('as-of').dateTime")
     await seen(tab, f"document.getElementById('as-of').dateTime > '{at}'")
