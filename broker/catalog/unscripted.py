@@ -127,11 +127,13 @@ def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
     """
     The databases that lack what `broker partner import` makes, while its certificates are here: they are new.
 
+    msdb is one only if no database has an import: permissions alone may have been revoked.
+
     Cost: bounded, whatever the number of routes. Blocking for the names of files only.
     """
     is_known = _has_file(settings.endpoint.peers)
     has_nowhere = is_known and not any(map(_has_import, catalog.databases.values()))
-    lost = [MSDB] if is_known and not catalog.msdb.rows.permissions else []
+    lost = [MSDB] if has_nowhere and not catalog.msdb.rows.permissions else []
     for name, one in settings.databases.items():
         database = catalog.databases.get(name)
         if database is not None and not _has_import(database) and (has_nowhere or _has_file(one.peers)):

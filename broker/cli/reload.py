@@ -13,7 +13,7 @@ from broker.cli.access import admin_client, option_of
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, Config, Output, Socket, confirm
 from broker.cli.output import show_json, show_lines
-from broker.cli.routes import transit_gap
+from broker.cli.routes import TRANSIT_COUNTED, transit_gap
 from broker.config.units import plural
 from broker.errors import SCRIPTS_UNSEEN, BrokerError, SettingsError
 from broker.routing.plan import UNCHANGED
@@ -92,7 +92,7 @@ def _harm(client: AdminClient, drops: Sequence[str] | None) -> Iterator[str]:
             use = "dialog uses" if changed == 1 else "dialogs use"
             used = f"{changed:,} open {use} what is dropped"
             if plan.get("passing"):
-                used = f"at least {used}, as those in transit that go the same way count as one"
+                used = f"about {used} (of those in transit, {TRANSIT_COUNTED})"
             yield f"{used}; the same statements to broker routes plan show each"
         if gap:
             yield gap if changed else f"no open dialog is known to use what is dropped; {gap}"

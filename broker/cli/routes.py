@@ -36,6 +36,7 @@ from broker.routing.plan import HARMFUL, UNCHANGED, Fate
 EDITS_SHOWN = 50
 GROUPS_SHOWN = 20
 WAYS_SHOWN = 10
+TRANSIT_COUNTED = "those that go the same way count as one, and one whose target became known as two"
 
 _PROPERTIES = {
     "remote_service_name": "service",
@@ -215,9 +216,7 @@ def _fates(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     if not plan["fates"]:
         yield TextLine("none is known" if plan.get("gap") else "there are none", indent=2)
     if plan["passing"]:
-        yield TextLine(
-            f"{plan['passing']:,} of them in transit, where those that go the same way count as one", indent=2
-        )
+        yield TextLine(f"{plan['passing']:,} of them in transit ({TRANSIT_COUNTED})", indent=2)
     if gap := plan.get("gap"):
         yield TextLine(gap, indent=2, mark="?", style="yellow")
 
@@ -310,7 +309,7 @@ def _ways(followed: Mapping[str, Any]) -> Iterator[TextLine]:
 def _harm(plan: Mapping[str, Any]) -> str:
     """The harm that the script does, in one sentence; empty when there is none."""
     harms = []
-    about = "at least " if plan["passing"] else ""
+    about = "about " if plan["passing"] else ""
     if plan["harmed"]:
         has, its = ("has", "its") if plan["harmed"] == 1 else ("have", "their")
         count = f"{about}{counted(plan['harmed'], 'conversation')}"

@@ -111,13 +111,13 @@ def test_a_gateway_says_since_when_it_knows_what_passes(fake_admin: Any, fates: 
     assert text.endswith("of those in transit, at most what passed since the start 25.3 s ago is known\n")
 
 
-def test_dialogs_in_transit_that_go_the_same_way_are_at_least_one(fake_admin: Any) -> None:
+def test_dialogs_in_transit_are_counted_by_their_ways(fake_admin: Any) -> None:
     fake_admin.answers["/v1/reload"] = (200, ANSWER | {"unscripted": ["USE [msdb]; DROP ROUTE [a];"]})
     fake_admin.answers["/v1/plan"] = (200, {"fates": {"loses its route": 1}, "passing": 1})
 
     text = run("reload", "--prune", "--dry-run", "--socket", fake_admin.path).stderr
 
-    assert text.startswith("at least 1 open dialog uses what is dropped, as those in transit that go the same way")
+    assert text.startswith("about 1 open dialog uses what is dropped (of those in transit, those that go the same way")
 
 
 def test_pruning_goes_on_where_its_effect_on_dialogs_is_not_known(fake_admin: Any) -> None:

@@ -165,7 +165,8 @@ Conversations under way
        3  would move
        1  would find a route
    1,200  would keep their target
-  1 of them in transit, where those that go the same way count as one
+  1 of them in transit (those that go the same way count as one, and one whose target became known
+    as two)
 
   ! 2 of orders, to //shop/Billing: would move; the first is 5b0f3c1e-5d5e-4f0b-8a55-000000000000
     now:  forwarded to tcp://old:4022 by route there
@@ -192,7 +193,7 @@ Over the next instances
   ? a -> b: not known from there on
   ? there are more services than were followed
 
-harm: at least 3 conversations that have sent would move, or lose their route or service; 5
+harm: about 3 conversations that have sent would move, or lose their route or service; 5
   conversations when the last LIFETIME has ended; 1 loop would appear
 """
 
