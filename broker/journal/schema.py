@@ -79,8 +79,9 @@ class FileState:
 
     `problem` is a sentence, empty if the file is GOOD; `file` is the id that copies share, 32 hexadecimal digits;
     `version` is that of its columns; `instance` wrote it; `sample` is 0 .. 1; `shed` counts records lost since the file
-    before; `first_us` and `last_us` are the first and the last instant, microseconds since 1970, None if the footer has
-    none. Of a file that cannot be read or is not of a journal, only `path` and `bytes` are known.
+    before; `first_us` and `last_us` are the first and the last instant, `first_left_us` is when the first visit ended,
+    microseconds since 1970, None if the footer has none. Of a file that cannot be read or is not of a journal, only
+    `path` and `bytes` are known.
     """
 
     path: Path
@@ -95,6 +96,7 @@ class FileState:
     bytes: int = 0
     first_us: int | None = None
     last_us: int | None = None
+    first_left_us: int | None = None
 
     @property
     def is_readable(self) -> bool:
@@ -160,8 +162,8 @@ def judge(path: Path) -> FileState:
         _check_nulls(footer, schema)
     except _ForeignError as error:
         return FileState(path, Fitness.FOREIGN, str(error), bytes=size)
-    first_us, last_us = _span(footer)
-    return replace(state, first_us=first_us, last_us=last_us)
+    first_us, last_us, first_left_us = _span(footer)
+    return replace(state, first_us=first_us, last_us=last_us, first_left_us=first_left_us)
 
 
 def survey(paths: Iterable[Path]) -> Iterator[FileState]:
@@ -209,13 +211,14 @@ def instants(group: pq.RowGroupMetaData) -> dict[str, tuple[int, int]]:
     return {name: (one.min_raw, one.max_raw) for name, one in known.items() if one is not None and one.has_min_max}
 
 
-def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None]:
-    """Return the first and the last instant, by the statistics of all row groups: microseconds since 1970."""
+def _span(footer: pq.FileMetaData) -> tuple[int | None, int | None, int | None]:
+    """Return the first instant, the last, and the first `left_at`, by all row groups: microseconds since 1970."""
     groups = [instants(footer.row_group(number)) for number in range(footer.num_row_groups)]
     if not all("entered_at" in group for group in groups):
-        return None, None
+        return None, None, None
     first = min((group["entered_at"][0] for group in groups), default=None)
-    return first, max((last for group in groups for _, last in group.values()), default=None)
+    left = min((group.get("left_at", group["entered_at"])[0] for group in groups), default=None)
+    return first, max((last for group in groups for _, last in group.values()), default=None), left
 
 
 def _check(schema: pa.Schema, version: int) -> list[str]:

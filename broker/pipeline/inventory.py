@@ -64,15 +64,16 @@ class Inventory:
         Return by instance from when to when, microseconds since 1970, nothing is known of it.
 
         A process that is killed takes its unfinished file with it. So nothing is known between the last record of one
-        process and the first of the next, nor before the first of all.
+        process and the first of the next, nor before the first of all. A record is of the instant at
+        which its visit ended: messages may have been queued by the process that was killed.
         """
         holes: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         last: dict[str, int] = {}
-        for state in sorted(self.readable, key=lambda one: one.first_us or 0):
-            if state.first_us is not None and state.last_us is not None:
+        for state in sorted(self.readable, key=lambda one: one.first_left_us or 0):
+            if state.first_left_us is not None and state.last_us is not None:
                 before = last.get(state.instance, 0)
                 if _FIRST_FILE in state.path.name:
-                    holes[state.instance].append((before - TRANSIT_US, state.first_us))
+                    holes[state.instance].append((before - TRANSIT_US, state.first_left_us))
                 last[state.instance] = max(before, state.last_us)
         return dict(holes)
 

@@ -10,10 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from broker.errors import NoJournalError
-from broker.journal.schema import SCHEMA_KEY, FileState, Fitness
+from broker.journal.schema import SCHEMA_KEY, FileState, Fitness, judge
 from broker.pipeline import inventory
+from broker.pipeline.jobs import micros
 from broker.pipeline.results import VISIT
-from tests.spark import journalling
+from tests.spark import journalling, visiting
 
 SECOND = 1_000_000
 
@@ -69,12 +70,31 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
 def test_a_journal_has_a_hole_before_the_first_file_of_each_process() -> None:
     def state(instance: str, number: int, first: int, last: int) -> FileState:
         path = Path(f"{instance}-{number:06d}-ab.parquet")
-        return FileState(path, Fitness.GOOD, instance=instance, first_us=first * SECOND, last_us=last * SECOND)
+        return FileState(path, Fitness.GOOD, instance=instance, first_left_us=first * SECOND, last_us=last * SECOND)
 
     files = [state("a", 1, 90, 120), state("a", 2, 40, 60), state("a", 1, 10, 41), state("b", 7, 20, 30)]
 
     before = inventory.TRANSIT_US
     assert {"a": [(-before, 10 * SECOND), (60 * SECOND - before, 90 * SECOND)]} == inventory.Inventory(files).holes()
+
+
+def test_a_hole_ends_with_what_a_process_did_itself_not_with_what_it_found_queued(tmp_path: Path) -> None:
+    """A process that was killed had queued messages; the next one sends them, and its rows say when that was."""
+    start = micros(visiting.START)
+
+    def file(instance: str, *rows: tuple[int, int]) -> FileState:
+        instants = ({"entered_at": entered * SECOND, "left_at": left * SECOND} for entered, left in rows)
+        return judge(
+            journalling.write(tmp_path, *({"instance": instance, "outcome": "sent", **one} for one in instants))
+        )
+
+    files = [file("a", (0, 74), (75, 75)), file("b", (5, 90), (91, 91)), file("b", (10, 10), (20, 20))]
+
+    before = inventory.TRANSIT_US
+    assert {
+        "a": [(-before, start + 74 * SECOND)],
+        "b": [(-before, start + 10 * SECOND), (start + 20 * SECOND - before, start + 90 * SECOND)],
+    } == inventory.Inventory(files).holes()
 
 
 def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_good_file_has_everything_in_its_footer(tmp_path: Path) -> None:
     good, without = judge(path), judge(bare)
 
     size, start = path.stat().st_size, int(START.timestamp()) * 1_000_000
-    span = (start + 2_000_000, start + 7_000_000)
+    span = (start + 2_000_000, start + 7_000_000, start + 2_000_000)
     assert FileState(path, Fitness.GOOD, "", "f" * 32, JOURNAL_SCHEMA, "shop", 0.25, 3, 3, size, *span) == good
     assert (True, None, None) == (without.is_readable, without.first_us, without.last_us)
     assert (Fitness.GOOD, 0) == (judge(write(tmp_path / "b.parquet")).fitness, judge(tmp_path / "b.parquet").rows)
