@@ -676,7 +676,7 @@ class _Chain:
 
     def _follow(self, start: ExplainAnswer) -> None:
         way = follow(start, self._directory.explain)
-        sentence = way.sentence
+        sentence, hops = way.sentence, way.hops
         for number, (before, hop) in enumerate(zip(way.hops, way.hops[1:], strict=False), 1):
             is_good = hop.explanation.has_way and bool(hop.explanation.permissions)  # those of an unknown peer are not
             self._is_accepted[before.instance] = is_good and self._is_accepted.get(before.instance, True)
@@ -684,15 +684,16 @@ class _Chain:
             permitted = self._permitted(before, hop, address)
             may_connect = hop is permitted or hop.explanation.permissions[0].is_permitted
             leads_on = may_connect and permitted.explanation.has_way
+            if permitted is not hop:  # the target is known though nothing gets there
+                hops = (*way.hops[:number], *follow(permitted, self._directory.explain).hops)
             judged = self._with_target_refusal(hop, permitted.explanation, address)
             sentence = sentence.replace(hop.explanation.sentence, judged.explanation.sentence)
             self._stations.append(_Station(judged, self._why(hop, address), way.hops[:number], leads_on=leads_on))
         self.paths[sentence] = None
-        last = way.hops[-1].explanation
-        if last.database is not None:
-            there = _next_hop(way.hops[-2]) if len(way.hops) > 1 else None
-            target = _Target(way.hops[-1].instance, last.database, there)
-            self._targets[start.instance, not last.is_from_target] = target
+        last, end = way.hops[-1].explanation, hops[-1].explanation
+        if end.database is not None:
+            there = _next_hop(hops[-2]) if len(hops) > 1 else None
+            self._targets[start.instance, not end.is_from_target] = _Target(hops[-1].instance, end.database, there)
         for number, hop in enumerate(way.hops):
             instance = instance_of_several(hop, is_reached=number < len(way.hops) - 1)
             if instance is not None:

@@ -47,7 +47,7 @@ from broker.observe.why import WhyAnswer, answer_why, look, part_of
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
-_ENDS_MANY = "ends many at once (--state, --service, --older-than; --cleanup is WITH CLEANUP; --dry-run counts them)"
+_ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once without that option (--state ER: those that failed)"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (

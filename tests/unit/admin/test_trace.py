@@ -894,6 +894,20 @@ def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_
     assert is_over != (f"GRANT SEND ON SERVICE::[S] TO [{who}];" in found.remedy)
 
 
+def test_what_a_failed_dialog_lacks_is_asked_at_its_target_though_the_next_hop_refuses_messages_now() -> None:
+    gateway, text = (
+        replace(B, grants=Grants(is_default_deny=True)),
+        "no GRANT SEND ON SERVICE::[S] TO [CN=a]]] or public",
+    )
+    one = side(state="ER", error_code=-8494, error_text=text)
+    start = first(replace(finding("a", "error -8494", TROUBLE), database="orders"), sides=[one])
+
+    found = trace(start, Granting({"b": gateway, "c": C}, {"b": told(gateway)}))
+    [failed] = [one for one in found.findings if one.cause == "error -8494"]
+
+    assert (begin_again(one, Spot("a", "orders")), True) == (failed.remedy, "permitted now" in failed.why)
+
+
 def test_a_dialog_that_failed_by_a_deny_has_what_refuses_it_now_as_remedy() -> None:
     text = "you do not have permission: DENY SEND ON SERVICE::[S] TO [public]"
     failed = replace(finding("a", "error -8494", TROUBLE), database="orders")

@@ -193,7 +193,7 @@ def test_the_dialogs_of_a_row_that_are_only_to_be_ended_are_ended_by_one_command
     [row] = json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
 
     assert "Then, broker why again has that for the next" in row["remedy"]
-    assert ends == ("; broker dialogs end -d orders ends many at once" in row["remedy"])
+    assert ends == ("; broker dialogs end -d orders --older-than 0s --dry-run counts" in row["remedy"])
 
 
 def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake_admin: Any) -> None:
