@@ -529,7 +529,12 @@ class _Chain:
                 dialog = self._dialog(is_initiator=not station.hop.explanation.is_from_target)
                 begins = station.answer is not None and not (station.answer.is_known or dialog.is_known)
                 of_hop = hop_findings(
-                    station.hop, dialog, station.before, leads_on=station.leads_on, is_begun_there=not begins
+                    station.hop,
+                    dialog,
+                    station.before,
+                    leads_on=station.leads_on,
+                    is_begun_there=not begins,
+                    at_target="" if dialog.is_known else station.at_target,
                 )
                 of_hop = (self._addressed(station.hop, one) for one in of_hop)
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
@@ -684,11 +689,18 @@ class _Chain:
             permitted = self._permitted(before, hop, address)
             may_connect = hop is permitted or hop.explanation.permissions[0].is_permitted
             leads_on = may_connect and permitted.explanation.has_way
+            at_target = ""
             if permitted is not hop:  # the target is known though nothing gets there
                 hops = (*way.hops[:number], *follow(permitted, self._directory.explain).hops)
+                if len(hops) > number + 1:
+                    far = self._with_target_refusal(hops[-1], hops[-1].explanation, _next_hop(hops[-2]))
+                    lacks = far.explanation.target_refusal
+                    at_target = lacks and f"at {far.instance}, {lacks}"
             judged = self._with_target_refusal(hop, permitted.explanation, address)
             sentence = sentence.replace(hop.explanation.sentence, judged.explanation.sentence)
-            self._stations.append(_Station(judged, self._why(hop, address), way.hops[:number], leads_on=leads_on))
+            self._stations.append(
+                _Station(judged, self._why(hop, address), way.hops[:number], leads_on, at_target=at_target)
+            )
         self.paths[sentence] = None
         last, end = way.hops[-1].explanation, hops[-1].explanation
         if end.database is not None:
@@ -793,6 +805,7 @@ class _Station:
         before: The decisions of the instances before it.
         leads_on: Whether its routes lead on, whatever it permits.
         loop: The finding that the way goes round.
+        at_target: The statement that the target's database lacks as well, where that is farther on than a refusal.
     """
 
     hop: ExplainAnswer | None = None
@@ -800,6 +813,7 @@ class _Station:
     before: tuple[ExplainAnswer, ...] = ()
     leads_on: bool = True
     loop: list[WhyFinding] = field(default_factory=list)
+    at_target: str = ""
 
 
 def hop_findings(
@@ -809,6 +823,7 @@ def hop_findings(
     *,
     leads_on: bool = False,
     is_begun_there: bool = True,
+    at_target: str = "",
 ) -> Iterator[WhyFinding]:
     """
     Yield the findings about an instance of the path, by its decision on the message.
@@ -819,6 +834,7 @@ def hop_findings(
         before: The decisions of the instances before it.
         leads_on: Whether its routes lead on, whatever it permits.
         is_begun_there: Whether it has the dialog, so that its database is not asked for a permission.
+        at_target: The statement that the target's database lacks, if it is farther on.
     """
     decision = hop.explanation
     service = decision.to_service
@@ -830,8 +846,10 @@ def hop_findings(
     if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
         cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
         symptom = "its way leads in a circle" if cause == LOOP else symptom
-        if decision.target_refusal and not is_begun_there:  # first, as the dialog would fail without it
-            remedy = f"{_of_sender(f'at {hop.instance}, {decision.target_refusal}', dialog)} And {remedy}"
+        if decision.target_refusal and not is_begun_there:
+            at_target = _of_sender(f"at {hop.instance}, {decision.target_refusal}", dialog)
+        if at_target:  # first, as the dialog would fail without it
+            remedy = f"{at_target} And {remedy}"
             again += "; it fails (-8494) if its message arrives before the first statement has been run"
         yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
     elif not decision.is_service_there:

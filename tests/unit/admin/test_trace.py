@@ -894,6 +894,25 @@ def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_
     assert is_over != (f"GRANT SEND ON SERVICE::[S] TO [{who}];" in found.remedy)
 
 
+@pytest.mark.parametrize(
+    ("who", "acknowledged", "is_told"), [("CN=x", 0, True), ("CN=a]", 0, False), ("CN=x", 1, False)]
+)
+def test_a_grant_that_the_target_lacks_is_told_though_a_hop_before_it_refuses_messages(
+    who: str, acknowledged: int, *, is_told: bool
+) -> None:
+    gateway = replace(B, grants=Grants(is_default_deny=True))
+    start = first(sides=[holding(principal=who, acknowledged_sequence=acknowledged)])
+
+    found = trace(start, Granting({"b": gateway, "c": C}, {"b": told(gateway)}))
+
+    database = f"USE [{way(C).explanation.database}];"
+    lacks = (
+        f"at c, with broker sql, and in its script if it has one: {database} GRANT SEND ON SERVICE::[S] TO [CN=x]; And"
+    )
+    assert (found.remedy.startswith(lacks), any("-8494" in one.next for one in found.findings)) == (is_told, is_told)
+    assert "at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT CONNECT" in found.remedy
+
+
 def test_what_a_failed_dialog_lacks_is_asked_at_its_target_though_the_next_hop_refuses_messages_now() -> None:
     gateway, text = (
         replace(B, grants=Grants(is_default_deny=True)),
