@@ -75,3 +75,8 @@ def to_run(statement: str, *, database: str, instance: str = "", is_scripted: bo
     where = f"at {instance}, " if instance else ""
     script = ", and in its script if it has one" if is_scripted else ""
     return f"{where}with broker sql{option}{script}: USE {render_name(database)}; {statement}"
+
+
+def run_at(instance: str, hint: str) -> str:
+    """What `to_run` gives, perhaps after a condition, with the instance where it is run."""
+    return hint.replace("with broker sql", f"at {instance}, with broker sql", 1)

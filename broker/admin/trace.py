@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from broker.admin.client import NO_CREDENTIALS, AdminClient, ClientCredentials, ProblemError
-from broker.advice import ADDRESS_GAP, render_name, to_run
+from broker.advice import ADDRESS_GAP, render_name, run_at, to_run
 from broker.config.values import ListenAddress
 from broker.dialog.status import REFUSED
 from broker.errors import MAY_NOT_CONNECT, BrokerError, DaemonUnreachableError
@@ -693,9 +693,10 @@ class _Chain:
             if permitted is not hop:  # the target is known though nothing gets there
                 hops = (*way.hops[:number], *follow(permitted, self._directory.explain).hops)
                 if len(hops) > number + 1:
-                    far = self._with_target_refusal(hops[-1], hops[-1].explanation, _next_hop(hops[-2]))
-                    lacks = far.explanation.target_refusal
-                    at_target = lacks and f"at {far.instance}, {lacks}"
+                    target = _next_hop(hops[-2])
+                    open_ = self._permitted(hops[-2], hops[-1], target).explanation
+                    far = self._with_target_refusal(hops[-1], open_, target)
+                    at_target = run_at(far.instance, far.explanation.target_refusal)
             judged = self._with_target_refusal(hop, permitted.explanation, address)
             sentence = sentence.replace(hop.explanation.sentence, judged.explanation.sentence)
             self._stations.append(
@@ -847,9 +848,9 @@ def hop_findings(
         cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
         symptom = "its way leads in a circle" if cause == LOOP else symptom
         if decision.target_refusal and not is_begun_there:
-            at_target = _of_sender(f"at {hop.instance}, {decision.target_refusal}", dialog)
+            at_target = run_at(hop.instance, decision.target_refusal)
         if at_target:  # first, as the dialog would fail without it
-            remedy = f"{at_target} And {remedy}"
+            remedy = f"{_of_sender(at_target, dialog)} And {remedy}"
             again += "; it fails (-8494) if its message arrives before the first statement has been run"
         yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
     elif not decision.is_service_there:
@@ -864,7 +865,7 @@ def hop_findings(
         yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
     elif decision.target_refusal and not is_begun_there:
         ends = "the dialog fails (-8494) when its message arrives"
-        texts = decision.sentence, ends, f"at {hop.instance}, {decision.target_refusal}"
+        texts = decision.sentence, ends, run_at(hop.instance, decision.target_refusal)
         yield _at(hop, Disposition.NOT_PERMITTED, symptom, *(_of_sender(one, dialog) for one in texts))
     elif problem := next_hop_problem(decision):
         address, what = problem

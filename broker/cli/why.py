@@ -47,7 +47,7 @@ from broker.observe.why import WhyAnswer, answer_why, look, part_of
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
-_ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes (--state ER: those that failed)"
+_ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -247,8 +247,10 @@ def _causes(
         row["messages"] += messages
     for row in rows.values():
         handle, more = row["conversation_handle"], _FOR_THE_NEXT
-        if f"END CONVERSATION '{handle}'" in row["remedy"] or f"--conversation {handle} --end" in row["remedy"]:
-            more += f"; broker dialogs end{option_of(how.config)} -d {shlex.quote(row['database'])} {_ENDS_MANY}"
+        has_failed = f"--conversation {handle} --end" in row["remedy"]
+        if has_failed or f"END CONVERSATION '{handle}'" in row["remedy"]:
+            state = " --state ER" if has_failed else ""
+            more += f"; broker dialogs end{option_of(how.config)} -d {shlex.quote(row['database'])}{state} {_ENDS_MANY}"
         is_of_one = row["dialogs"] > 1 and handle in row["remedy"]
         yield row | {"remedy": joined(row["remedy"], more)} if is_of_one else row
 

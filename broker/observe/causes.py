@@ -549,13 +549,13 @@ def receive_error(side: SideShown, spot: Spot) -> str:
     others = " (which also receives and prints its other messages)" if side.ready > 1 else ""
     return (
         f"receive the Error message and end the dialog, by the application of {side.service_name} or{others}"
-        f" at {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end"
+        f" at {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end;"
     )
 
 
 def begin_again(side: SideShown, spot: Spot) -> str:
     """The remedy for a dialog that has failed, and whose cause is over."""
-    return f"{receive_error(side, spot)}; then begin another dialog"
+    return f"{receive_error(side, spot)} Then begin another dialog"
 
 
 def _left_to_end(side: SideShown, spot: Spot) -> str:

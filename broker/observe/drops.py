@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from broker.advice import near_name
+from broker.advice import near_name, run_at
 from broker.catalog.catalog import MSDB, CatalogRows
 from broker.catalog.handlers import grants_of
 from broker.flow import Disposition
@@ -335,7 +335,8 @@ def _with_target(drop: DropSnapshot, instance: str, remedy: str) -> str:
     """The remedy, with the GRANT that the database of the service may lack as well: without it the dialog fails."""
     if drop.lacking:
         over = "that is over, but the dialog fails without another GRANT: " if drop.is_past else ""
-        return f"{over}at {instance}, {drop.lacking}" if over else f"at {instance}, {drop.lacking} And {remedy}"
+        lacking = run_at(instance, drop.lacking)
+        return f"{over}{lacking}" if over else f"{lacking} And {remedy}"
     lacks = f"where the database {drop.target} lacks a GRANT for it, too, its dialog fails without that one"
     why = f"broker why {drop.fields.conversation_id} at its sender, with --admin for {instance}"
     first = f"first, {why}: {lacks}. Then, " if drop.target else ""

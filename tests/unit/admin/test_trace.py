@@ -482,7 +482,7 @@ def test_messages_of_a_dialog_that_the_far_side_has_forgotten_are_said_to_be_los
 
     assert "far side gone" == found.cause
     assert found.remedy.startswith("1 message of it will not arrive: the dialog fails by itself (-8462)")
-    assert found.remedy.endswith("; then begin another dialog, and send again what was not processed")
+    assert found.remedy.endswith("; Then begin another dialog, and send again what was not processed")
 
 
 def test_of_a_side_that_is_closed_the_far_side_is_asked_where_admin_says() -> None:
@@ -536,7 +536,7 @@ def test_a_deny_in_the_database_of_the_target_is_no_missing_grant() -> None:
 
     found = trace(first(sides=[holding(principal="CN=a")]), asked)
 
-    assert found.remedy.startswith("at b, if DENY SEND ON SERVICE::[S] TO [CN=a] is not meant, with broker sql")
+    assert found.remedy.startswith("if DENY SEND ON SERVICE::[S] TO [CN=a] is not meant, at b, with broker sql")
     assert "no GRANT" not in f"{found.findings} {found.paths}"
 
 
@@ -900,10 +900,10 @@ def test_a_dialog_that_failed_for_want_of_a_permission_is_only_begun_again_once_
 def test_a_grant_that_the_target_lacks_is_told_though_a_hop_before_it_refuses_messages(
     who: str, acknowledged: int, *, is_told: bool
 ) -> None:
-    gateway = replace(B, grants=Grants(is_default_deny=True))
+    gateway, target = (replace(one, grants=Grants(is_default_deny=True)) for one in (B, C))
     start = first(sides=[holding(principal=who, acknowledged_sequence=acknowledged)])
 
-    found = trace(start, Granting({"b": gateway, "c": C}, {"b": told(gateway)}))
+    open_, found = (trace(start, Granting({"b": gateway, "c": one}, {"b": told(gateway)})) for one in (C, target))
 
     database = f"USE [{way(C).explanation.database}];"
     lacks = (
@@ -911,6 +911,7 @@ def test_a_grant_that_the_target_lacks_is_told_though_a_hop_before_it_refuses_me
     )
     assert (found.remedy.startswith(lacks), any("-8494" in one.next for one in found.findings)) == (is_told, is_told)
     assert "at b, with broker sql, and in its script if it has one: USE [msdb]; GRANT CONNECT" in found.remedy
+    assert open_.remedy == found.remedy
 
 
 def test_what_a_failed_dialog_lacks_is_asked_at_its_target_though_the_next_hop_refuses_messages_now() -> None:
