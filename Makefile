@@ -52,10 +52,10 @@ demo: setup  ## The whole system on loopback, a gateway killed and a pair failed
 	@$(BIN)/python -m examples.demo
 
 test: setup  ## The fast tier of tests: minutes
-	@$(BIN)/pytest -n auto --dist loadgroup -m "not long"
+	@$(BIN)/pytest -n auto --dist loadfile -m "not long"
 
 test-all: setup shipping  ## All tests: half an hour on two cores; needs chromium, prometheus, spin and gcc
-	@BROKER_TEST_ALL=1 $(BIN)/pytest -n auto --dist loadgroup
+	@BROKER_TEST_ALL=1 $(BIN)/pytest -n auto --dist loadfile
 
 sanitize: setup  ## The compiled kernel over its tests, watched for memory errors and undefined behaviour; needs gcc
 	@rm -rf $(SANITIZED)

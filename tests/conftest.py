@@ -27,27 +27,18 @@ settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module go to one worker, so that it is made once; long tests are marked."""
+    """Long tests are marked."""
     for item in items:
         if is_long(str(item.path.relative_to(HERE)), item.name):
             item.add_marker("long")
-        if item.get_closest_marker("xdist_group") is None and _shares(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers are given groups of tests."""
+    """Workers are given the tests of a file together, so that what they share is made once."""
     from tests.support.scheduling import Scheduling  # pytest-xdist may be left out of a run
 
-    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
-
-
-def _shares(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function):
-        return False
-    fixtures = item._fixtureinfo.name2fixturedefs.values()
-    return any(fixture.scope == "module" for made in fixtures for fixture in made)
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

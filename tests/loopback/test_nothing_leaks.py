@@ -92,7 +92,7 @@ def find(secrets: Mapping[str, bytes], places: Mapping[str, bytes]) -> list[str]
 
 
 # The system lives once, for all of them; whichever is first waits for its whole life.
-pytestmark = [pytest.mark.xdist_group("nothing leaks"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 SECONDS = 60.0
 CHECKED = "//shop/Checked"

@@ -16,7 +16,7 @@ from tests.support.monitored import WAYS, Monitored, delivered, monitored
 from tests.support.prometheus import fetch, promtool
 from tests.support.shipped import ALERTS, EXPRESSIONS, RECORDED, RULES, Asked
 
-pytestmark = [pytest.mark.xdist_group("prometheus"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 SECONDS = 60.0
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"

@@ -31,7 +31,7 @@ from tests.support.loopback import SECONDS
 from tests.support.shipping import ROOT, program
 from tools.wheel import build_all, copy_checkout, epoch, source_distribution, wheel_of
 
-pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 PURE, COMPILED = "py3-none-any", "compiled"
 
 

@@ -1,9 +1,12 @@
-"""One Spark for all tests of this directory: a JVM starts in five seconds and is shared."""
+"""
+One Spark for all tests of this directory: a JVM starts in five seconds and is shared.
+
+It ends with them, since it connects when it likes, and tests elsewhere look at the connections of their process.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -11,18 +14,8 @@ from pyspark.sql import SparkSession
 
 from broker.pipeline import session
 
-HERE = Path(__file__).parent
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` one worker takes all tests that use the shared Spark, so that one JVM starts."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """Two cores, two shuffle partitions, no web page; the JVM ends with the tests."""
     options = session.SessionOptions(

@@ -102,7 +102,7 @@ def _start(found: Cluster, name: str, role: str, *words: str) -> subprocess.Pope
 SECONDS = 240.0
 SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1")
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 
 
 def as_rows(frame: DataFrame) -> list[str]:

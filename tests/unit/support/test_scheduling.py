@@ -31,7 +31,7 @@ def test_a_worker_that_dies_holds_up_nobody(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(Path.cwd())!r})\n{HOOK}")
 
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-p", "no:randomly"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-p", "no:randomly"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert run.returncode == 1

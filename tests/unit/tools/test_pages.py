@@ -28,8 +28,6 @@ GIVEN = re.compile(
 )
 CODES = {"0", "1", "2", "3", "4", "5", "6", "7", "75", "78", "130", "143"}
 
-pytestmark = pytest.mark.xdist_group("pages")
-
 
 @pytest.fixture(scope="module")
 def made() -> Mapping[Path, str]:
