@@ -24,7 +24,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
-from uuid import UUID
 
 from cryptography.x509 import Certificate
 from msgspec import Struct
@@ -43,7 +42,7 @@ from broker.errors import CertificateUnusableError, SettingError
 from broker.flow import Disposition
 from broker.net.certificates import security_of, trusted_files
 from broker.net.tls import NO_SECURITY, Security, advice_for_hosts, is_ip
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import RoutingFacts
 from broker.routing.lint import Lint, leads_out
@@ -613,7 +612,7 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
     lost, of = begun or one.home.services.keys(), ""
     having = [site for site in given.network.sites if not lost.isdisjoint(site.hosted.databases_with)]
     if len(having) > 1 and one.home.is_identified:  # a route by name would lead answers to any of them
-        of = str(UUID(bytes=one.home.broker_instance))
+        of = show_guid(one.home.broker_instance)
         leg = next(leg for leg in reversed(one.back.legs) if leg.site in way)
         run, home = given.at(leg)
     before = next((site for site, on in pairwise(way) if on is leg.site and site is not on), None)

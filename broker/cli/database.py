@@ -30,6 +30,7 @@ from broker.client.transaction import blame_file, check_schema
 from broker.config.settings import DatabaseSettings, Settings
 from broker.config.units import plural
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite import administration, file_identity
 from broker.store.sqlite.administration import ContentsAtRisk, stake_of
 from broker.store.sqlite.database import HELD, broker_instance, is_locked, lock_store, open_store
@@ -103,7 +104,7 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
         done = "would be the database" if dry_run else "is the database from now on"
         advice = [f"{_KEEP_ADVICE} {shlex.quote(database)}{option_of(config)}"] if stake.count else []
         warnings = [f"warning: {problem.removeprefix('error 9772: ')}", *advice]
-        texts = [f"this file {done}: broker instance {instance}, {stake}", *warnings, *notes]
+        texts = [f"this file {done}: broker instance {show_guid(instance)}, {stake}", *warnings, *notes]
     elif sighting.is_known:
         texts = ["nothing to do: the file is the one that was last used"]
     else:
@@ -170,11 +171,12 @@ def reset_identity(config: Config, database: _Name, output: Output, *, dry_run: 
         administration.new_broker(db, instance)
         file_identity.accept_file(db, path, settings.instance.state_dir)
         notes = _end(db, path, config, "reset-identity", dry_run=dry_run)
+    now, was = show_guid(instance), show_guid(old)
     texts = [
         # The real run draws another one.
-        f"would get another broker instance than {old}" if dry_run else f"has broker instance {instance}, it was {old}",
+        f"would get another broker instance than {was}" if dry_run else f"has broker instance {now}, it was {was}",
         f"{'would be' if dry_run else 'were'} removed: {stake}",
-        f"routes and dialogs elsewhere lead to {old}: where this replaces it, ALTER ROUTE and END CONVERSATION there",
+        f"routes and dialogs elsewhere lead to {was}: where this replaces it, ALTER ROUTE and END CONVERSATION there",
         *notes,
     ]
     _report(path, output, texts, stake, dry_run=dry_run, broker_instance=None if dry_run else instance, was=old)
@@ -358,7 +360,7 @@ def _new_instance(settings: Settings, path: Path, old: uuid.UUID) -> uuid.UUID:
 
 
 def _report(path: Path, output: str, texts: list[str], stake: ContentsAtRisk, *, dry_run: bool, **more: Any) -> None:
-    values = {key: str(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
+    values = {key: show_guid(value) if isinstance(value, uuid.UUID) else value for key, value in more.items()}
     holds = {"conversations": stake.conversations, "unsent": stake.unsent, "unread": stake.unread}
     told = {"path": str(path), "dry_run": dry_run, **holds, **values, "texts": texts}
     show_lines(told, output, [f"{path}: {text}" for text in texts])

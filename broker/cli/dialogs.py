@@ -46,6 +46,7 @@ from broker.client.ending import ENDABLE, DialogSelection, EndMode, count_select
 from broker.config.units import plural
 from broker.conversation.state import ConversationState
 from broker.observe.database_stats import census_of
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.schema import LARGE_BYTES
 
 
@@ -100,7 +101,7 @@ def send(
             conversation = broker.begin_dialog(db, **dialog)
             if not lines:
                 conversation.send(whole, type=message_type)
-        handle = {"conversation_handle": str(conversation.conversation_handle)}
+        handle = {"conversation_handle": show_guid(conversation.conversation_handle)}
         click.echo(json.dumps(handle) if output == "json" else handle["conversation_handle"])
         for line in sys.stdin.buffer if lines else ():
             with db:
@@ -159,7 +160,7 @@ def receive(
             fail(f"nothing in {what['queue']}{hint}", ExitCode.TIMED_OUT)
         rows = [
             {
-                "conversation_handle": str(message.dialog.conversation_handle),
+                "conversation_handle": show_guid(message.dialog.conversation_handle),
                 "message_sequence_number": message.message_sequence_number,
                 "service_name": message.service_name,
                 "message_type_name": message.type,
@@ -178,13 +179,13 @@ def _shown(message: Message, save: Path | None) -> str:
     """The body of a message as text, or the path of the file in which it was saved."""
     if save is None:
         if message.is_large:
-            where = f"message {message.message_sequence_number} of {message.dialog.conversation_handle}"
+            where = f"message {message.message_sequence_number} of {show_guid(message.dialog.conversation_handle)}"
             fail(
                 f"{where} has {message.body_length} bytes: take it with --save DIRECTORY; all stay in the queue",
                 ExitCode.HARMFUL,
             )
         return message.body.decode("utf-8", "backslashreplace")
-    path = save / f"{message.dialog.conversation_handle}-{message.message_sequence_number}"
+    path = save / f"{show_guid(message.dialog.conversation_handle)}-{message.message_sequence_number}"
     with path.open("wb") as file:
         shutil.copyfileobj(message.open(), file)
         file.flush()

@@ -20,6 +20,7 @@ from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Group, Output, copy_command
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
+from broker.protocol.layout import show_guid
 
 if TYPE_CHECKING:  # pyarrow is an extra
     from broker.journal.schema import FileState
@@ -93,7 +94,7 @@ def tail(
         click.echo(f"no finished file of a journal below {str(directory)!r}: {when}", err=True)
     elif conversation is not None and not found.visits:
         hint = "`broker why HANDLE` names that of a conversation_handle"
-        click.echo(f"no visit with the conversation_id {conversation}: {hint}", err=True)
+        click.echo(f"no visit with the conversation_id {show_guid(conversation)}: {hint}", err=True)
     try:
         while follow:
             time.sleep(FOLLOW_SECONDS)
@@ -117,7 +118,7 @@ def _plain(visit: Mapping[str, Any]) -> dict[str, Any]:
     for name in _INSTANTS:
         plain[name] = None if visit[name] is None else visit[name].isoformat()
     for name in _GUIDS:
-        plain[name] = None if visit[name] is None else str(UUID(bytes=visit[name]))
+        plain[name] = None if visit[name] is None else show_guid(visit[name])
     return plain
 
 
@@ -132,7 +133,7 @@ def _line(visit: Mapping[str, Any]) -> str:
         visit["instance"],
         outcome,
         visit["kind"],
-        str(UUID(bytes=visit["conversation_id"])),
+        show_guid(visit["conversation_id"]),
         f"{visit['sequence_number']}.{visit['fragment_number']}",
         f"{visit['from_service']} -> {visit['to_service']}",
         f"{visit['bytes']} B",

@@ -23,6 +23,7 @@ from broker.cli.output import show_lines, show_rows
 from broker.client.dialog import Dialog, get_dialog
 from broker.config.units import counted
 from broker.errors import ConversationError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.quarantine import Failure, body_pieces, failures, find
 from broker.store.sqlite.quarantine import resume as resume_one
 from broker.store.sqlite.quarantine import skip as skip_one
@@ -237,7 +238,7 @@ def _settle(
                         _check_same(db, failure)
                         change(db, failure)
                     if record is not None:
-                        record.seal_done(*(str(uuid.UUID(bytes=one.conversation_handle)) for one in chosen))
+                        record.seal_done(*(show_guid(one.conversation_handle) for one in chosen))
     would = "would " if dry_run else ""
     lines = [f"{would}{plan['what']}  ({plan['conversation_handle']})" for plan in plans]
     show_lines(plans, output, lines or [_EMPTY])
@@ -247,7 +248,7 @@ def _check_same(db: sqlite3.Connection, failure: Failure) -> None:
     """Refuse a failure that changed after it was shown, as by a reader."""
     now = find(db, failure.conversation_handle)
     if now is None or (now.queuing_order, now.failures) != (failure.queuing_order, failure.failures):
-        handle = uuid.UUID(bytes=failure.conversation_handle)
+        handle = show_guid(failure.conversation_handle)
         raise ConversationError(8426, f"the dialog {handle} has changed since it was read; nothing was done, try again")
 
 
@@ -261,7 +262,7 @@ def _plan(action: str, sentence: str, failure: Failure, *, is_done: bool) -> dic
         "action": action,
         "is_done": is_done,
         "what": what,
-        "conversation_handle": str(uuid.UUID(bytes=failure.conversation_handle)),
+        "conversation_handle": show_guid(failure.conversation_handle),
         "message_sequence_number": failure.message_sequence_number,
         "messages_behind": failure.messages_behind,
     }
@@ -274,16 +275,15 @@ def _find(db: sqlite3.Connection, conversation: str) -> Failure:
         raise ConversationError(8413, f"{conversation!r} is not a GUID") from None
     failure = find(db, guid.bytes)
     if failure is None:
-        raise ConversationError(
-            8426, f"no reader fails on the conversation {guid}; broker quarantine list has the handles of those that do"
-        )
+        problem = f"no reader fails on the conversation {show_guid(guid)}"
+        raise ConversationError(8426, f"{problem}; broker quarantine list has the handles of those that do")
     return failure
 
 
 def _row(failure: Failure) -> dict[str, Any]:
     return {
-        "conversation_handle": str(uuid.UUID(bytes=failure.conversation_handle)),
-        "conversation_id": str(uuid.UUID(bytes=failure.conversation_id)),
+        "conversation_handle": show_guid(failure.conversation_handle),
+        "conversation_id": show_guid(failure.conversation_id),
         "service_name": failure.service_name,
         "far_service": failure.far_service,
         "queue_name": failure.queue_name,

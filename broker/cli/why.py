@@ -43,6 +43,7 @@ from broker.observe.explain import configured_place
 from broker.observe.health import Level, judge
 from broker.observe.status import Status
 from broker.observe.why import WhyAnswer, answer_why, look, part_of
+from broker.protocol.layout import show_guid
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
@@ -164,7 +165,8 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
                     first, how = answer, _How(None, at)
                     break
     if not first.is_known:
-        click.echo(f"{guid} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
+        asked = show_guid(guid)
+        click.echo(f"{asked} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
         for place in (*first.looked_in, journalled):
             click.echo(f"  {place}", err=True)
         click.echo(
@@ -307,14 +309,15 @@ def _journalled(config: Path | None, guid: UUID) -> tuple[UUID | None, str]:
     if passed:
         last = passed[0]
         at = f"{last['left_at'] or last['entered_at']:%Y-%m-%d %H:%M:%S} UTC"
-        ask = f"broker journal tail {shlex.quote(str(directory))} --conversation {guid}"
+        ask = f"broker journal tail {shlex.quote(str(directory))} --conversation {show_guid(guid)}"
         told = f"message {last['sequence_number']} to {last['to_service']}, {last['outcome']} at {at}"
         return None, f"the journal has the conversation, last {told}; {ask} shows its visits"
     if not visits:
         return None, f"the journal in {directory}, whose newest visits are in no file yet"
     conversation = UUID(bytes=visits[0]["conversation_id"])
     number = visits[0]["sequence_number"]
-    return conversation, f"message_id {guid} is of message {number} of conversation {conversation}, by the journal"
+    which = f"message {number} of conversation {show_guid(conversation)}"
+    return conversation, f"message_id {show_guid(guid)} is of {which}, by the journal"
 
 
 def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:
@@ -328,7 +331,7 @@ def _read_answer(guid: UUID, settings: Settings) -> WhyAnswer:
 
 
 def _lines(found: Trace, asked: UUID, note: str) -> Iterator[TextLine]:
-    other = "" if UUID(found.conversation_id) == asked else f", asked for by {str(asked).upper()}"
+    other = "" if UUID(found.conversation_id) == asked else f", asked for by {show_guid(asked)}"
     yield TextLine(f"conversation {found.conversation_id}{other}", style="bold")
     if note:
         yield TextLine(note, _INDENT, style="yellow")

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import SupportsFloat, SupportsIndex, cast
 
 from broker.errors import ConversationError
-from broker.protocol.layout import NAME_MAX_BYTES
+from broker.protocol.layout import NAME_MAX_BYTES, show_guid
 
 INT_MAX = 2**31 - 1  # the original's int
 CURRENT_DATABASE = "CURRENT DATABASE"  # the original's word for the broker instance of the database itself
@@ -124,9 +124,9 @@ def guid_of(text: uuid.UUID | str) -> uuid.UUID:
         raise ConversationError(8413, f"{text!r} is not a GUID") from None
 
 
-def unknown_handle(handle: object) -> ConversationError:
+def unknown_handle(handle: uuid.UUID) -> ConversationError:
     """The error for a conversation handle that the database does not have."""
-    return ConversationError(8426, f"the conversation handle {handle} is not found")
+    return ConversationError(8426, f"the conversation handle {show_guid(handle)} is not found")
 
 
 def check_text(text: object, what: str, number: int = 8412) -> int:

@@ -43,6 +43,7 @@ from broker.client.transaction import check_durable, check_schema, check_version
 from broker.conversation.message_types import DEFAULT, DEFAULT_LIFETIME, LIFETIME_MAX
 from broker.conversation.state import ON_ITS_WAY, ConversationState
 from broker.errors import ConversationError
+from broker.protocol.layout import show_guid
 from broker.security.secured import SECRET_BYTES, Mode, Secured
 from broker.store.sqlite.dialog_rules import priority_for
 from broker.store.sqlite.session_keys import put_secured
@@ -93,7 +94,7 @@ class Dialog:
         self.conversation_id = conversation
 
     def __repr__(self) -> str:
-        return f"<Dialog {self.conversation_handle}>"
+        return f"<Dialog {show_guid(self.conversation_handle)}>"
 
     @property
     def state(self) -> ConversationState:
@@ -237,8 +238,8 @@ class Dialog:
             if row[0] in _TIMED:
                 raise sending.refusal(self._db, (self.endpoint_id, self.conversation_handle), "a timer")
             if due is not None and due > row[1]:
-                problem = f"the timer is due {due - row[1]:g} seconds after the lifetime of {self.conversation_handle}"
-                raise ConversationError(8410, problem)
+                problem = f"the timer is due {due - row[1]:g} seconds after the lifetime of"
+                raise ConversationError(8410, f"{problem} {show_guid(self.conversation_handle)}")
             change = "UPDATE broker_conversation SET dialog_timer = ? WHERE endpoint_id = ?"
             ask(self._db, change, (due, self.endpoint_id))
 
@@ -351,7 +352,7 @@ def get_dialog(db: sqlite3.Connection, conversation_handle: uuid.UUID | str) -> 
     version, endpoint_id, conversation = row or (None, None, b"")
     check_version(db, version)
     if endpoint_id is None:
-        raise unknown_handle(conversation_handle)
+        raise unknown_handle(handle)
     return Dialog(db, endpoint_id, handle, uuid.UUID(bytes=conversation))
 
 
@@ -415,7 +416,8 @@ def move_conversation(dialog: Dialog, group: uuid.UUID | str) -> None:
             raise unknown_handle(dialog.conversation_handle)
         endpoint_id, service, state = row
         if state in _TIMED:
-            raise ConversationError(8438, f"conversation {dialog.conversation_handle} has ended here ({state})")
+            handle = show_guid(dialog.conversation_handle)
+            raise ConversationError(8438, f"conversation {handle} has ended here ({state})")
         _check_queue(db, group, service, 8439)
         change = "UPDATE broker_conversation SET conversation_group_id = ? WHERE endpoint_id = ?"
         ask(db, change, (group.bytes, endpoint_id))

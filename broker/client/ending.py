@@ -18,7 +18,7 @@ from broker.client.transaction import look, transaction, whole
 from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
-from broker.protocol.layout import Flag
+from broker.protocol.layout import Flag, show_guid
 from broker.store.sqlite.ledger import FailureReason, close, fail, remove
 from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.session_keys import forget_key
@@ -70,7 +70,7 @@ def end(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID, error: int 
         before = ConversationState(row[0])
         state = TRANSITIONS.get((before, Happening.ENDED_HERE))
         if state is None:
-            raise ConversationError(8462, f"conversation {handle} has ended already")
+            raise ConversationError(8462, f"conversation {show_guid(handle)} has ended already")
         if ask(db, _STILL_SENDING, endpoint).rowcount:
             _forget_unread(db, endpoint_id)
         elif state is ConversationState.DISCONNECTED_OUTBOUND:

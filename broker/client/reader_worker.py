@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
-from uuid import UUID
 
 import structlog
 
@@ -49,6 +48,7 @@ from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
 from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import ATTEMPTS, REST_FIRST, Blame, Verdict, blame, note_failure, rest
 from broker.store.sqlite.hints import ANY, queue_slot
 from broker.store.sqlite.metadata import queues
@@ -416,7 +416,7 @@ class ReaderDatabase:
             database=self.name,
             queue=queue,
             service=service,
-            conversation_handle=handle and str(UUID(bytes=handle)),
+            conversation_handle=handle and show_guid(handle),
             endpoint_id=what.endpoint_id,
             message_sequence_number=what.message_sequence_number,
             failures=verdict.failures,

@@ -38,6 +38,7 @@ from broker.client.transaction import check_schema, check_version, is_always_ope
 from broker.client.waiting import Doorbell
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR
 from broker.errors import ConversationError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import ATTEMPTS, note_success
 from broker.store.sqlite.hints import endpoint_slot, queue_slot
 from broker.store.sqlite.transaction import ask, open_watch, path_of, plain
@@ -74,7 +75,7 @@ class Received:
         self._large = large
 
     def __repr__(self) -> str:
-        return f"<Message {self.message_sequence_number} {self.type!r} of {uuid.UUID(bytes=self._row[7])}>"
+        return f"<Message {self.message_sequence_number} {self.type!r} of {show_guid(self._row[7])}>"
 
     @property
     def type(self) -> str:

@@ -31,6 +31,7 @@ from broker.client.transaction import transaction, whole
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR, Refusal, Rule
 from broker.conversation.state import CAN_SEND, ConversationState
 from broker.errors import ConversationError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.dialog_rules import message_rule
 from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.transaction import ask, plain
@@ -164,8 +165,8 @@ def refusal(db: sqlite3.Connection, endpoint: Endpoint, what: str) -> Conversati
         return unknown_handle(handle)
     state = ConversationState(row[0])
     if state in CAN_SEND:
-        return ConversationError(8489, f"the lifetime of conversation {handle} is over")
-    problem = f"conversation {handle} is not in a valid state for {what}; it is {state} ({state.name})"
+        return ConversationError(8489, f"the lifetime of conversation {show_guid(handle)} is over")
+    problem = f"conversation {show_guid(handle)} is not in a valid state for {what}; it is {state} ({state.name})"
     return ConversationError(8429, problem)
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from broker.advice import render_name, render_text
 from broker.ddl import statements as ddl
+from broker.protocol.layout import show_guid
 from broker.security.grants import Permission
 
 
@@ -82,7 +83,7 @@ def _service(statement: ddl.CreateService | ddl.AlterService) -> str:
 
 @_render.register
 def _end_conversation(statement: ddl.EndConversation) -> str:
-    text = f"END CONVERSATION '{statement.conversation_handle}'"
+    text = f"END CONVERSATION '{show_guid(statement.conversation_handle)}'"
     if statement.cleanup:
         return f"{text} WITH CLEANUP"
     if statement.error_code is None:
@@ -92,12 +93,13 @@ def _end_conversation(statement: ddl.EndConversation) -> str:
 
 @_render.register
 def _move_conversation(statement: ddl.MoveConversation) -> str:
-    return f"MOVE CONVERSATION '{statement.conversation_handle}' TO '{statement.conversation_group_id}'"
+    group = show_guid(statement.conversation_group_id)
+    return f"MOVE CONVERSATION '{show_guid(statement.conversation_handle)}' TO '{group}'"
 
 
 @_render.register
 def _begin_timer(statement: ddl.BeginConversationTimer) -> str:
-    return f"BEGIN CONVERSATION TIMER ('{statement.conversation_handle}') TIMEOUT = {statement.timeout}"
+    return f"BEGIN CONVERSATION TIMER ('{show_guid(statement.conversation_handle)}') TIMEOUT = {statement.timeout}"
 
 
 @_render.register

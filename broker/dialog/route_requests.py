@@ -44,7 +44,7 @@ from broker.conversation.body_check import NOT_XML
 from broker.conversation.message_types import LIFETIME_MAX
 from broker.conversation.state import TAKES_MESSAGES, ConversationState
 from broker.errors import DemotedError, StoreUnavailableError
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.sqlite.metadata import put_queue, put_service, queues, services
@@ -372,7 +372,7 @@ def render_inquiry(inquiry: Inquiry) -> bytes:
     name = escape(inquiry.service_name, quote=False).replace("\r", "&#13;")
     texts = f"<SERVICE_NAME>{name}</SERVICE_NAME>"
     if inquiry.broker_instance is not None:
-        texts += f"<BROKER_INSTANCE>{str(inquiry.broker_instance).upper()}</BROKER_INSTANCE>"
+        texts += f"<BROKER_INSTANCE>{show_guid(inquiry.broker_instance)}</BROKER_INSTANCE>"
     return f'<MissingRoute xmlns="{MISSING_ROUTE}">{texts}</MissingRoute>'.encode()
 
 

@@ -18,14 +18,13 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from uuid import UUID
 
 from broker.conversation.frames import Contact, Place, Run
 from broker.conversation.outbound import Outbound
 from broker.conversation.window import NEVER
 from broker.forwarding.latency import bucket
 from broker.forwarding.outbox import Destination
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.store.port import LoadedFragments, LoadRequest
 
 QUANTUM_BYTES = 64 * 1024  # one fragment of the default size
@@ -80,7 +79,7 @@ class Sender:
     def destination(self) -> str:
         """The far service, with its broker instance where one is named, and the address that leads there."""
         instance = self.contact.far_broker_instance
-        named = "" if instance == NO_GUID else f", broker instance {str(UUID(bytes=instance)).upper()}"
+        named = "" if instance == NO_GUID else f", broker instance {show_guid(instance)}"
         by = "" if self.next_hop is None else f", sent to {self.next_hop}"
         return f"{self.contact.far_service}{named}{by}"
 

@@ -23,7 +23,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
-from uuid import UUID
 
 import structlog
 
@@ -33,7 +32,7 @@ from broker.forwarding.forwarder import REFUSALS, Forwarder
 from broker.net.link import Link
 from broker.net.peers import AnswerProbe, Peers
 from broker.protocol.frame import Probe, ProbeReply, Rejected
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.ratelimit import TokenBucket
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import AddressState, MirroredRoute, MirrorRole
@@ -348,7 +347,7 @@ class MirrorLog:
             state=int(route.state),
             state_desc=route.state.name,
             service=self._pair.remote_service_name,
-            broker_instance=str(self._pair.broker_instance),
+            broker_instance=show_guid(self._pair.broker_instance),
             principal=None if route.principal is None else str(route.principal),
             epoch=route.epoch,
             alarm=route.alarm,
@@ -379,7 +378,7 @@ def _instance_at(link: Link) -> str:
     agreement = link.agreement
     if agreement is None or agreement.peer.instance == NO_GUID:
         return ""
-    return f"instance {UUID(bytes=agreement.peer.instance)}"
+    return f"instance {show_guid(agreement.peer.instance)}"
 
 
 def _remove(index: dict[_Key, dict[PairInUse, None]], key: _Key, one: PairInUse) -> None:

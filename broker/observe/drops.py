@@ -45,6 +45,7 @@ from broker.protocol.layout import (
     ROUTE_KEY_AT,
     Flag,
     FrameKind,
+    show_guid,
 )
 from broker.routing.decide import UNKNOWN_HERE, RoutingFacts, decide
 from broker.routing.explain import how_to_permit
@@ -79,6 +80,16 @@ class FrameFields(Struct, frozen=True):
     hops_remaining: int | None = None
     time_to_live: int | None = None
     message_id: uuid.UUID | None = None
+
+    @property
+    def conversation(self) -> str:
+        """The conversation id as commands take it; the word for it where it is not known."""
+        return "ID" if self.conversation_id is None else show_guid(self.conversation_id)
+
+    @property
+    def wanted(self) -> str:
+        """The broker instance that the message names; empty if none."""
+        return "" if self.to_broker_instance is None else show_guid(self.to_broker_instance)
 
 
 def frame_fields(frame: Buffer) -> FrameFields:
@@ -270,7 +281,7 @@ def _ahead(instance: Running, frame: bytes | None, dropped: Disposition) -> dict
         "leads_nowhere": disposition in UNKNOWN_HERE,
         "is_back": bool(sender),
         "is_forwarding": here.is_forwarding,
-        "other_instance": str(uuid.UUID(bytes=databases[0])) if databases else "",
+        "other_instance": show_guid(databases[0]) if databases else "",
         **led,
     }
 
@@ -326,7 +337,8 @@ def _remedy_of_last(drop: DropSnapshot, instance: str) -> str:
     if drop.other_instance:
         return (
             f"{service} is broker instance {drop.other_instance} here, and the messages name"
-            f" {fields.to_broker_instance}: broker why {fields.conversation_id} at their sender says what to do"
+            f" {fields.wanted}:"
+            f" broker why {fields.conversation} at their sender says what to do"
         )
     return _with_target(drop, instance, _remedy_of_end(drop, instance, service))
 
@@ -338,7 +350,7 @@ def _with_target(drop: DropSnapshot, instance: str, remedy: str) -> str:
         lacking = run_at(instance, drop.lacking)
         return f"{over}{lacking}" if over else f"{lacking} And {remedy}"
     lacks = f"where the database {drop.target} lacks a GRANT for it, too, its dialog fails without that one"
-    why = f"broker why {drop.fields.conversation_id} at its sender, with --admin for {instance}"
+    why = f"broker why {drop.fields.conversation} at its sender, with --admin for {instance}"
     first = f"first, {why}: {lacks}. Then, " if drop.target else ""
     return first + remedy
 
@@ -356,12 +368,12 @@ def _remedy_of_end(drop: DropSnapshot, instance: str, service: str) -> str:
         database=database,
         reason="" if over else drop.reason,
         dialog=WaitingDialog(
-            f"end the dialog at its sender (broker why {drop.fields.conversation_id}{there} says how)",
+            f"end the dialog at its sender (broker why {drop.fields.conversation}{there} says how)",
             is_known=ends is Disposition.NOT_PERMITTED and not drop.leads_nowhere,
             near=drop.near,
         ),
         route=TakenRoute() if drop.leads_nowhere and not drop.near else None,
-        wanted=str(drop.fields.to_broker_instance or ""),
+        wanted=drop.fields.wanted,
         is_forwarding=drop.is_forwarding,
         sender=drop.fields.from_service_name or "the sender",
         peers=drop.peers,

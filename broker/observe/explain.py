@@ -32,7 +32,7 @@ from broker.net.listener import own_addresses
 from broker.observe.database_stats import DatabaseName, find_conversation
 from broker.observe.instance import Running
 from broker.observe.views import find_name
-from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID
+from broker.protocol.layout import NAME_MAX_BYTES, NO_GUID, show_guid
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts
 from broker.routing.explain import DisplayNames, Explanation, explain, with_permissions, with_target
@@ -275,7 +275,7 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
         explanation = with_permissions(explanation, _who(place, request.peer), place.grants)
     return ExplainAnswer(
         instance=place.name,
-        broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
+        broker_instance=None if place.broker_instance is None else show_guid(place.broker_instance),
         addresses=sorted(map(str, place.surroundings.own)),
         is_conversation_drawn=request.conversation is None,
         explanation=explanation,

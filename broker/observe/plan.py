@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
@@ -34,7 +33,7 @@ from broker.observe.database_stats import DatabaseName
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer, frozen_place
 from broker.observe.instance import Running
 from broker.observe.status import struct_from
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.decide import Decision, Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import DisplayNames, outcome_of, sentence
 from broker.routing.plan import Fate, PlannedFlow, RoutePlan, edits, plan
@@ -153,7 +152,7 @@ def flows_of_database(db: sqlite3.Connection, instance: bytes) -> Iterator[Plann
         )
         # A target's acknowledgements are on their way as soon as it exists.
         has_sent = bool(sequence) or not is_initiator
-        yield PlannedFlow(str(uuid.UUID(bytes=handle)), facts, has_sent, service)
+        yield PlannedFlow(show_guid(handle), facts, has_sent, service)
 
 
 def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator[PlannedFlow]:
@@ -166,7 +165,7 @@ def flows_of_passage(passed: Iterable[RoutingFacts], hosted: Hosted) -> Iterator
         if facts.is_from_target and facts.to_broker_instance in hosted.services_of:
             continue
         is_one = facts.conversation_id != NO_GUID
-        yield PlannedFlow(str(uuid.UUID(bytes=facts.conversation_id)) if is_one else "", facts, has_sent=True)
+        yield PlannedFlow(show_guid(facts.conversation_id) if is_one else "", facts, has_sent=True)
 
 
 # --- planning ---

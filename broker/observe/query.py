@@ -48,6 +48,7 @@ from broker.observe.views import (
     find_name,
     view_rows,
 )
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.transaction import sentence
 from broker.store.sqlite.views import COUNTED, FILE_VIEWS, QUEUE, SERVER_PERMISSIONS, FileView, attach, queue_numbers
 
@@ -500,7 +501,7 @@ class _Guard:
 def shown_value(value: object) -> object:
     """Convert a value of a snapshot to the form that views show; one in that form is returned as it is."""
     if isinstance(value, uuid.UUID):
-        return str(value).upper()
+        return show_guid(value)
     if isinstance(value, datetime):
         return render_instant(value)
     return int(value) if isinstance(value, bool) else value

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TypeAlias
 
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.views import GUID_FUNCTION
 
 Value: TypeAlias = int | float | str | bytes | None
@@ -50,11 +51,8 @@ def read_instant(value: Value) -> datetime:
 
 @lru_cache(maxsize=1024)  # a dialog's messages follow one another; a million rows name few dialogs
 def render_guid(value: bytes | None) -> str | None:
-    """A GUID as the views show it. Cost: once for each row and GUID column, so no `UUID` is made."""
-    if value is None:
-        return None
-    text = value.hex().upper()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """A GUID as views show it. Cost: once for each row and GUID column."""
+    return None if value is None else show_guid(value)
 
 
 def _to_datetime(value: Value) -> Value:

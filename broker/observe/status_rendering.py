@@ -7,7 +7,6 @@ Of a database whose file could not be read, that part is null. Lists are bounded
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -42,7 +41,7 @@ from broker.observe.status import (
     WriteLockStatus,
     struct_from,
 )
-from broker.protocol.layout import FrameKind
+from broker.protocol.layout import FrameKind, show_guid
 from broker.routing.mirrored import OwnRoleStatus
 from broker.store.sqlite.write_lock import WriteWaits
 
@@ -115,11 +114,6 @@ def certificate_part(watch: CertificateWatch) -> dict[str, str]:
 def kind_name(kind: int) -> str:
     """The word for a kind of dialog frame; kinds of later versions share one."""
     return _KIND_NAMES.get(kind, OTHER_KIND)
-
-
-def show_guid(guid: bytes) -> str:
-    """A GUID as the views show it."""
-    return str(uuid.UUID(bytes=guid)).upper()
 
 
 # --- parts ---

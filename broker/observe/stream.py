@@ -28,6 +28,7 @@ from broker.observe.snapshot import Snapshot
 from broker.observe.sql_functions import render_instant
 from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from
 from broker.observe.status_rendering import STATUS, render_status
+from broker.protocol.layout import show_guid
 
 SECTIONS = (*STATUS, "by_route")
 """The sections of a snapshot that an event needs."""
@@ -405,8 +406,8 @@ def _drop(drop: DropSnapshot, rate: float | None, snapshot: Snapshot) -> Row:
         "do": remedy_of_drop(drop, snapshot.name),
         "to_service_name": fields.to_service_name,
         "from_service_name": fields.from_service_name,
-        "conversation_id": None if fields.conversation_id is None else str(fields.conversation_id).upper(),
-        "message_id": None if fields.message_id is None else str(fields.message_id).upper(),
+        "conversation_id": None if fields.conversation_id is None else show_guid(fields.conversation_id),
+        "message_id": None if fields.message_id is None else show_guid(fields.message_id),
         "message_sequence_number": fields.message_sequence_number,
         "hops_remaining": fields.hops_remaining,
     }

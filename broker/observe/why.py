@@ -51,8 +51,8 @@ from broker.observe.health import failure_of_store
 from broker.observe.message_catalogue import remedy_of_unreached
 from broker.observe.query import FILE_GONE, shown_value
 from broker.observe.status import struct_from
-from broker.observe.status_rendering import show_guid
 from broker.observe.views import FORWARDED_MESSAGES, Row
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
 from broker.store.sqlite.metadata import bindings, queues_off
@@ -277,7 +277,7 @@ def answer_why(
     arrived = {side.database for side in sides if not side.is_initiator}
     return WhyAnswer(
         instance=place.name,
-        broker_instance=None if place.broker_instance is None else str(UUID(bytes=place.broker_instance)),
+        broker_instance=None if place.broker_instance is None else show_guid(place.broker_instance),
         addresses=sorted(map(str, place.surroundings.own)),
         is_running=is_running,
         id=show_guid(guid.bytes),

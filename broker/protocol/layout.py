@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 from struct import Struct
+from uuid import UUID
 
 PROTOCOL = "sbrk"
 VERSION = 1
@@ -85,6 +86,12 @@ PASS = Struct(">IBBBBII60xH34xH")
 
 GUID_BYTES = 16
 NO_GUID = bytes(16)  # "not specified"
+
+
+def show_guid(guid: bytes | UUID) -> str:
+    """A GUID as views, commands, logs and errors show it: in upper case, as SQL Server does."""
+    return str(guid if isinstance(guid, UUID) else UUID(bytes=guid)).upper()
+
 
 # --- limits (unit, default, range, reason) ---
 

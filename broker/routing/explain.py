@@ -21,13 +21,13 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Annotated
-from uuid import UUID
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from broker.advice import create_route, near_name, render_name, to_run
 from broker.flow import Disposition
+from broker.protocol.layout import show_guid
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import (
     NEVER_ASKED_ABOUT,
@@ -223,7 +223,7 @@ class DisplayNames(Struct, frozen=True):
 
     def database(self, instance: bytes) -> str:
         """The name of a database, or its GUID when it is not of this instance."""
-        return self.databases.get(instance) or str(UUID(bytes=instance))
+        return self.databases.get(instance) or show_guid(instance)
 
     def table(self, one: Pass) -> str:
         """Return the name of the database whose routes were searched."""
@@ -243,8 +243,8 @@ def explain(facts: RoutingFacts, context: RoutingContext, names: DisplayNames) -
     near = near_names(passes[-1], context.hosted, table)
     return Explanation(
         to_service=facts.to_service,
-        to_broker_instance=None if facts.is_open else _guid(facts.to_broker_instance),
-        conversation_id=_guid(facts.conversation_id),
+        to_broker_instance=None if facts.is_open else show_guid(facts.to_broker_instance),
+        conversation_id=show_guid(facts.conversation_id),
         is_from_target=facts.is_from_target,
         outcome=outcome,
         disposition=decision.disposition.value,
@@ -299,7 +299,7 @@ def _absent(facts: RoutingFacts) -> str:
 def _other_instances(decision: Decision, facts: RoutingFacts, hosted: Hosted) -> Iterator[str]:
     """Yield the broker instances here that have the service of a message for one that is not here."""
     if decision.disposition is Disposition.INSTANCE_NOT_HERE:
-        yield from map(_guid, hosted.databases_with.get(facts.to_service, ())[:DATABASES_SHOWN])
+        yield from map(show_guid, hosted.databases_with.get(facts.to_service, ())[:DATABASES_SHOWN])
 
 
 class _PassDescriber:
@@ -344,7 +344,7 @@ class _PassDescriber:
             return Progress.SKIPPED, "the message is not from a target"
         if facts.is_open:
             return Progress.SKIPPED, "the message names no broker instance"
-        return Progress.NOTHING, f"the broker instance {_guid(facts.to_broker_instance)} is not hosted here"
+        return Progress.NOTHING, f"the broker instance {show_guid(facts.to_broker_instance)} is not hosted here"
 
     def _exact(self) -> Step:
         if self._facts.is_open:
@@ -364,12 +364,12 @@ class _PassDescriber:
         picked = pick_instance(conversation, weights)
         scores = {one: _finite(score(conversation, one, weight=weight)) for one, weight in weights.items()}
         shown = sorted(weights, key=lambda one: (one != picked, -scores[one]))[:ROUTES_SHOWN]
-        step = self._step(3, f"the conversation picked broker instance {_guid(picked)}")
+        step = self._step(3, f"the conversation picked broker instance {show_guid(picked)}")
         why = f"the conversation picks one of {len(weights):,}" if len(weights) > 1 else step.why
         return structs.replace(
             step,
             why=why,
-            scores=tuple(Score(_guid(one), weights[one], scores[one], one == picked) for one in shown),
+            scores=tuple(Score(show_guid(one), weights[one], scores[one], one == picked) for one in shown),
         )
 
     def _ask(self) -> Step:
@@ -499,7 +499,7 @@ class _PassDescriber:
             return _fate(route, "the service is here", is_taken=True)
         instance = wanted_instance(route, facts)
         if instance is not None and instance not in hosted.services_of:
-            return _fate(route, f"the broker instance {_guid(instance)} is not hosted here")
+            return _fate(route, f"the broker instance {show_guid(instance)} is not hosted here")
         return _fate(route, f"no database here has a service {facts.to_service!r}")
 
     def _candidates(self) -> Iterator[CandidateShown]:
@@ -520,7 +520,7 @@ def _fate(route: Route, why: str, *, is_taken: bool = False) -> RouteFate:
     return RouteFate(
         route.name,
         route.remote_service_name,
-        None if route.broker_instance is None else str(route.broker_instance),
+        None if route.broker_instance is None else show_guid(route.broker_instance),
         route.address_text,
         route.mirror_address_text,
         route.weight,
@@ -537,10 +537,6 @@ def _count(number: int, one: str, many: str) -> str:
 def _finite(score_of_one: float) -> float:
     """JSON has no infinity; the largest hashes reach it."""
     return min(score_of_one, sys.float_info.max)
-
-
-def _guid(instance: bytes) -> str:
-    return str(UUID(bytes=instance))
 
 
 # --- hints ---

@@ -20,6 +20,7 @@ import broker
 from broker import aio
 from broker.conversation.state import ConversationState
 from broker.errors import ConversationError, StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import ATTEMPTS
 from broker.store.sqlite.schema import LARGE_BYTES
 from tests.support.shop import Shop
@@ -87,7 +88,7 @@ async def test_dialog_lives_its_life(shop: Shop) -> None:
         await first.end(cleanup=True)
 
     assert [0, 1, 2, 0, 3] == numbers
-    assert (ConversationState.CONVERSING, 5, GROUP, f"<Dialog {dialog.conversation_handle}>") == told
+    assert (ConversationState.CONVERSING, 5, GROUP, f"<Dialog {show_guid(dialog.conversation_handle)}>") == told
     assert (GROUP, dialog.conversation_id) == (group, same.conversation_id)
     assert waits.startswith("4 messages wait: ")
     assert 0 < (lifetime - datetime.now(UTC)).total_seconds() <= 60

@@ -41,7 +41,7 @@ CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (LOCAL_SERVICE_NAME = [//shop
 """
 MIRROR = "archive"  # a database of which another instance is the principal
 SAMPLE = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"  # the GUID of the examples, and of sentences that show one
-_GUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def _lent(db: sqlite3.Connection) -> Borrow:
@@ -93,4 +93,4 @@ class Example(ExitStack):
 
 def shown(error: BrokerError) -> str:
     """What an error says, with `HANDLE` for the GUIDs that are others at every run."""
-    return _GUID.sub(lambda found: found[0] if found[0] == SAMPLE else "HANDLE", str(error))
+    return _GUID.sub(lambda found: found[0] if found[0].lower() == SAMPLE else "HANDLE", str(error))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any, TypeVar
-from uuid import UUID
 
 import pyspark.sql.functions as F  # noqa: N812 - the conventional name
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -45,6 +44,7 @@ from broker.pipeline.report.digest import (
     Timeline,
 )
 from broker.pipeline.results import RESULTS
+from broker.protocol.layout import show_guid
 
 NEEDED = tuple(RESULTS)
 """The jobs whose results the report is made of."""
@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC)  # PySpark gives it in the zone of the machine, whatever that of the session is
     if isinstance(value, bytes | bytearray):
-        return str(UUID(bytes=bytes(value)))
+        return show_guid(bytes(value))
     return tuple(value) if isinstance(value, list) else value
 
 

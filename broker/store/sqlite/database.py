@@ -19,6 +19,7 @@ from pathlib import Path
 
 from broker.errors import NOTHING_STORED, StoreUnavailableError
 from broker.files import reported
+from broker.protocol.layout import show_guid
 from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite.metadata import put_routes
 from broker.store.sqlite.migration import make_tables, migrate
@@ -256,7 +257,7 @@ def _check_identity(db: sqlite3.Connection, path: str, configured: uuid.UUID | N
         )
         raise StoreUnavailableError(path, problem)
     if configured is not None and instance != configured.bytes:
-        problem = f"its broker instance is {uuid.UUID(bytes=instance)}, the configuration says {configured}"
+        problem = f"its broker instance is {show_guid(instance)}, the configuration says {show_guid(configured)}"
         raise StoreUnavailableError(path, problem)
 
 

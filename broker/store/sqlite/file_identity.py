@@ -132,7 +132,7 @@ def lost_sentence(instances: Sequence[str]) -> str:
     """A sentence about databases that this instance had in a file and that are gone; empty when there were none."""
     if not instances:
         return ""
-    named = ", ".join(instances)
+    named = ", ".join(instances).upper()
     return f"this instance had a database in this file, of broker instance {named}, which is no longer in it"
 
 

@@ -42,6 +42,7 @@ from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
 from broker.observe.health import judge
 from broker.observe.why import WhyRequest
+from broker.protocol.layout import show_guid
 from broker.routing.lint import Lint
 from tests.support.loopback import until
 from tests.unit.admin.conftest import CONFIGURATION, Ask
@@ -119,7 +120,8 @@ async def test_a_conversation_that_lives_here_is_found_in_its_file(api: Api, ins
 
     answer = await api.explain(ExplainRequest(conversation=dialog.conversation_handle), OWNER)
 
-    assert ("//b", str(dialog.conversation_id)) == (answer.explanation.to_service, answer.explanation.conversation_id)
+    told = answer.explanation
+    assert ("//b", show_guid(dialog.conversation_id)) == (told.to_service, told.conversation_id)
     with pytest.raises(UnknownNameError, match="no database here has the conversation"):
         await api.explain(ExplainRequest(conversation=uuid4()), OWNER)
 

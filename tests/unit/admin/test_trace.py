@@ -35,6 +35,7 @@ from broker.observe.drops import DEFINITIONS_CHANGED
 from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, SendingDatabase, answer
 from broker.observe.message_catalogue import WaitingDialog
 from broker.observe.why import ClosedShown, QueueOff, WhyAnswer
+from broker.protocol.layout import show_guid
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import hosted
 from broker.routing.route import Route
@@ -44,6 +45,7 @@ from broker.security.principal import parse_principal, who_is
 from tests.support.why import AT, CONVERSATION, Instances, finding, holding, place, side, told, way
 
 FAR, DIALOG = UUID(int=0xFA), UUID(int=1)
+THERE, OLD = show_guid(FAR), show_guid(UUID(int=0x01D))
 LOOP = "a loop, until the hops of the message are used up (11285)"
 
 
@@ -122,8 +124,12 @@ def test_the_way_is_followed_to_where_the_service_is() -> None:
     last = followed(places_of({"b": "c", "c": None}), broker_instance=FAR, from_target=True).hops[-1].explanation
 
     assert (["a", "b", "c"], TraceEnd.DECIDED, True) == (names(way), way.end, way.arrives)
-    assert f"a -> b -> c: delivered here, to the database {FAR} by route r" == way.sentence
-    assert (str(FAR), str(DIALOG), True) == (last.to_broker_instance, last.conversation_id, last.is_from_target)
+    assert f"a -> b -> c: delivered here, to the database {THERE} by route r" == way.sentence
+    assert (THERE, show_guid(DIALOG), True) == (
+        last.to_broker_instance,
+        last.conversation_id,
+        last.is_from_target,
+    )
     assert (True, "public") == (last.passes[0].is_incoming, last.peer)
 
 
@@ -450,7 +456,7 @@ def test_what_lacks_the_way_back_at_the_target_is_imported_again_though_nothing_
 @pytest.mark.parametrize(("lost", "is_cause"), [(UUID(int=0xDEAD), True), (UUID(int=0xFA), False)])
 def test_a_lost_database_is_put_back_before_a_dialog_with_it_is_ended(lost: UUID, *, is_cause: bool) -> None:
     anew, begun = place("b", 2, None), way(A, broker_instance=UUID(int=0xDEAD))
-    known = told(anew, Spot("b", "stock", " -c b.toml").found("database replaced", problem=f"it was {lost}"))
+    known = told(anew, Spot("b", "stock", " -c b.toml").found("database replaced", problem=f"it was {show_guid(lost)}"))
 
     found = traced(first(ways=(begun,)), (anew, known))
 
@@ -645,7 +651,7 @@ def test_a_database_that_is_named_and_has_no_such_service_is_trouble() -> None:
 
     assert ("service not found", TROUBLE) == (found.cause, found.severity)
     assert (
-        f"at b, with broker sql, and in its script if it has one: USE [{FAR}]; CREATE SERVICE [S] ON QUEUE [QUEUE];"
+        f"at b, with broker sql, and in its script if it has one: USE [{THERE}]; CREATE SERVICE [S] ON QUEUE [QUEUE];"
         in found.remedy
     )
 
@@ -723,9 +729,9 @@ def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_t
     found = traced(start, (C, told(C)))
 
     assert found.remedy == (
-        f"S at c is broker instance {FAR} now, and the messages name {old}: at a, with broker sql, and in its script"
+        f"S at c is broker instance {THERE} now, and the messages name {OLD}: at a, with broker sql, and in its script"
         f" if it has one:"
-        f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{FAR}'; Then {END} and begin another dialog"
+        f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{THERE}'; Then {END} and begin another dialog"
     )
 
 
@@ -748,7 +754,7 @@ def test_what_was_stored_by_a_database_that_was_made_again_may_be_lost_though_no
     if is_gone:
         assert found.next.startswith("what had arrived there and was not received is lost; ")
         assert found.remedy == (
-            f"S at c is broker instance {FAR} now, and the messages name {old}: {END} and begin another dialog."
+            f"S at c is broker instance {THERE} now, and the messages name {OLD}: {END} and begin another dialog."
             " Send again what was not processed."
         )
 
@@ -765,10 +771,10 @@ def test_a_route_that_names_another_broker_instance_than_the_messages_is_told(*,
     )
 
     assert found.remedy.startswith(
-        f"no route leads to broker instance {FAR}, which the messages are for, and they wait until one does. Make it"
+        f"no route leads to broker instance {THERE}, which the messages are for, and they wait until one does. Make it"
         " with its former WEIGHT, if it had one, and at each gateway that lacks it: at a, with broker sql, and in its"
-        f" script if it has one: USE [msdb]; CREATE ROUTE [S {str(FAR)[:8]}] WITH SERVICE_NAME = 'S',"
-        f" BROKER_INSTANCE = '{FAR}', ADDRESS = 'tcp://HOST:PORT';"
+        f" script if it has one: USE [msdb]; CREATE ROUTE [S {THERE[:8]}] WITH SERVICE_NAME = 'S',"
+        f" BROKER_INSTANCE = '{THERE}', ADDRESS = 'tcp://HOST:PORT';"
     )
     assert is_from_target != found.remedy.endswith(
         "Or, only if it does not come back, END; and begin another dialog: what it has not acknowledged is lost"

@@ -34,6 +34,7 @@ from broker.config.load import in_force
 from broker.config.settings import Settings
 from broker.config.values import parse_listen
 from broker.errors import SettingError, StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.administration import new_broker
 from broker.store.sqlite.database import broker_instance, lock_path, lock_store, open_store
 from broker.store.sqlite.file_identity import RECORD, accept_replacement, forget_lost
@@ -263,7 +264,7 @@ def lose(settings: Settings, what: str) -> str:
         path.touch()
     elif what != "missing":
         query(path, "CREATE TABLE own (id INTEGER)")
-    return f"this instance had a database in this file, of broker instance {lost}, which is no longer in it"
+    return f"this instance had a database in this file, of broker instance {show_guid(lost)}, which is no longer in it"
 
 
 LOSSES = pytest.mark.parametrize("what", ["missing", "empty", "without tables of the broker"])

@@ -20,7 +20,7 @@ from tests.support.certificates import authority, make
 from tests.support.partners import configured, instance, settings_of
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
-ORDERS, BILLING, SHIPPING = (f"0d6a4cf5-9a0b-4d0e-8d8c-3c1c7f1f5a0{number}" for number in (1, 2, 3))
+ORDERS, BILLING, SHIPPING = (f"0D6A4CF5-9A0B-4D0E-8D8C-3C1C7F1F5A0{number}" for number in (1, 2, 3))
 CLOSED = "DROP ROUTE AutoCreatedLocal;\n"
 
 

@@ -15,6 +15,7 @@ import pytest
 from click.testing import Result
 
 from broker.client.dialog import Dialog
+from broker.protocol.layout import show_guid
 from tests.support.command import run
 from tests.support.shop import Shop
 
@@ -78,7 +79,7 @@ def test_receive_prints_json_and_takes_what_it_printed(store: Shop) -> None:
 
     rows = json.loads(receive(store, "--end", "-o", "json").stdout)
 
-    expected = {"conversation_handle": str(handle.conversation_handle), "message_sequence_number": 0}
+    expected = {"conversation_handle": show_guid(handle.conversation_handle), "message_sequence_number": 0}
     expected |= {"service_name": "Orders", "message_type_name": "T", "message_body": "one"}
     assert expected == rows[0]
     assert ["one", "zwei \N{SNOWMAN}", "\\xff"] == [row["message_body"] for row in rows]
@@ -144,7 +145,7 @@ def test_receive_takes_from_one_conversation_or_group(store: Shop) -> None:
 
 
 def test_large_bodies_are_saved_as_files_and_never_printed(store: Shop, tmp_path: Path) -> None:
-    handle = arrive(store, large=LARGE).conversation_handle
+    handle = show_guid(arrive(store, large=LARGE).conversation_handle)
     arrive(store, b"small")
 
     refused = receive(store)

@@ -191,7 +191,7 @@ def read(explanation: Explanation, *, width: int = 80) -> str:
 BY_NAME = """\
 shop: to Billing, from the database orders
   any broker instance
-  conversation 00000000-0000-000c-0000-000000000000
+  conversation 00000000-0000-000C-0000-000000000000
 
 Matching, by the routes of orders
   - 0 reply to a database here: the message begins its way here

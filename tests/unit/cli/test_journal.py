@@ -12,6 +12,7 @@ import pytest
 
 from broker.cli import journal as command
 from broker.cli.exit_codes import ExitCode
+from broker.protocol.layout import show_guid
 from tests.support.command import run
 from tests.support.journalled import visit, write
 
@@ -53,7 +54,7 @@ def test_newest_visits_are_one_line_each(tmp_path: Path) -> None:
     assert 0 == done.exit_code
     assert ["12:00:29.001000", "12:00:30.250000", "12:00:31.000000"] == [line.split()[1] for line in lines]
     assert (
-        "2026-03-01 12:00:30.250000  gateway  dropped (no route, 9798)  message  0a4b1c5e-6d0f-4d5a-9a51-0d6f3c1b2e77"
+        "2026-03-01 12:00:30.250000  gateway  dropped (no route, 9798)  message  0A4B1C5E-6D0F-4D5A-9A51-0D6F3C1B2E77"
         "  0.0  //shop -> //bank  200 B  hop 0  250.000 ms  from shop  route To\\x1bBank  to tcp://bank:4022"
     ) == lines[1]
     assert "hop 0  at once" in lines[2]
@@ -68,7 +69,7 @@ def test_visits_of_a_dialog_or_with_an_outcome_are_found(tmp_path: Path) -> None
     by_outcome = run("journal", "tail", directory, "--outcome", "sent", "--outcome", "dropped", "-o", "json")
 
     (told,) = map(json.loads, by_dialog.stdout.splitlines())
-    assert (str(DIALOG), str(UUID(int=0)), "2026-03-01T12:00:30+00:00", None) == (
+    assert (show_guid(DIALOG), show_guid(UUID(int=0)), "2026-03-01T12:00:30+00:00", None) == (
         told["conversation_id"],
         told["message_id"],
         told["entered_at"],

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from broker.client.dialog import begin_dialog
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import Blame, note_failure
 from tests.support.command import run
 
@@ -37,7 +38,7 @@ def failed(db: sqlite3.Connection, *bodies: bytes, attempts: int = 1, sequence: 
         )
     what = Blame(endpoint_id, sequence, "KeyError: 'amount'\nmore", "Traceback (most recent call last):\n  File x")
     note_failure(db, what, now=time.time(), attempts=attempts)
-    return str(dialog.conversation_handle)
+    return show_guid(dialog.conversation_handle)
 
 
 def bodies(db: sqlite3.Connection) -> list[tuple[bytes, int]]:

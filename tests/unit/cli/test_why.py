@@ -15,6 +15,7 @@ import pytest
 from broker.admin.trace import FORECAST
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
 from broker.observe.causes import Severity, Spot, inbound_findings
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
 from tests.support.journalled import visit, write
@@ -346,11 +347,13 @@ def test_message_that_has_passed_is_known_by_the_journal(config: Path, shop: Sho
 
     text = " ".join(done.stdout.split())
     assert 0 == done.exit_code
-    assert f"message_id {message} is of message 1 of conversation {dialog.conversation_id}, by the journal" in text
+    of = f"message 1 of conversation {show_guid(dialog.conversation_id)}"
+    assert f"message_id {show_guid(message)} is of {of}, by the journal" in text
     assert "2 messages from Orders to //far/Billing wait in shop" in text
     assert 3 == other.exit_code
     assert f"the journal in {tmp_path / 'flows'}, whose newest visits are in no file yet" in other.stderr
-    assert f"; broker journal tail {tmp_path / 'flows'} --conversation {gone} shows its visits" in passed.stderr
+    ask = f"broker journal tail {tmp_path / 'flows'} --conversation {show_guid(gone)}"
+    assert f"; {ask} shows its visits" in passed.stderr
 
 
 def test_an_id_that_is_not_known_there_is_asked_for_where_admin_says(config: Path, daemon: Any) -> None:

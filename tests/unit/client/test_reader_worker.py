@@ -14,6 +14,7 @@ import structlog
 from broker.client.reader_pool import Reader, reader
 from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work, open_connection
 from broker.errors import StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.group_locks import live_slots
 from broker.store.sqlite.quarantine import failures
@@ -67,7 +68,7 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
     assert claim is not None
     assert group == claim.conversation_group_id
     assert 1 == failure.failures
-    assert [("reader died", "OrdersQueue", "Orders", str(dialog.conversation_handle))] == [
+    assert [("reader died", "OrdersQueue", "Orders", show_guid(dialog.conversation_handle))] == [
         (one["event"], one["queue"], one["service"], one["conversation_handle"]) for one in logs
     ]
 

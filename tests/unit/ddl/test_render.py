@@ -31,7 +31,7 @@ ALL = RouteProperties("it's", GUID, -5, "tcp://h", "tcp://ж", 2)
         ),
         (
             ddl.EndConversation(UUID(GUID), error_code=7, description="it's"),
-            f"END CONVERSATION '{GUID}' WITH ERROR = 7 DESCRIPTION = 'it''s';",
+            f"END CONVERSATION '{GUID.upper()}' WITH ERROR = 7 DESCRIPTION = 'it''s';",
         ),
         (
             ddl.RevokePermission(Permission.SEND, "s", ("a", "b")),

@@ -29,6 +29,7 @@ from broker.observe.explain import (
     frozen_place,
     running_place,
 )
+from broker.protocol.layout import show_guid
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.route import Route
@@ -110,10 +111,10 @@ def test_the_answer_has_the_question_and_the_instance() -> None:
     found = answer(one, ExplainRequest("S", FAR, GUID, from_target=True))
     drawn = [answer(one, ExplainRequest("S")) for _ in range(2)]
 
-    assert ("one", str(GUID), "CN=one") == (found.instance, found.broker_instance, found.principal)
+    assert ("one", show_guid(GUID), "CN=one") == (found.instance, found.broker_instance, found.principal)
     assert ["tcp://a:4022", "tcp://b:4022"] == found.addresses
     told = found.explanation
-    assert ("S", str(FAR), str(GUID)) == (told.to_service, told.to_broker_instance, told.conversation_id)
+    assert ("S", show_guid(FAR), show_guid(GUID)) == (told.to_service, told.to_broker_instance, told.conversation_id)
     assert (True, "orders") == (told.is_from_target, told.passes[0].table)
     assert "tcp://orders:4022 is down" == told.passes[0].candidates[0].problem
     assert [False, True, True] == [one.is_conversation_drawn for one in (found, *drawn)]
@@ -183,8 +184,8 @@ def test_a_conversation_that_lives_here_has_the_rest_of_the_question(
     found = answer(both, request, find_contact(both, request))
 
     told = found.explanation
-    assert ("//b", str(dialog.conversation_id)) == (told.to_service, told.conversation_id)
-    assert (str(instance), f"tcp://{host}:4022") == (told.to_broker_instance, told.next_hop)
+    assert ("//b", show_guid(dialog.conversation_id)) == (told.to_service, told.conversation_id)
+    assert (show_guid(instance), f"tcp://{host}:4022") == (told.to_broker_instance, told.next_hop)
     assert not found.is_conversation_drawn
 
 
@@ -211,7 +212,7 @@ async def test_a_running_instance_answers_by_what_holds_now(instance: Instance) 
 
     assert ("orders", "AutoCreatedLocal") == (arriving.explanation.database, arriving.explanation.route)
     assert ("one", "tcp://far:4022") == (told.instance, told.explanation.next_hop)
-    assert str(UUID(bytes=instance.broker_instance)) == told.broker_instance
+    assert show_guid(instance.broker_instance) == told.broker_instance
     assert f"tcp://127.0.0.1:{instance.listeners[0].port}" in told.addresses
 
 

@@ -33,7 +33,7 @@ from broker.observe.plan import (
     flows_of_passage,
     plan_script,
 )
-from broker.protocol.layout import NO_GUID, Flag
+from broker.protocol.layout import NO_GUID, Flag, show_guid
 from broker.routing.decide import RoutingFacts, hosted
 from broker.routing.plan import Fate, PlannedFlow
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
@@ -172,7 +172,7 @@ async def test_a_conversation_is_told_with_its_handle_and_both_decisions(plan: P
     assert answer.expired is not None
     assert {Fate.LOSES: 1} == answer.expired.fates
     before, after = "forwarded to tcp://far:4022 by route far", "forwarded to tcp://other:1 by route far"
-    assert Consequence("orders", str(dialog.conversation_handle), FAR, Fate.MOVES, True, before, after) == one
+    assert Consequence("orders", show_guid(dialog.conversation_handle), FAR, Fate.MOVES, True, before, after) == one
     assert ({Fate.MOVES: 1}, 1, 0) == (answer.fates, answer.harmed, answer.passing)
 
 
@@ -370,7 +370,7 @@ async def test_conversations_that_change_are_followed_too(plan: Plan, instance: 
     told = {one.explanation.to_service: one.explanation for one in answer.arrivals}
     assert told["//through"].is_from_target
     own = told["//elsewhere"]
-    assert (str(GUID), str(dialog.conversation_id)) == (own.to_broker_instance, own.conversation_id)
+    assert (show_guid(GUID), show_guid(dialog.conversation_id)) == (own.to_broker_instance, own.conversation_id)
 
 
 # --- bounds ---
@@ -439,7 +439,7 @@ def test_what_passes_is_a_flow_unless_it_is_a_reply_to_a_database_here() -> None
 
     flows = list(flows_of_passage(passed, hosted({home: ["//near"]})))
 
-    assert [("", passed[0]), (str(conversation), passed[1]), ("", passed[3]), ("", passed[4])] == [
+    assert [("", passed[0]), (show_guid(conversation), passed[1]), ("", passed[3]), ("", passed[4])] == [
         (flow.name, flow.facts) for flow in flows
     ]
     assert all(flow.has_sent for flow in flows)

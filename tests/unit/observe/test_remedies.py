@@ -161,9 +161,7 @@ def test_a_drop_for_want_of_a_permission_has_the_statement_that_gives_it(databas
     assert statement == remedy_of_drop(drop, "gw")
     assert DEFINITIONS_CHANGED == remedy_of_drop(msgspec.structs.replace(drop, is_past=True), "gw")
     astray = " Or, if messages to SERVICE are not to arrive at gw, correct the route to it."
-    renamed = (
-        " Or, if the name is wrong, end the dialog at its sender (broker why None there says how) and begin another"
-    )
+    renamed = " Or, if the name is wrong, end the dialog at its sender (broker why ID there says how) and begin another"
     lost = remedy_of_drop(msgspec.structs.replace(drop, leads_nowhere=True), "gw")
     assert lost.startswith(f"{statement}{astray}{renamed}")
     replaced = msgspec.structs.replace(drop, leads_nowhere=True, other_instance="NEW")

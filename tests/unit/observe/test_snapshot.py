@@ -44,7 +44,7 @@ from broker.observe.snapshot import (
 )
 from broker.observe.status import JournalStatus, ScriptStatus, TransportWarning, WarningKind
 from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind
+from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind, show_guid
 from broker.routing.address import NetworkAddress, parse_address
 from broker.routing.route import MirroredPair
 from broker.security.principal import who_is
@@ -195,7 +195,7 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
         ("duplicate", "gateway", 4, "twice"),
     ] == [(one.disposition, one.database, one.frames, one.reason) for one in drops]
     assert ["//nowhere", "//far", "//nowhere", "//gateway", "//far"] == [one.fields.to_service_name for one in drops]
-    here = str(UUID(bytes=endpoint.broker_instance))
+    here = show_guid(endpoint.broker_instance)
     assert [
         (True, "", True, ""),
         (False, "", False, ""),

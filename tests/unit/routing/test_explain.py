@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.protocol.layout import NO_GUID
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.address import LOCAL, NetworkAddress, parse_address
 from broker.routing.decide import AddressHealth, Pass, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.explain import (
@@ -34,6 +34,7 @@ from broker.security.principal import parse_principal, who_is
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 ORDERS, BILLING, ELSEWHERE = UUID(int=0x0D), UUID(int=0xB1), UUID(int=0xE1)
 CONVERSATION = UUID(int=1)
+THERE = show_guid(ELSEWHERE)
 HEALTH = {NetworkAddress("up"): AddressHealth.CONNECTED, NetworkAddress("down"): AddressHealth.SUPPRESSED}
 
 
@@ -104,10 +105,10 @@ def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
     explanation = tell(routes=[to("tcp://far:1", "S", ELSEWHERE)], instance=ELSEWHERE, from_target=True)
 
     asked = explanation.to_service, explanation.to_broker_instance, explanation.conversation_id
-    assert ("S", str(ELSEWHERE), str(CONVERSATION), True) == (*asked, explanation.is_from_target)
+    assert ("S", THERE, show_guid(CONVERSATION), True) == (*asked, explanation.is_from_target)
     found = explanation.outcome, explanation.step, explanation.route, explanation.next_hop
     assert (Outcome.FORWARDED, 1, "far:1", "tcp://far:1") == found
-    assert str(ELSEWHERE) == DisplayNames().database(ELSEWHERE.bytes)
+    assert THERE == DisplayNames().database(ELSEWHERE.bytes)
 
 
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
@@ -168,7 +169,12 @@ AT_BILLING: dict[str, Any] = {"instance": BILLING}
     [
         ({"incoming": True}, 0, Progress.SKIPPED, "the message is not from a target"),
         (ARRIVES, 0, Progress.SKIPPED, "the message names no broker instance"),
-        (ARRIVES | {"instance": ELSEWHERE}, 0, Progress.NOTHING, f"the broker instance {ELSEWHERE} is not hosted here"),
+        (
+            ARRIVES | {"instance": ELSEWHERE},
+            0,
+            Progress.NOTHING,
+            f"the broker instance {THERE} is not hosted here",
+        ),
         (ARRIVES | {"instance": BILLING}, 0, Progress.MATCHED, "from a target, to the database billing"),
         ({"billing": ["S"]}, 6, Progress.SKIPPED, "the conversation names no broker instance"),
         ({"instance": ELSEWHERE}, 6, Progress.NOTHING, "no database here has a service 'S'"),
@@ -235,7 +241,7 @@ def test_a_step_says_why_of_each_route(
         ({"routes": [AUTO_CREATED_LOCAL], "billing": ["S"]}, "the service is here"),
         (
             {"routes": [to("LOCAL", "S", ELSEWHERE)], "billing": ["S"]},
-            f"the broker instance {ELSEWHERE} is not hosted here",
+            f"the broker instance {THERE} is not hosted here",
         ),
         ({"routes": [to("TRANSPORT")]}, "the service name 'S' does not begin with an address"),
         ({"routes": [to("TRANSPORT")], "service": "tcp://far:1/S"}, "leads to tcp://far:1"),

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import astuple
 
 from broker.errors import StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.routing.route import AUTO_CREATED_LOCAL, RouteRow
 from broker.store.sqlite import database
 from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, lock_store, open_store
@@ -98,7 +99,7 @@ def test_other_identity_is_refused(path: Path) -> None:
 
     problem = _refusal(path, OTHER)
 
-    assert f"its broker instance is {INSTANCE}, the configuration says {OTHER}" == problem
+    assert f"its broker instance is {show_guid(INSTANCE)}, the configuration says {show_guid(OTHER)}" == problem
 
 
 def test_file_that_is_no_database_is_refused_and_left_alone(path: Path) -> None:

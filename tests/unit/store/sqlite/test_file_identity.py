@@ -236,7 +236,7 @@ def test_what_a_path_held_before_is_known_until_a_daemon_has_started_on_the_new_
 
     assert (1, lost) == (len(lost), sighting.others)
     assert ("", False) == (sighting.problem, sighting.is_known)
-    assert f"of broker instance {lost[0]}, which is no longer in it" in sighting.lost
+    assert f"of broker instance {lost[0].upper()}, which is no longer in it" in sighting.lost
     assert "" == run(path, tmp_path)
     with opened(path) as db:
         sighting = compare_file(db, path, tmp_path)
@@ -266,7 +266,7 @@ def test_second_loss_names_the_database_that_was_accepted_and_none_before_it(pat
         path.unlink()
     run(path, tmp_path)
 
-    assert f"of broker instance {last}, which" in replaced_at(path, tmp_path)
+    assert f"of broker instance {last.upper()}, which" in replaced_at(path, tmp_path)
 
 
 # --- the epoch ----------------------------------------------------------------------------------------------
