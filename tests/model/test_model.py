@@ -12,7 +12,7 @@ import pytest
 from broker.conversation.state import ConversationState
 from broker.routing.mirrored import TRANSITIONS
 from tests.model.spin import MODELS, check, needs_spin, told
-from tools.pages.files import standing_pml
+from tools.pages.site import standing_pml
 
 DIALOG, MIRROR, COMMAND = "dialog.pml", "mirror.pml", "command.pml"
 

@@ -14,7 +14,7 @@ from broker.config.load import load_settings
 from tests.support.certificates import authority, make
 from tests.support.command import run
 from tests.support.shipping import DEPLOY, KUBERNETES_VERSIONS, ROOT, call, objects, pod_of, violations
-from tools.pages.files import files
+from tools.pages.site import files
 
 KUBERNETES = DEPLOY / "kubernetes"
 BUILT = ("gateway", "endpoint", "overlays/production", "overlays/trial", "spark")

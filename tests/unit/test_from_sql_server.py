@@ -13,7 +13,7 @@ from broker.flow import COLUMNS, VisitOutcome
 from broker.observe.metrics import METRICS
 from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
 from broker.store.sqlite.views import FILE_VIEWS
-from tools.pages.log_calls import events
+from tools.pages.observe import events
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from-sql-server.md").read_text(encoding="utf-8")
 VIEWS = {*FILE_VIEWS, *MEMORY_VIEWS} - {MSDB_ROUTES}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tools.pages.log_calls import SOURCE, events, log_calls, parse, texts_of
-from tools.pages.observe import log_events
+from tools.pages.observe import SOURCE, events, log_calls, log_events, parse, texts_of
 
 # Calls with an event from elsewhere: it is a parameter, and the callers of that have the text.
 PASSED_ON = {("reader_worker.py", "event"), ("ratelimit.py", "event")}
