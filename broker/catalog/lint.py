@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
 from itertools import chain, groupby, islice
 
 from msgspec.structs import replace
@@ -74,8 +73,9 @@ def survey(
     """
     for database in run.databases.values():
         is_msdb = database is run.msdb
-        is_loose = partial(is_unscripted, database)
-        remarks = lint_table(database.routes.values(), run.hosted(), now=run.now, is_msdb=is_msdb, is_loose=is_loose)
+        routes = database.routes.values()
+        loose = {one.name for one in routes if is_unscripted(database, one)}
+        remarks = lint_table(routes, run.hosted(), now=run.now, is_msdb=is_msdb, unscripted=loose)
         for remark in remarks:
             hint: str | None = remark.hint
             if remark.lint is Lint.SEVERAL_TARGETS:  # two hosts may be gateways to one target

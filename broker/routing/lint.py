@@ -10,7 +10,7 @@ Source: Service Broker documentation, "Service Broker Routing"; "Using multiple 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -85,7 +85,7 @@ def lint_table(
     *,
     now: datetime,
     is_msdb: bool,
-    is_loose: Callable[[Route], bool] = lambda _: False,
+    unscripted: Collection[str] = (),
 ) -> Iterator[Remark]:
     """
     Yield all findings about a table.
@@ -95,7 +95,7 @@ def lint_table(
         hosted: The databases and services of the instance.
         now: The UTC instant at which routes are live or expired.
         is_msdb: Whether this is the table for messages that arrive from outside.
-        is_loose: Whether a route is in none of the scripts, so that of duplicates it is the one to drop.
+        unscripted: The names of routes that are in no script, which of duplicates are the ones to drop.
 
     Cost: O(number of routes); the remarks are made one by one.
     """
@@ -114,7 +114,7 @@ def lint_table(
     for (service, instance), group in groups.items():
         yield from _absent(service, instance, group, hosted, is_msdb=is_msdb)
         yield from _shadowed(group, hosted)
-        yield from _duplicates(group, is_loose)
+        yield from _duplicates(group, unscripted)
         if service is not None and instance is None:
             yield from _balancing_off(service, group, instances.get(service, 0))
             yield from _several_targets(service, group, hosted)
@@ -228,10 +228,10 @@ def _asked_for(
     yield Remark(Lint.ASKED_FOR_LOCAL_SERVICE, asked, problem, hint)
 
 
-def _duplicates(group: Sequence[Route], is_loose: Callable[[Route], bool]) -> Iterator[Remark]:
+def _duplicates(group: Sequence[Route], unscripted: Collection[str]) -> Iterator[Remark]:
     """Routes without which nothing changes: another one leads the same, lasts as long, and weighs or gets as much."""
     first_of: dict[Identity, Route] = {}
-    ordered = sorted(group, key=lambda one: (not is_loose(one), one.weight, _end(one)), reverse=True)
+    ordered = sorted(group, key=lambda one: (one.name not in unscripted, one.weight, _end(one)), reverse=True)
     heaviest = max(ordered, key=lambda one: one.weight)
     for route in ordered:
         first = first_of.setdefault(route.identity, route)
