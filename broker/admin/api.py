@@ -52,6 +52,7 @@ from broker.observe.status import Status, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.observe.views import AUDIT, FORWARDED_MESSAGES, RowSource, find_name, rows_of_running
 from broker.observe.why import WhyAnswer, WhyRequest, answer_why, look
+from broker.protocol.layout import show_guid
 from broker.security.grants import Grants
 
 PAGE_ROWS = 1000  # rows of a view in one answer when the request does not say
@@ -366,7 +367,7 @@ class Api:
                 for side in facts.sides
                 if name in endpoints
             ]
-            target = str(guid)
+            target = show_guid(guid)
             if not chosen:
                 raise UnknownNameError(8426, f"there is no open conversation {target} here")
         entry = self._audit.begin(caller, "POST /v1/retry")

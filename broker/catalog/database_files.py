@@ -34,6 +34,7 @@ from broker.config.toml import KeyPath
 from broker.config.values import ListenAddress, clash, parse_listen
 from broker.errors import SettingError, StoreUnavailableError
 from broker.files import mount_problem, reported, room_problem, write_problem
+from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import (
     HELD,
     broker_instance,
@@ -354,7 +355,7 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
         yield settings.error(key_of(name), problem, "use a newer release, or put back a backup from before")
     elif configured is not None and broker_instance(db) != configured.bytes:
         there = uuid.UUID(bytes=broker_instance(db))
-        problem = f"{path}: its broker instance is {there}, the configuration says {configured}"
+        problem = f"{path}: its broker instance is {show_guid(there)}, the configuration says {show_guid(configured)}"
         hint = "name the file that has it, or leave broker_instance out"
         yield settings.error(("databases", name, "broker_instance"), problem, hint)
     elif version == SCHEMA_VERSION:

@@ -33,7 +33,7 @@ from broker.config.settings import Settings
 from broker.conversation.message_types import CONTRACT_NAMES, MESSAGE_TYPE_NAMES, SentBy, Validation
 from broker.ddl import statements as ddl
 from broker.errors import ConversationError, DuplicateNameError, StatementError, UnknownNameError
-from broker.protocol.layout import NAME_MAX_BYTES
+from broker.protocol.layout import NAME_MAX_BYTES, show_guid
 from broker.routing.route import PropertyError, Route, RouteRow, alter_route, create_route
 from broker.routing.table import RouteChange
 from broker.security.grants import (
@@ -483,21 +483,21 @@ def _end_conversation(statement: ddl.EndConversation, session: Session) -> None:
     with _refusing():
         dialog = get_dialog(session.db, statement.conversation_handle)
         dialog.end(error=statement.error_code, description=statement.description or "", cleanup=statement.cleanup)
-    session.messages.add("conversation", statement.conversation_handle, "ended")
+    session.messages.add("conversation", show_guid(statement.conversation_handle), "ended")
 
 
 @carry_out.register
 def _move_conversation(statement: ddl.MoveConversation, session: Session) -> None:
     with _refusing():
         move_conversation(get_dialog(session.db, statement.conversation_handle), statement.conversation_group_id)
-    session.messages.add("conversation", statement.conversation_handle, "moved")
+    session.messages.add("conversation", show_guid(statement.conversation_handle), "moved")
 
 
 @carry_out.register
 def _begin_timer(statement: ddl.BeginConversationTimer, session: Session) -> None:
     with _refusing():
         get_dialog(session.db, statement.conversation_handle).set_timer(statement.timeout)
-    session.messages.add("conversation timer", statement.conversation_handle, "set")
+    session.messages.add("conversation timer", show_guid(statement.conversation_handle), "set")
 
 
 @contextmanager

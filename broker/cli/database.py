@@ -144,7 +144,7 @@ def create(config: Config, database: str) -> None:
         record.seal_done(str(path.absolute()))
         file_identity.forget_lost(path, settings.instance.state_dir)
         with closing(open_store(path, broker_instance=configured)) as db:
-            click.echo(f"{path}: has a new, empty database of broker instance {_instance(db)}")
+            click.echo(f"{path}: has a new, empty database of broker instance {show_guid(_instance(db))}")
             click.echo(f"{path}: {_AGAIN}")
 
 

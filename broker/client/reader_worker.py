@@ -275,7 +275,7 @@ class Work:
             "queue": self._reader.queue,
             "reader": self._reader.name,
             "service": message.service_name,
-            "conversation_handle": str(message.dialog.conversation_handle),
+            "conversation_handle": show_guid(message.dialog.conversation_handle),
             "message_sequence_number": message.message_sequence_number,
             "message_type_name": message.type,
             "batch": len(self.messages),

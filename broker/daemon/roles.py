@@ -22,7 +22,6 @@ import os
 import re
 import signal
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ import structlog
 from broker.config.settings import DatabaseSettings
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.files import mark_of
+from broker.protocol.layout import show_guid
 from broker.routing.mirrored import EPOCH_TOLD_MAX, Act, MirrorRole, OwnRole, OwnRoleStatus, RoleAnswer
 from broker.store.sqlite.database import HELD, lock_path
 from broker.store.sqlite.role_file import PrincipalRecord, read_principal, role_path
@@ -577,7 +577,7 @@ class RoleKeeper:
             self._own.problem = sight.problem or self._own.problem
             return
         if self._configured is not None and reign.broker_instance.bytes != self._configured:
-            found, ours = reign.broker_instance, uuid.UUID(bytes=self._configured)
+            found, ours = show_guid(reign.broker_instance), show_guid(self._configured)
             differs = f"it names the broker instance {found}, and the configuration {ours}: set the right one"
             hint = "remove the file if it is of another database; the next principal writes it again"
             self._own.problem = f"store {role_path(self._path)}: {differs}, or {hint}"

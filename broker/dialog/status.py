@@ -33,7 +33,8 @@ DROPPED_HERE = "dropped in this instance: "
 NOT_STORED = "not stored by the far side: "
 NOT_SEALED = "cannot be sealed: "
 ACK_DROPPED_HERE = "its acknowledgements are dropped in this instance: "
-SEE_WHY = "; broker why says whether that is over"  # at the end of a status, after what refused the last copy
+NEXT_ATTEMPT = ", next attempt "  # after why there is no connection
+SEE_WHY = "; broker why says whether that is over"  # at the end of a status, after what failed last
 MOVING = f"{ON_ITS_WAY}acknowledgements come in"
 WRITE_SECONDS = 1.0  # between two checks of a dialog
 STATUSES_MAX = 256  # checked for one batch: a few milliseconds
@@ -94,13 +95,15 @@ class TransmissionStatus:
                 status = f"waiting for memory: {used} of at most {LOADED_MAX_BYTES} bytes are loaded for other dialogs"
         attempt = outbound.round_trip.attempts + 1
         if sender.last_rejection:
-            return f"{status}; attempt {attempt}, {self._at(sender.rejected_at)}, {sender.last_rejection}{SEE_WHY}"
-        if sender.not_stored:
-            at = self._at(sender.not_stored_at)
-            return f"{status}; attempt {attempt}, {at}, {NOT_STORED}{sender.not_stored}{SEE_WHY}"
-        if attempt > 1:
-            return f"{status}, attempt {attempt}"
-        return f"{ON_ITS_WAY}{status}" if is_on_its_way else status
+            status += f"; attempt {attempt}, {self._at(sender.rejected_at)}, {sender.last_rejection}"
+        elif sender.not_stored:
+            status += f"; attempt {attempt}, {self._at(sender.not_stored_at)}, {NOT_STORED}{sender.not_stored}"
+        elif attempt > 1:
+            status += f", attempt {attempt}"
+        elif is_on_its_way:
+            return f"{ON_ITS_WAY}{status}"
+        has_failed = sender.last_rejection or sender.not_stored or NEXT_ATTEMPT in status
+        return f"{status}{SEE_WHY}" if has_failed else status
 
     def _path_problem(self, sender: Sender, decision: Decision) -> str | None:
         """Return why a frame with this decision cannot be sent now, as a sentence; None when it can."""
@@ -131,7 +134,7 @@ class TransmissionStatus:
         outbox = outboxes.get(address) if pair is None else pairs.get(pair)
         if outbox is None or outbox.outlet is None:
             problem = self.problem_of(address)
-            when = f", next attempt {self._at(problem.retry_at)}" if problem.retry_at != NEVER else ""
+            when = f"{NEXT_ATTEMPT}{self._at(problem.retry_at)}" if problem.retry_at != NEVER else ""
             return connecting(address, problem, when)
         return None if outbox.is_ready else f"waiting for room on the connection to {address}"
 

@@ -244,7 +244,9 @@ def find_contact(place: InstanceView, request: ExplainRequest) -> Contact:
     found = (find_conversation(home.path, request.conversation) for home in homes.values())
     contact = next((one for one in found if one is not None), None)
     if contact is None:
-        problem = f"no database here has the conversation {request.conversation}; name the service that it is with"
+        problem = (
+            f"no database here has the conversation {show_guid(request.conversation)}; name the service that it is with"
+        )
         raise UnknownNameError(8426, problem)
     return contact
 

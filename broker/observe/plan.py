@@ -395,7 +395,7 @@ def _planned_route(route: Route) -> PlannedRoute:
     return struct_from(
         PlannedRoute,
         route,
-        broker_instance=None if route.broker_instance is None else str(route.broker_instance),
+        broker_instance=None if route.broker_instance is None else show_guid(route.broker_instance),
         address=route.address_text,
         mirror_address=route.mirror_address_text,
     )

@@ -20,6 +20,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from broker.advice import render_name
+from broker.protocol.layout import show_guid
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, RouteClass, class_of
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route, is_live
@@ -152,9 +153,9 @@ def _absent(
         is_absent, where = service not in hosted.databases_with, "no database here has it"
     else:
         is_absent = service not in hosted.services_of.get(instance.bytes, ())
-        where = f"no database here is {instance}"
+        where = f"no database here is {show_guid(instance)}"
         if instance.bytes in hosted.services_of:
-            where = f"the database {instance} does not have it"
+            where = f"the database {show_guid(instance)} does not have it"
     goes_on = any(leads_out(route) for route in group)
     lost = "messages that arrive for it are dropped" if is_msdb else "what is sent to it waits"
     if instance is not None and instance.bytes in hosted.services_of:

@@ -252,7 +252,7 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
         EX_TEMPFAIL,
         "this release knows",
     ),
-    "identity": (database_of_another_identity, EX_TEMPFAIL, "the configuration says 5b0f3c1e-"),
+    "identity": (database_of_another_identity, EX_TEMPFAIL, "the configuration says 5B0F3C1E-"),
     "missing key": (tls_of_a_missing_key, EX_CONFIG, "a.key: cannot be read: No such file or directory; name a file"),
 }
 

@@ -145,7 +145,7 @@ async def test_what_waits_is_sent_again_now_and_that_is_written_down(instance: I
     assert [(200, {"dialogs": 1}), (200, {"dialogs": 2})] == [one, both]
     assert (404, 8426) == (unknown[0], unknown[1]["number"])
     lines = map(json.loads, instance.settings.admin.audit.read_text().splitlines())
-    assert [str(handles[0].conversation_handle), "instance"] == [
+    assert [show_guid(handles[0].conversation_handle), "instance"] == [
         line["target"] for line in lines if line["operation"] == "POST /v1/retry"
     ]
 

@@ -22,6 +22,7 @@ from broker.ddl import statements as ddl
 from broker.ddl.parser import parse_script
 from broker.ddl.statements import Statement, UseDatabase
 from broker.errors import DemotedError, StatementError, StoreUnavailableError
+from broker.protocol.layout import show_guid
 from broker.store.sqlite import transaction
 from tests.support.catalog_world import World
 
@@ -147,7 +148,7 @@ async def dialog(world: World) -> Dialog:
 async def test_conversation_is_ended(
     world: World, dialog: Dialog, how: str, states: list[str], sent: list[tuple[int, bytes]]
 ) -> None:
-    handle = dialog.conversation_handle
+    handle = show_guid(dialog.conversation_handle)
 
     assert await world.run(f"END CONVERSATION '{handle}'{how}") == [f"conversation {handle} ended"]
 

@@ -19,6 +19,7 @@ from broker.config.settings import Settings
 from broker.conversation.message_types import SentBy, Validation
 from broker.ddl.statements import AlterRoute, CreateRoute, DropRoute
 from broker.errors import StatementError
+from broker.protocol.layout import show_guid
 from broker.routing.address import LOCAL
 from broker.routing.route import AUTO_CREATED_LOCAL, Route, RouteProperties
 from broker.routing.table import RouteChange
@@ -212,7 +213,7 @@ async def test_conversation_is_moved_to_another_group(agreed: World) -> None:
 
     told = await agreed.run(f"MOVE CONVERSATION '{first.conversation_handle}' TO '{second.conversation_group_id}'")
 
-    assert told == [f"conversation {first.conversation_handle} moved"]
+    assert told == [f"conversation {show_guid(first.conversation_handle)} moved"]
     assert first.conversation_group_id == second.conversation_group_id
 
 

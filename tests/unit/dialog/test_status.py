@@ -91,7 +91,10 @@ UNDER_WAY = f"on its way: {SENT}"
         (
             Here(REFUSED),
             dialog(is_sent=False),
-            f"waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at {AT}:25 UTC",
+            (
+                f"waiting for a connection to tcp://gateway:4022: Connection refused, next attempt at {AT}:25 UTC"
+                "; broker why says whether that is over"
+            ),
         ),
         (Here(), dialog(is_sent=False), "waiting for a connection to tcp://gateway:4022"),
         (
