@@ -424,11 +424,17 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     findings = [structs.replace(one, remedy=directory.named(one.remedy)) for one in chain.findings()]
     # Of the most severe ones the last; before those that only a next message would meet.
     cause = max(reversed(findings), key=lambda one: (one.severity, one.next != FORECAST))
+    is_held, over = (
+        any(side.held for side in first.sides),
+        [one for one in findings if one.remedy == DEFINITIONS_CHANGED],
+    )
+    if is_held and over and cause.cause in UNREAD:  # a sender does not wait for the reader of what has arrived
+        cause = over[-1]
     if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first
         refused = (one for one in reversed(findings) if one.cause in _DROPS and one.severity == cause.severity)
         cause = next((one for one in refused if not one.remedy.startswith("nothing")), cause)
     least, others = min(cause.severity, Severity.WAITING), UNREAD - {cause.cause}
-    if cause.remedy == DEFINITIONS_CHANGED and any(side.held for side in first.sides):
+    if cause.remedy == DEFINITIONS_CHANGED and is_held:
         cause = structs.replace(cause, remedy=_SEND_AGAIN + options)
     symptom = next((one for one in findings if one.severity >= least and one.cause not in others), cause)
     cause = _of_both_sides(cause, findings)

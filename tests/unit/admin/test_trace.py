@@ -405,6 +405,16 @@ def test_what_a_far_instance_has_put_right_is_sent_again_by_a_command_at_the_sen
     assert DEFINITIONS_CHANGED == trace(first(sides=[]), asked, " -c a.toml").remedy
 
 
+@pytest.mark.parametrize(("held", "cause"), [(2, "not permitted"), (0, "waiting for RECEIVE")])
+def test_a_sender_whose_acknowledgements_were_refused_is_not_told_to_start_a_reader(held: int, cause: str) -> None:
+    refused = finding("a", "not permitted", WAITING, remedy=DEFINITIONS_CHANGED)
+    unread = told(C, finding("c", "waiting for RECEIVE", TROUBLE))
+
+    found = traced(first(WAITS, refused, sides=[holding(held)]), (B, told(B)), (C, unread))
+
+    assert (cause, held > 0) == (found.cause, "broker dialogs retry" in found.remedy)
+
+
 @pytest.mark.parametrize("is_permitted", [True, False])
 def test_a_connection_that_a_later_hop_refused_is_history_once_it_would_be_taken(*, is_permitted: bool) -> None:
     gateway, last = place("b", 2, "c", problem=CONNECT_DENIED), C if is_permitted else place("c", 3, "")
