@@ -28,6 +28,7 @@ from broker.errors import MAY_NOT_CONNECT
 from broker.flow import Disposition
 from broker.observe.explain import ExplainAnswer
 from broker.observe.message_catalogue import (
+    BEGIN,
     TakenRoute,
     WaitingDialog,
     queue_on,
@@ -322,7 +323,7 @@ def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
     end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
     is_known = not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence)
-    return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL")
+    return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL", begin=_begin(side))
 
 
 def _remedy_of_unsealable(side: SideShown, dialog: WaitingDialog, spot: Spot) -> str:
@@ -555,7 +556,11 @@ def receive_error(side: SideShown, spot: Spot) -> str:
 
 def begin_again(side: SideShown, spot: Spot) -> str:
     """The remedy for a dialog that has failed, and whose cause is over."""
-    return f"{receive_error(side, spot)} Then begin another dialog"
+    return f"{receive_error(side, spot)} Then {_begin(side)}"
+
+
+def _begin(side: SideShown) -> str:
+    return BEGIN if side.is_initiator else f"have {side.far_service} begin another dialog"
 
 
 def _left_to_end(side: SideShown, spot: Spot) -> str:

@@ -51,7 +51,7 @@ _UNTRUSTED = re.compile(rf"{UNTRUSTED} \((.+?), \d{{4}}-.*: put that certificate
 _NO_PEER = re.compile(rf"above max_frame|malformed frame|looks like (?:HTTP|SSH|the answer)|{NO_HELLO}")
 NO_PEER = (
     "nothing, unless something of yours is there: then correct the port that it calls, or a proxy between;"
-    " this notice ends a minute after the last such connection"
+    " this notice ends a minute after the last such connection, or when an instance connects from there"
 )
 RENEW = "put renewed files in the place of the old ones where it is used: within seconds they are, without a restart"
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"

@@ -174,6 +174,9 @@ def statement_of(*reasons: str, where: str, database: str = MSDB) -> str:
     return " And ".join(commands)
 
 
+BEGIN = "begin another dialog"
+
+
 @dataclass(frozen=True, slots=True)
 class WaitingDialog:
     """
@@ -184,17 +187,19 @@ class WaitingDialog:
         is_known: Whether messages of either side have arrived, so that the name is right.
         near: Known services with a similar name.
         principal: Which its sender proves to be.
+        begin: How another one is begun: by its initiator.
     """
 
     end: str = "end the dialog at the sender (broker why there says how)"
     is_known: bool = False
     near: Sequence[str] = ()
     principal: str = "PRINCIPAL"
+    begin: str = BEGIN
 
     @property
     def again(self) -> str:
         """How it is replaced: a sent message cannot be readdressed."""
-        return f"{self.end} and begin another dialog"
+        return f"{self.end} and {self.begin}"
 
     @property
     def question(self) -> str:

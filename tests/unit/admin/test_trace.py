@@ -606,7 +606,7 @@ def test_what_the_target_sends_is_ended_there() -> None:
     found = trace(start, Instances({"a": anew}, {"a": told(anew)}))
 
     assert found.remedy.endswith(
-        "at c, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and begin another dialog"
+        "at c, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and have S begin another dialog"
     )
 
 
