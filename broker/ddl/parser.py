@@ -43,6 +43,7 @@ _RESERVED = frozenset(
     | {"DENY", "DROP", "END", "FOR", "FROM", "GRANT", "MOVE", "OFF", "ON", "REVOKE", "ROLLBACK", "SET", "TO", "USE"}
     | {"USER", "WITH"}
 )
+_NO_LETTER = frozenset("/0123456789")  # with which a name in brackets may begin
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
@@ -781,6 +782,9 @@ class _StatementParser:
         problem = f"incorrect syntax near {_shorten(near)!r}; expected {_list(expected)}"
         if NAME in expected and token.kind in _RESERVED:
             return f"{problem}; a name that is a keyword is written in brackets: [{near}]"
+        if NAME in expected and near[:1] in _NO_LETTER:
+            name = self._origin.text[token.start :].split(maxsplit=1)[0].rstrip(",;")
+            return f"{problem}; a name like this is written in brackets: [{name}]"
         words = [kind for kind in expected if kind.isupper()]
         if token is self._tokens[0]:
             if near.upper() in _CHANGING_ROWS:

@@ -196,6 +196,7 @@ EXPECTED = [
     ("CREATE ROUTE r WITH«»", f"expected {PROPERTIES}"),
     ("DROP«»", f"expected {KINDS}"),
     ("CREATE ROUTE db«.»r WITH ADDRESS = 'x'", "expected AUTHORIZATION or WITH"),
+    ("DROP SERVICE «/»/shop/Orders;", "expected a name; a name like this is written in brackets: [//shop/Orders]"),
     ("DROP ROUTE «with»", "expected a name; a name that is a keyword is written in brackets: [with]"),
     ("DROP ROUTE «'r'»", "expected a name"),
     ("CREATE ROUTE r WITH ADDRESS = 'x' «WEIGHT» = 1", "expected ',' or the end of the statement"),
