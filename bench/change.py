@@ -71,13 +71,16 @@ class Site:
 
     def say(self, statement: str) -> None:
         """Carry out a statement; raises RuntimeError with the answer when it is refused."""
-        body = json.dumps({"statement": statement})
-        head = "POST /v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length:"
-        assert self.admin is not None
-        self.admin.sendall(f"{head} {len(body)}\r\n\r\n{body}".encode())
-        answer = self.admin.recv(1 << 16)
+        answer = self.ask("POST /v1/sql", json.dumps({"statement": statement}))
         if b" 200 " not in answer[:16]:
             raise RuntimeError(answer.decode())
+
+    def ask(self, what: str, body: str = "") -> bytes:
+        """Return the answer of the admin socket."""
+        head = f"{what} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length:"
+        assert self.admin is not None
+        self.admin.sendall(f"{head} {len(body)}\r\n\r\n{body}".encode())
+        return self.admin.recv(1 << 16)
 
     def lag_ms(self) -> float:
         """By how much the loop was late at worst in the last 15 seconds, as the metric says."""
@@ -93,6 +96,10 @@ class Site:
 
 def _lifetime(site: Site, number: int) -> None:
     site.say(f"ALTER ROUTE [r7] WITH LIFETIME = {1_000_000 + number}")
+
+
+def _nothing(site: Site, _number: int) -> None:
+    site.ask("GET /nothing")
 
 
 def _made_and_dropped(site: Site, number: int) -> None:
@@ -323,20 +330,24 @@ def _misses(kernel: str, destinations: int) -> Row:
 
 
 def _statements(site: Site) -> list[Row]:
-    """A change on a gateway that forwards nothing: all its CPU time, less what it takes in the same time without."""
+    """
+    A change on a gateway that forwards nothing, and a request that finds nothing there.
+
+    The figure is all its CPU time, less what it takes in the same time without.
+    """
+    subjects = {"a request that finds nothing": _nothing, "the lifetime of one route": _lifetime}
     pid = site.hop.pids[0]
     rows = []
     for mode, rate in ((f"{CHANGES_S} statements a second", CHANGES_S), ("statements one after another", math.inf)):
-        spent = []
-        for change in (None, _lifetime):
-            site.done.pop("a statement", None)
+        spent = {}
+        for subject, change in {"": None, **subjects}.items():
             before = cpu_seconds(pid)
-            with _changing(site, "a statement", change, rate=rate):
+            with _changing(site, f"{mode}, {subject}", change, rate=rate):
                 time.sleep(STATEMENTS / CHANGES_S)
-            spent.append(cpu_seconds(pid) - before)
-        idle, busy = spent
-        sample = {"cpu_ms": 1e3 * (busy - idle) / (site.done["a statement"] + 1)}
-        rows.append(_row("idle gateway", mode, "the lifetime of one route", "cpu_ms", [sample]))
+            spent[subject] = cpu_seconds(pid) - before
+        for subject in subjects:
+            sample = {"cpu_ms": 1e3 * (spent[subject] - spent[""]) / (site.done[f"{mode}, {subject}"] + 1)}
+            rows.append(_row("idle gateway", mode, subject, "cpu_ms", [sample]))
     return rows
 
 
