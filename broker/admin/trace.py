@@ -588,7 +588,7 @@ class _Chain:
         decision, remedy = hop.explanation, ""
         if decision.other_instances and not any(map(other_candidates, station.before)):  # its database was made again
             dialog = self._dialog(is_initiator=not decision.is_from_target)
-            remedy = joined(dead_end(hop, dialog, station.before)[2], "Send again what was not processed.")
+            remedy = dead_end(hop, dialog, station.before)[2]
         elif decision.database is None:
             return
         if any(place.startswith("not in database") for place in there.looked_in):

@@ -265,6 +265,12 @@ def retry(config: Config, socket: Socket, output: Output, **chosen: UUID | None)
     help="State of this side; any that can end if left out.",
 )
 @click.option("--service", metavar="NAME", help="Service of this side; any if left out.")
+@click.option(
+    "--far-instance",
+    type=click.UUID,
+    metavar="GUID",
+    help="Broker instance of the far side, as sys.conversation_endpoints has it; any if left out.",
+)
 @click.option("--older-than", type=DURATION, required=True, help="Minimum age.")
 @click.option("--error", type=click.IntRange(min=1), metavar="CODE", help="End them WITH ERROR.")
 @click.option("--description", default="", show_default=False, help="Text of the error.")
@@ -306,6 +312,7 @@ def _selection(
     error: int | None,
     description: str,
     *,
+    far_instance: UUID | None,
     cleanup: bool,
 ) -> tuple[DialogSelection, EndMode]:
     if cleanup and error is not None:
@@ -315,9 +322,8 @@ def _selection(
     if "DO" in states and not cleanup:
         raise click.UsageError("a conversation in DO has ended here and waits for the far side: only --cleanup ends it")
     wanted = tuple(map(ConversationState, states)) or (tuple(ConversationState) if cleanup else ENDABLE)
-    return DialogSelection(wanted, service, time.time() - older_than.total_seconds()), EndMode(
-        error, description, cleanup
-    )
+    selection = DialogSelection(wanted, service, time.time() - older_than.total_seconds(), far_instance)
+    return selection, EndMode(error, description, cleanup)
 
 
 def _paths(config: Path | None, database: str | None) -> Mapping[str, Path]:

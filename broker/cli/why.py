@@ -47,6 +47,7 @@ from broker.protocol.layout import show_guid
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
+_FAR = "far_broker_instance"  # of the dialogs of a row
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
 _ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
@@ -221,7 +222,7 @@ def _causes(
     client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: _How
 ) -> Iterator[dict[str, object]]:
     """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str | None, ...], dict[str, Any]] = {}
     known: set[tuple[str | None, bool]] = set()
     of_service: Counter[tuple[str, str]] = Counter()
     ranked = []
@@ -244,15 +245,20 @@ def _causes(
             "cause": found.why,
             "remedy": found.remedy,
         }
-        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, "")), row)
+        fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
+        row |= {_FAR: next(fars, None)}
+        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, ""), row[_FAR]), row)
         row["dialogs"] += 1
         row["messages"] += messages
     for row in rows.values():
-        handle, more = row["conversation_handle"], _FOR_THE_NEXT
-        has_failed = f"--conversation {handle} --end" in row["remedy"]
-        if has_failed or f"END CONVERSATION '{handle}'" in row["remedy"]:
-            state = " --state ER" if has_failed else ""
-            more += f"; broker dialogs end{option_of(how.config)} -d {shlex.quote(row['database'])}{state} {_ENDS_MANY}"
+        handle, more, which, far = row["conversation_handle"], _FOR_THE_NEXT, "", row.pop(_FAR)
+        if f"--conversation {handle} --end" in row["remedy"]:  # it has failed, and all that have can be ended at once
+            which = "--state ER"
+        elif far is not None and f"END CONVERSATION '{handle}' WITH CLEANUP" in row["remedy"]:
+            which = f"--far-instance {far} --cleanup"
+        if which:
+            at = f"{option_of(how.config)} -d {shlex.quote(row['database'])}"
+            more += f"; broker dialogs end{at} {which} {_ENDS_MANY}"
         is_of_one = row["dialogs"] > 1 and handle in row["remedy"]
         yield row | {"remedy": joined(row["remedy"], more)} if is_of_one else row
 

@@ -109,8 +109,8 @@ def _forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
 
 # --- many at once, for administrators ---
 
-# They are selected by state, service and age, a slice in a transaction; between slices the file is free for others. A
-# conversation that has changed since it was selected is judged again.
+# They are selected by state, service, far database and age, a slice in a transaction; between slices the file is free
+# for others. A conversation that has changed since it was selected is judged again.
 
 SLICE = 500  # conversations ended in one transaction: some tens of milliseconds
 ENDABLE = tuple(state for state in ConversationState if (state, Happening.ENDED_HERE) in TRANSITIONS)
@@ -118,6 +118,7 @@ ENDABLE = tuple(state for state in ConversationState if (state, Happening.ENDED_
 _WHERE = (
     " FROM broker_conversation c WHERE c.endpoint_id > ?1 AND c.create_date <= ?2"
     " AND (?3 IS NULL OR c.service_name = ?3) AND instr(?4, c.state || ' ')"
+    " AND (?5 IS NULL OR c.far_broker_instance = ?5)"
 )
 _UNREAD = "(SELECT count(*) FROM broker_message m WHERE m.endpoint_id = c.endpoint_id)"
 _UNSENT = "(SELECT count(*) FROM broker_transmission t WHERE t.endpoint_id = c.endpoint_id)"
@@ -131,10 +132,12 @@ class DialogSelection(NamedTuple):
     states: tuple[ConversationState, ...]
     service: str | None  # None: any
     before: float  # UTC seconds at which they were begun at the latest
+    far_broker_instance: uuid.UUID | None = None  # likewise
 
     def after(self, endpoint_id: int) -> tuple[object, ...]:
         """The parameters of a query for those created after this one."""
-        return endpoint_id, self.before, self.service, "".join(f"{state.value} " for state in self.states)
+        far = self.far_broker_instance and self.far_broker_instance.bytes
+        return endpoint_id, self.before, self.service, "".join(f"{state.value} " for state in self.states), far
 
 
 class Members(NamedTuple):

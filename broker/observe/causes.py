@@ -322,6 +322,8 @@ def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
     """The dialog of a side of this instance that sends."""
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
     end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
+    if side.ready:
+        end = f"first receive the messages in {side.queue_name}, which this removes: {end}"
     is_known = not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence)
     return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL", begin=_begin(side))
 
@@ -391,7 +393,7 @@ def _remedy_of_replaced(way: ExplainAnswer, dialog: WaitingDialog, before: Seque
         named = [route for hop in before if (route := taken_route(hop)) and _instance_of(hop) == wanted]
         steps = [*(route.altered(f"BROKER_INSTANCE = '{now}'") for route in named), dialog.again]
         what = f"{decision.to_service} at {way.instance} is broker instance {now} now, and the messages name {wanted}"
-        return f"{what}: {' Then '.join(steps)}"
+        return joined(f"{what}: {' Then '.join(steps)}", "Send again what was not processed.")
     table, others = decision.passes[-1], routes_of_service(way)
     if not others:
         return ""
@@ -577,11 +579,11 @@ def far_side_gone(side: SideShown, spot: Spot, there: str, remedy: str = "") -> 
         fails = "the dialog fails by itself (-8462), mostly within a minute."
         again = f"Then {begin_again(side, spot)}, and send again what was not processed"
         return spot.found("far side gone", side, there=there, remedy=f"{lost}{fails} {again}")
-    severity, remedy = Severity.TROUBLE, remedy or _left_to_end(side, spot)
+    severity, left = Severity.TROUBLE, _left_to_end(side, spot)
     if side.ready:  # what is unread would be lost
         first = f"first, the application of {side.service_name} should RECEIVE the messages in its queue; then, "
-        severity, remedy = Severity.WAITING, first + remedy
-    return spot.found("far side gone", side, severity=severity, there=there, remedy=remedy)
+        severity, left = Severity.WAITING, first + left
+    return spot.found("far side gone", side, severity=severity, there=there, remedy=remedy or left)
 
 
 def _poisoned(side: SideShown, poison: PoisonShown, spot: Spot) -> WhyFinding:

@@ -18,9 +18,10 @@ from msgspec import Struct, structs
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
 from broker.dialog.status import REFUSED
-from broker.errors import NO_HELLO, NOTHING_STORED, UNTRUSTED
+from broker.errors import MAY_NOT_CONNECT, NO_HELLO, NOTHING_STORED, UNTRUSTED
 from broker.flow import Disposition
 from broker.net.link import CURABLE
+from broker.net.peer_table import BACKOFF_CAP
 from broker.observe.drops import DEFINITIONS_CHANGED, DROPPED_SECONDS
 from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
 from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
@@ -301,6 +302,8 @@ def _next_hops(status: Status) -> Iterator[HealthFinding]:
         wait += f", and {_waiting(dialogs, 'dialog')} for it, the first for {oldest_s:,.0f} s" if dialogs else ""
         do = remedy_of_unreached(address, known.problem)
         what = f"{address} is not reached: {known.problem.removesuffix(f': {do}')}{wait}"
+        if MAY_NOT_CONNECT in known.problem:
+            do = f"if that is not done yet (it is dialled again within {BACKOFF_CAP:g} s), {do}"
         do = f"{do.rstrip('.;')}; broker why lists the dialogs, each with what to do" if dialogs else do
         yield HealthFinding(Level.BAD if held or dialogs else Level.NOTICE, "next hop", what, do)
     for where, (dialogs, oldest_s) in blocked.items():

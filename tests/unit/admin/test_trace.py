@@ -606,7 +606,8 @@ def test_what_the_target_sends_is_ended_there() -> None:
     found = trace(start, Instances({"a": anew}, {"a": told(anew)}))
 
     assert found.remedy.endswith(
-        "at c, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and have S begin another dialog"
+        "at c, with broker sql: USE [orders]; END CONVERSATION 'HANDLE' WITH CLEANUP; and have S begin another dialog."
+        " Send again what was not processed."
     )
 
 
@@ -741,7 +742,8 @@ def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_t
     assert found.remedy == (
         f"S at c is broker instance {THERE} now, and the messages name {OLD}: at a, with broker sql, and in its script"
         f" if it has one:"
-        f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{THERE}'; Then {END} and begin another dialog"
+        f" USE [msdb]; ALTER ROUTE [r] WITH BROKER_INSTANCE = '{THERE}'; Then {END} and begin another dialog."
+        " Send again what was not processed."
     )
 
 

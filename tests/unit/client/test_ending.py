@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -75,8 +76,9 @@ def test_who_is_chosen_is_counted_with_what_would_be_lost(shop: Shop, db: sqlite
         DialogSelection(ENDABLE, "Billing", time.time() + 60),
         DialogSelection(ENDABLE, None, 0.0),
         DialogSelection((ConversationState.CONVERSING,), None, time.time() + 60),
+        DialogSelection(ENDABLE, None, time.time() + 60, uuid4()),
     ],
-    ids=["service", "age", "state"],
+    ids=["service", "age", "state", "far database"],
 )
 def test_nobody_else_is_chosen(shop: Shop, db: sqlite3.Connection, other: DialogSelection) -> None:
     begin(shop, 2, state="DI")
