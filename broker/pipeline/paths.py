@@ -84,7 +84,7 @@ def _collected(visits: DataFrame) -> DataFrame:
         F.unix_micros("entered_at").alias("entered_us"),
         F.unix_micros("left_at").alias("left_us"),
         residence_us().alias("residence_us"),
-        *("instance", "reason", "code", "adjacent_out"),
+        *("instance", "reason", "code", "adjacent_out", "adjacent_in"),
     )
     slot = F.least(slot_of(F.col("visit")), F.lit(_MASK_BITS))
     bit = F.when(F.col("is_hop"), F.call_function("shiftleft", F.lit(1).cast("long"), slot))
@@ -181,6 +181,7 @@ def _told(measured: DataFrame, *, left_since_us: Column) -> DataFrame:
         "started_at": F.timestamp_micros(_started_us()),
         "ended_at": F.timestamp_micros(_ended_us()),
         "path": F.col("hops.instance"),
+        "came_from": F.when(~_has_sender(), F.get("hops", F.lit(0))["adjacent_in"]),
         "next_hops": F.col("hops.adjacent_out"),
         "residence_us": F.col("hops.residence_us"),
         "link_us": F.when(may_hide, known).otherwise(F.col("between_us")),

@@ -65,6 +65,7 @@ def test_hops_in_order_with_their_times(spark: SparkSession) -> None:
         "started_at": 10,
         "ended_at": 99,
         "path": ["a", "b", "c", "d"],
+        "came_from": None,
         "next_hops": [None, "tcp://c", "tcp://d", None],
         "residence_us": [10, 5, 1, 9],
         "link_us": [20, 25, 29],
@@ -94,6 +95,7 @@ CASES: dict[str, tuple[list[Row], Row]] = {
         {"end": "acknowledged", "path": [], "residence_us": [], "link_us": [], "started_at": 0, "ended_at": 500}
         | {"bytes": 7, "has_loop": False, "missing_hops": 0, "unknown_links": 0, **NOTHING},
     ),
+    "its sender is not known": ([{**FIRST, "adjacent_in": "x"}, SECOND], {"came_from": "x", "path": ["b", "c"]}),
     "a gateway twice": ([SENT, FIRST, SECOND, visit("dropped", "b", 2, 90, 91)], {"has_loop": True}),
     "home again": ([SENT, FIRST, visit("delivered", "a", 1, 90, 91)], {"has_loop": False}),
     "leaving is not known": (

@@ -214,7 +214,8 @@ def _with_unrecorded(
     It is the owner of that address, which was killed before it wrote, or else the address itself. So is the last one,
     when a frame left for it and nothing more is known: of an address without an owner, or of an owner in one of its
     `holes`. `went_to` is that owner if it has no hole then. Null are a sender without a journal, and what is missing
-    after the first of several in a row: no link leads to these.
+    after the first of several in a row: no link leads to these. A frame that came from an instance that keeps a journal
+    has passed it.
     """
     by_address, known = _dictionary(owners, "string"), _dictionary(holes, "array<array<bigint>>")
     last, left_us = F.size("path") - 1, F.unix_micros("ended_at")
@@ -242,8 +243,9 @@ def _with_unrecorded(
         return F.array(hop(instance, place), gap, more)
 
     unknown = hop(F.lit(None).cast("string"))
-    sender = F.array(F.when(has_no_sender, unknown))
-    hops = F.array_compact(F.concat(sender, F.flatten(F.transform("path", with_gap))))
+    is_passed = has_no_sender & F.coalesce(F.col("came_from").isin(sorted(set(owners.values()))), F.lit(col=False))
+    before = F.array(F.when(has_no_sender, unknown), F.when(is_passed, hop(F.col("came_from"), is_gap=True)))
+    hops = F.array_compact(F.concat(before, F.flatten(F.transform("path", with_gap))))
     found = paths.withColumn("hops", F.when(is_missing | is_open, hops))
     columns = {name: F.coalesce(f"hops.{name}", name) for name in ("path", *_OF_HOPS)}
     is_gone = is_open & ~F.get("hops.is_gap", F.size("hops") - 1)

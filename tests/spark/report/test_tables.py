@@ -85,7 +85,7 @@ def test_services_are_summed_and_conversations_are_few(spark: SparkSession) -> N
     [pair] = services.rows
     assert (60, 465, 30) == (pair.messages, pair.bytes, pair.dialogs)
     assert TALKERS_MAX == len(single.rows)
-    assert (30, "00000000-0000-0000-0000-00000000001e") == (single.rows[0].bytes, single.rows[0].conversation)
+    assert (30, "00000000-0000-0000-0000-00000000001E") == (single.rows[0].bytes, single.rows[0].conversation)
 
 
 # --- paths ---
@@ -154,6 +154,26 @@ def test_a_killed_instance_is_known_though_the_next_one_never_has_a_record(spark
     assert {("shop", "gate"): 4, ("gate", far): 3, (far, "bill"): 3} == {
         (one.from_instance, one.to_instance): one.frames for one in found.links.rows
     }
+
+
+def test_what_comes_from_a_killed_instance_has_passed_it(spark: SparkSession) -> None:
+    """Its sender has no journal; a name that no journal has says nothing."""
+    there = {"path": ["shop", "gate"], "next_hops": ["g", None], "link_us": [1], "missing_hops": 0, "bytes": 1}
+    back = {"path": ["shop"], "next_hops": [None], "link_us": [], "missing_hops": 2, "bytes": 1, "end": "delivered"}
+    unsent = {**back, "is_resend": None, "from_target": True}
+
+    found = tables(
+        spark,
+        *[{**there, "is_resend": False, "end": "delivered"}] * 3,
+        {**unsent, "came_from": "gate"},
+        {**unsent, "came_from": "bill", "missing_hops": 1},
+    )
+
+    assert [("gate", 1)] == [(one.instance, one.frames) for one in found.gaps.rows]
+    assert {("shop", "gate"): (3, 0), ("gate", "shop"): (1, 1)} == {
+        (one.from_instance, one.to_instance): (one.frames, one.unrecorded) for one in found.links.rows
+    }
+    assert {"shop": 5, "gate": 4} == {one.instance: one.frames for one in found.stations.rows}
 
 
 def test_a_target_without_a_journal_is_at_the_end_and_as_a_sender_at_no_place(spark: SparkSession) -> None:
