@@ -783,7 +783,7 @@ class _StatementParser:
         if NAME in expected and token.kind in _RESERVED:
             return f"{problem}; a name that is a keyword is written in brackets: [{near}]"
         if NAME in expected and near[:1] in _NO_LETTER:
-            name = self._origin.text[token.start :].split(maxsplit=1)[0].rstrip(",;")
+            name = self._origin.text[token.start : token.start + NEAR_MAX].split(maxsplit=1)[0].rstrip(",;")
             return f"{problem}; a name like this is written in brackets: [{name}]"
         words = [kind for kind in expected if kind.isupper()]
         if token is self._tokens[0]:

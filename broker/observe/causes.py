@@ -323,7 +323,9 @@ def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
     end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
     if side.ready:
-        end = f"first receive the messages in {side.queue_name}, which this removes: {end}"
+        database, queue = shlex.quote(side.database), shlex.quote(str(side.queue_name))
+        read = f"broker receive -d {database} --queue {queue} --conversation {side.conversation_handle}"
+        end = f"first receive its unread messages, which END removes (at {instance}, {read}); then {end}"
     is_known = not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence)
     return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL", begin=_begin(side))
 
@@ -552,7 +554,8 @@ def receive_error(side: SideShown, spot: Spot) -> str:
     others = " (which also receives and prints its other messages)" if side.ready > 1 else ""
     return (
         f"receive the Error message and end the dialog, by the application of {side.service_name} or{others}"
-        f" at {spot.instance}, broker receive -d {database} --queue {queue} --conversation {handle} --end;"
+        f" at {spot.instance}, broker receive{spot.config_option} -d {database} --queue {queue}"
+        f" --conversation {handle} --end;"
     )
 
 

@@ -731,6 +731,18 @@ def test_the_address_is_asked_for_as_well_as_a_permission_where_nothing_leads_on
     )
 
 
+def test_unread_messages_are_received_before_an_end_removes_them() -> None:
+    old = UUID(int=0x01D)
+    table = build_table([Route("r", NetworkAddress("c"), "S", old)], now=AT)
+    sender = replace(A, surroundings=replace(A.surroundings, table=table, msdb=table))
+    start = first(ways=(way(sender, broker_instance=old),), sides=[holding(acknowledged_sequence=1, ready=2)])
+
+    found = traced(start, (C, told(C)))
+
+    read = "broker receive -d orders --queue Q --conversation HANDLE"
+    assert f"first receive its unread messages, which END removes (at a, {read}); then at a, with" in found.remedy
+
+
 def test_a_broker_instance_that_was_replaced_is_told_with_the_routes_that_name_the_old_one() -> None:
     old = UUID(int=0x01D)
     table = build_table([Route("r", NetworkAddress("c"), "S", old)], now=AT)

@@ -466,7 +466,7 @@ def test_what_one_side_sends(
 def test_a_dialog_whose_lifetime_is_over_is_ended_by_one_command(more: dict[str, Any]) -> None:
     remedy = found(side(state="ER", error_code=-8489, **more), NO_ROUTE)[0].remedy
 
-    assert 1 == remedy.count("broker receive -d orders --queue Q --conversation HANDLE --end")
+    assert 1 == remedy.count("broker receive -c shop.toml -d orders --queue Q --conversation HANDLE --end")
     assert (not more) == ("if the name is wrong" in remedy)
     assert ".." not in remedy
 
