@@ -43,7 +43,6 @@ from broker.observe.causes import (
     UNREAD,
     WRITE_LOCK,
     Severity,
-    Spot,
     WhyFinding,
     begin_again,
     cause_of_failure,
@@ -598,11 +597,11 @@ class _Chain:
                 is_sender = side.is_initiator != decision.is_from_target and side.state == "CO"
                 is_told = bool(remedy and side.held)  # as what the messages wait for
                 if is_sender and not is_told and (side.receive_sequence or side.acknowledged_sequence):
-                    yield far_side_gone(side, Spot(answer.instance, side.database), there.instance, remedy)
+                    yield far_side_gone(side, answer.spot(side.database), there.instance, remedy)
 
     def _dialog(self, *, is_initiator: bool) -> WaitingDialog:
         """The dialog as this side of it has it, which sends."""
-        sides = ((side, answer.instance) for answer in self.answers for side in answer.sides)
+        sides = ((side, answer.spot(side.database)) for answer in self.answers for side in answer.sides)
         senders = (waiting_dialog(*one) for one in sides if one[0].is_initiator == is_initiator)
         return next(senders, WaitingDialog(is_known=not is_initiator))
 
@@ -611,7 +610,7 @@ class _Chain:
         for side in answer.sides:
             if side.database != finding.database or finding.cause != cause_of_failure(side):
                 continue
-            far, spot = self._targets.get((answer.instance, side.is_initiator)), Spot(answer.instance, side.database)
+            far, spot = self._targets.get((answer.instance, side.is_initiator)), answer.spot(side.database)
             again = begin_again(side, spot)
             if far is None or finding.remedy == again:
                 continue
@@ -920,7 +919,7 @@ def _queues_off(answer: WhyAnswer, ways: Iterable[ExplainAnswer]) -> Iterator[Wh
         decision = way.explanation
         for one in answer.queues_off:
             if (one.database, one.service_name) == (decision.database, decision.to_service):
-                spot = Spot(answer.instance, one.database)
+                spot = answer.spot(one.database)
                 yield queue_off_finding(spot, one.queue_name, f"messages for {one.service_name} are not stored")
 
 

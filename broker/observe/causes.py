@@ -226,7 +226,7 @@ def side_findings(
             remedy = f"{meant} {begin_again(side, spot)} with it. Otherwise, {failed.remedy}"
             failed = structs.replace(failed, remedy=remedy)
         if side.error_code == LIFETIME_OVER and way is not None and _is_dead_end(way):  # another dialog would fail, too
-            _, why, remedy = dead_end(way, replace(waiting_dialog(side, spot.instance), end="end this one, as below,"))
+            _, why, remedy = dead_end(way, replace(waiting_dialog(side, spot), end="end this one, as below,"))
             why = f"{failed.why}, and another dialog would wait as well: {why}"
             failed = structs.replace(failed, why=why, remedy=joined(remedy, f"Then {begin_again(side, spot)}"))
         yield failed
@@ -234,7 +234,7 @@ def side_findings(
     if side.held:
         yield _sending(side, way, spot, [near] if near else [])
     elif way is not None and side.receive_sequence and not side.is_initiator and _is_dead_end(way):
-        _, why, remedy = dead_end(way, waiting_dialog(side, spot.instance))
+        _, why, remedy = dead_end(way, waiting_dialog(side, spot))
         yield spot.found(NO_WAY_BACK, side, why=why, remedy=remedy)
     elif side.send_sequence:
         yield spot.found("acknowledged", side, side.send_sequence)
@@ -270,7 +270,7 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequ
 
     Services with a similar name are `near`.
     """
-    status, dialog = side.transmission_status, replace(waiting_dialog(side, spot.instance), near=near)
+    status, dialog = side.transmission_status, replace(waiting_dialog(side, spot), near=near)
     if way is not None and _is_dead_end(way):
         cause, why, remedy = dead_end(way, dialog)
         if UNSEALABLE in side.security and way.explanation.disposition in UNKNOWN_HERE:
@@ -318,14 +318,13 @@ def _obstacle(side: SideShown, way: ExplainAnswer | None, spot: Spot, near: Sequ
     return "", status, remedy, "sent again until the far side acknowledges"
 
 
-def waiting_dialog(side: SideShown, instance: str) -> WaitingDialog:
-    """The dialog of a side of this instance that sends."""
+def waiting_dialog(side: SideShown, spot: Spot) -> WaitingDialog:
+    """The dialog of a side that sends."""
     statement = f"END CONVERSATION '{side.conversation_handle}' WITH CLEANUP;"
-    end = to_run(statement, database=side.database, instance=instance, is_scripted=False)
+    end = to_run(statement, database=side.database, instance=spot.instance, is_scripted=False)
     if side.ready:
-        database, queue = shlex.quote(side.database), shlex.quote(str(side.queue_name))
-        read = f"broker receive -d {database} --queue {queue} --conversation {side.conversation_handle}"
-        end = f"first receive its unread messages, which END removes (at {instance}, {read}); then {end}"
+        read = f"at {spot.instance}, {_receive(side, spot)}"
+        end = f"first receive its unread messages, which END removes ({read}); then {end}"
     is_known = not side.is_initiator or bool(side.acknowledged_sequence or side.receive_sequence)
     return WaitingDialog(end, is_known, principal=side.principal or "PRINCIPAL", begin=_begin(side))
 
@@ -550,13 +549,18 @@ def receive_error(side: SideShown, spot: Spot) -> str:
     """How a side that has failed is ended, its Error message received, where no application does it."""
     if side.queue_name is None:
         return _left_to_end(side, spot)
-    database, queue, handle = shlex.quote(side.database), shlex.quote(side.queue_name), side.conversation_handle
     others = " (which also receives and prints its other messages)" if side.ready > 1 else ""
     return (
         f"receive the Error message and end the dialog, by the application of {side.service_name} or{others}"
-        f" at {spot.instance}, broker receive{spot.config_option} -d {database} --queue {queue}"
-        f" --conversation {handle} --end;"
+        f" at {spot.instance}, {_receive(side, spot)} --end;"
     )
+
+
+def _receive(side: SideShown, spot: Spot) -> str:
+    """The command that receives what a side has not read."""
+    database, queue = shlex.quote(side.database), shlex.quote(str(side.queue_name))
+    where = f"{spot.config_option} -d {database} --queue {queue}"
+    return f"broker receive{where} --conversation {side.conversation_handle}"
 
 
 def begin_again(side: SideShown, spot: Spot) -> str:

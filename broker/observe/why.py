@@ -109,6 +109,13 @@ class WhyAnswer(msgspec.Struct, frozen=True):
     ] = []
 
     queues_off: list[QueueOff] = []
+    config_option: Annotated[
+        str, Meta(description="Names its configuration in commands, after a blank; empty where it has none.")
+    ] = ""
+
+    def spot(self, database: str | None) -> Spot:
+        """A database of the instance, as findings name it."""
+        return Spot(self.instance, database, self.config_option)
 
     @property
     def is_known(self) -> bool:
@@ -290,6 +297,7 @@ def answer_why(
         findings=findings,
         looked_in=facts.looked_in,
         queues_off=facts.queues_off,
+        config_option=place.config_option,
         drops=list(_drop_findings(place, facts.conversation_id or guid.bytes, drops, now, arrived)),
     )
 
@@ -330,7 +338,7 @@ def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer
 
     All of it where that is nothing but a failure.
     """
-    spot = Spot(answer.instance, database)
+    spot = answer.spot(database)
     sides = (side for side in answer.sides if side.database == database)
     causes = {one.cause for side in sides if side.state != "ER" for one in inbound_findings(side, spot)}
     if not causes:

@@ -735,11 +735,12 @@ def test_unread_messages_are_received_before_an_end_removes_them() -> None:
     old = UUID(int=0x01D)
     table = build_table([Route("r", NetworkAddress("c"), "S", old)], now=AT)
     sender = replace(A, surroundings=replace(A.surroundings, table=table, msdb=table))
-    start = first(ways=(way(sender, broker_instance=old),), sides=[holding(acknowledged_sequence=1, ready=2)])
+    sides = [holding(acknowledged_sequence=1, ready=2)]
+    start = first(ways=(way(sender, broker_instance=old),), sides=sides, config_option=" -c a.toml")
 
     found = traced(start, (C, told(C)))
 
-    read = "broker receive -d orders --queue Q --conversation HANDLE"
+    read = "broker receive -c a.toml -d orders --queue Q --conversation HANDLE"
     assert f"first receive its unread messages, which END removes (at a, {read}); then at a, with" in found.remedy
 
 
