@@ -542,6 +542,8 @@ def remedy_of_failed(side: SideShown, spot: Spot, target: str = "", database: st
     if code is None and not text:
         return _left_to_end(side, spot)
     end = receive_error(side, spot)
+    if code == LIFETIME_OVER and side.acknowledged_sequence >= side.send_sequence:
+        return f"nothing has to be sent again: what {side.service_name} sent is acknowledged; {end}"
     return remedy_of_error(code, service=service, text=text, here=here, target=target, database=database, end=end)
 
 

@@ -417,6 +417,9 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
     return list(side_findings(one, route, SPOT))
 
 
+EXPIRED = side(state="ER", error_code=-8489, send_sequence=1)
+
+
 @pytest.mark.parametrize(
     ("one", "route", "cause", "severity", "why", "remedy"),
     [
@@ -446,7 +449,15 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
         (holding(), ROUND, "loop", TROUBLE, "route r of one leads back to one", "ALTER ROUTE [r] WITH ADDRESS = "),
         (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
-        (side(state="ER", error_code=-8489), GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog"),
+        (EXPIRED, GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog and send again"),
+        (
+            replace(EXPIRED, acknowledged_sequence=1),
+            GOOD,
+            "lifetime over",
+            TROUBLE,
+            "says so",
+            "nothing has to be sent",
+        ),
         (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "wait as well: ", "CREATE ROUTE [S]"),
         (side(state="ER"), GOOD, "error", TROUBLE, "was received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
