@@ -423,10 +423,8 @@ def trace(first: WhyAnswer, directory: Directory, options: str = "") -> Trace:
     findings = [structs.replace(one, remedy=directory.named(one.remedy)) for one in chain.findings()]
     # Of the most severe ones the last; before those that only a next message would meet.
     cause = max(reversed(findings), key=lambda one: (one.severity, one.next != FORECAST))
-    is_held, over = (
-        any(side.held for side in first.sides),
-        [one for one in findings if one.remedy == DEFINITIONS_CHANGED],
-    )
+    is_held = any(side.held for side in first.sides)
+    over = [one for one in findings if one.remedy == DEFINITIONS_CHANGED]
     if is_held and over and cause.cause in UNREAD:  # a sender does not wait for the reader of what has arrived
         cause = over[-1]
     if cause.remedy == DEFINITIONS_CHANGED:  # it is over: what is refused now comes first

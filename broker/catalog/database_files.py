@@ -354,8 +354,8 @@ def _file_errors(settings: Settings, name: str, db: sqlite3.Connection) -> Itera
         problem = f"{path}: its schema has version {version}, this release knows {SCHEMA_VERSION}"
         yield settings.error(key_of(name), problem, "use a newer release, or put back a backup from before")
     elif configured is not None and broker_instance(db) != configured.bytes:
-        there = uuid.UUID(bytes=broker_instance(db))
-        problem = f"{path}: its broker instance is {show_guid(there)}, the configuration says {show_guid(configured)}"
+        there = show_guid(broker_instance(db))
+        problem = f"{path}: its broker instance is {there}, the configuration says {show_guid(configured)}"
         hint = "name the file that has it, or leave broker_instance out"
         yield settings.error(("databases", name, "broker_instance"), problem, hint)
     elif version == SCHEMA_VERSION:

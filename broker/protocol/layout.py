@@ -90,7 +90,8 @@ NO_GUID = bytes(16)  # "not specified"
 
 def show_guid(guid: bytes | UUID) -> str:
     """A GUID as views, commands, logs and errors show it: in upper case, as SQL Server does."""
-    return str(guid if isinstance(guid, UUID) else UUID(bytes=guid)).upper()
+    text = (guid.bytes if isinstance(guid, UUID) else guid).hex().upper()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 # --- limits (unit, default, range, reason) ---

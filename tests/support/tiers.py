@@ -48,6 +48,7 @@ LONG = (
     "spark/test_cluster",
     "spark/test_jobs",
     "spark/test_routes",
+    "unit/support/",  # of a test tool
 )
 # Tests that break the product to see that the simulation notices.
 LONG_NAMES = ("found_out",)
