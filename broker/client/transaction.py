@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +27,6 @@ from broker.store.sqlite.transaction import (
     ask,
     is_about_file,
     is_busy,
-    lock_pauses,
     path_of,
     sentence,
     take_write_lock,
@@ -209,19 +208,20 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    began, pauses = time.monotonic(), lock_pauses()
-    waits: sqlite.write_lock.WriteLockWaits | None = None
-    while True:
-        try:
-            return call()
-        except sqlite3.OperationalError as error:
-            is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
-            if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
-                blame_file(db, error, time.monotonic() - began)
-                raise
-            waits = waits or _waits_of(db)
+    began, waits = time.monotonic(), None
+    with ExitStack() as stack:
+        while True:
+            try:
+                return call()
+            except sqlite3.OperationalError as error:
+                is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
+                if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
+                    blame_file(db, error, time.monotonic() - began)
+                    raise
+            if waits is None:
+                waits, line = _waits_of(db), stack.enter_context(closing(sqlite.write_lock.WriteLockLine(path_of(db))))
             waits.go_on()
-            time.sleep(next(pauses))
+            line.pause()
 
 
 def _waits_of(db: sqlite3.Connection) -> sqlite.write_lock.WriteLockWaits:

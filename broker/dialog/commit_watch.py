@@ -5,7 +5,8 @@ Every commit writes to the write-ahead log first, which the kernel reports (`Wri
 the disk, it is visible. A hint may be missing, as of a commit right before the watch is armed. So the writer checks
 again a millisecond after each batch with work or a hint, then after four times as long, and so on, up to CHECK_SECONDS.
 Where there are no hints, as on some file systems, up to POLL_SECONDS: a commit was found without one. While the writer
-itself writes, hints only say that, and are ignored. Loop-only.
+itself writes, hints only say that, and while it waits for a commit that was hinted, they are of the same one: both are
+ignored. Loop-only.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class CommitWatch:
         self._pause = FIRST_SECONDS
         self._longest = POLL_SECONDS
         self._recent_until = 0.0
-        self._is_writing = False
+        self._is_deaf = False
         self._timer = Timer()
         if self._writes.descriptor is not None:
             try:
@@ -49,10 +50,10 @@ class CommitWatch:
                 self._writes.close()
 
     def begin(self, *, is_writing: bool) -> None:
-        """A batch begins, which looks for commits; later ones are hinted, unless it writes itself."""
-        self._was_hinted, self.is_hinted, self._is_writing = self.is_hinted, False, is_writing
+        """A batch begins, which looks for commits; later ones are hinted, unless it writes itself or was hinted."""
+        self._was_hinted, self.is_hinted, self._is_deaf = self.is_hinted, False, is_writing or self.is_hinted
         self._timer.cancel()
-        if not is_writing:
+        if not self._is_deaf:
             self._listen()
 
     def end(self, *, has_found: bool, had_work: bool, longest: float) -> None:
@@ -71,8 +72,8 @@ class CommitWatch:
             self._recent_until = now + RECENT_SECONDS
         most = self._longest if now > self._recent_until else POLL_SECONDS
         self._pause = FIRST_SECONDS if had_work or self._was_hinted else min(most, 4 * self._pause)
-        if self._is_writing:
-            self._is_writing = False
+        if self._is_deaf:
+            self._is_deaf = False
             self._listen()
         self._timer.after(min(self._pause, longest), self._check)
 
@@ -91,7 +92,7 @@ class CommitWatch:
     def _on_write(self) -> None:
         if self._writes.clear():
             self._longest = CHECK_SECONDS
-            if not self._is_writing:
+            if not self._is_deaf:
                 self.hint()
 
     def _listen(self) -> None:

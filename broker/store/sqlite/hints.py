@@ -12,6 +12,7 @@ Sources: inotify(7), futex(2).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
@@ -29,8 +30,9 @@ _FUTEX_WAIT, _FUTEX_WAKE, _ALL = 0, 1, 2**31 - 1
 _PROT_READ, _MAP_SHARED = 1, 1
 _FAILED = 2**64 - 1  # of mmap
 _WORD = 4  # bytes of a counter
-_QUEUES, _SLOTS = 256, 1024  # counters: slot 0, those of queues, those of endpoints
+_QUEUES, _SLOTS = 256, 1024  # counters: slot 0, those of queues, those of endpoints, the last
 ANY = 0  # the slot of all queues together
+LINE = _SLOTS - 1  # that of those that wait for the write lock
 
 
 @cache
@@ -103,7 +105,8 @@ class Bell:
         """
         if not path:
             return None
-        path = os.path.realpath(path)
+        if is_made:
+            path = os.path.realpath(path)  # as SQLite has it for a connection
         try:
             if libc() is None or _FUTEX is None:
                 if is_made:
@@ -150,9 +153,21 @@ class Bell:
                 os.pwrite(self._descriptor, number.to_bytes(_WORD, sys.byteorder), slot * _WORD)
             self.wake(slot)
 
-    def wake(self, slot: int) -> None:
-        """Wake those that wait now, without counting."""
-        self._futex(slot, _FUTEX_WAKE, _ALL, None)
+    def wake(self, slot: int, most: int = _ALL) -> None:
+        """Wake those that wait now, without counting; so many at most, who has waited longest first."""
+        self._futex(slot, _FUTEX_WAKE, most, None)
+
+    def try_lock(self) -> bool:
+        """Take the lock of this file, which one process has at a time; whether it was free."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Give it back."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Release it; no thread may be waiting. Closing twice does nothing."""
@@ -172,7 +187,7 @@ def queue_slot(queue_id: int) -> int:
 
 def endpoint_slot(endpoint_id: int) -> int:
     """The slot of one side of a dialog."""
-    return _QUEUES + endpoint_id % (_SLOTS - _QUEUES)
+    return _QUEUES + endpoint_id % (LINE - _QUEUES)
 
 
 def _share_like(descriptor: int, path: str) -> None:

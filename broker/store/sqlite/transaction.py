@@ -20,15 +20,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from os import PathLike
 
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store import sqlite
 
 BUSY_SECONDS = 60.0  # how long a writer waits for another one before the store counts as unavailable
-LOCK_PAUSE = 0.004  # seconds between two attempts to take the write lock, at most: each costs the other writers CPU
-LOCK_PAUSE_FIRST = 0.0001  # most commits of others are over within a millisecond: the first waits are short
 LAPSED = (  # a principal, so that another daemon may be it
     "nothing has confirmed its role within role_timeout: this process or machine stood still, or role_command takes too"
     " long"
@@ -144,7 +142,7 @@ def take_write_lock(
     db: sqlite3.Connection, *, least: float = 0.0, waits: Callable[[], sqlite.write_lock.WriteLockWaits] | None = None
 ) -> None:
     """
-    BEGIN IMMEDIATE, with many short attempts.
+    BEGIN IMMEDIATE, with many short attempts, one process after another (`WriteLockLine`).
 
     SQLite's own waiting tries again after up to 0.1 s. A connection that commits and begins again at once, as readers
     do, leaves the lock free for less than a millisecond, which such an attempt rarely meets: others would wait for
@@ -158,43 +156,30 @@ def take_write_lock(
     Raises:
         sqlite3.OperationalError: others had the file for so long.
     """
-    if _takes_free_lock(db):
+    error = _busy_error(db)
+    if error is None:
         return
     patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
     deadline = time.monotonic() + max(least, patience / 1000)
-    pauses = lock_pauses()
     noted: sqlite.write_lock.WriteLockWaits | None = None
-    db.execute("PRAGMA busy_timeout = 0")
-    try:
-        while True:
-            try:
-                db.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() >= deadline:
-                    raise
+    with closing(sqlite.write_lock.WriteLockLine(path_of(db))) as line:
+        try:
+            while error is not None:
+                if time.monotonic() >= deadline:
+                    raise error
                 if waits is not None:
                     noted = noted or waits()
                     noted.go_on()
-                time.sleep(next(pauses))
-            else:
-                return
-    finally:
-        if noted is not None:
-            noted.end()
-        db.execute(f"PRAGMA busy_timeout = {patience}")
+                line.pause()
+                error = _busy_error(db)
+        finally:
+            if noted is not None:
+                noted.end()
 
 
-def lock_pauses() -> Iterator[float]:
-    """The seconds between attempts to take the write lock."""
-    pause = LOCK_PAUSE_FIRST
-    while True:
-        yield pause
-        pause = min(LOCK_PAUSE, 2 * pause)
-
-
-def _takes_free_lock(db: sqlite3.Connection) -> bool:
+def _busy_error(db: sqlite3.Connection) -> sqlite3.OperationalError | None:
     """
-    BEGIN IMMEDIATE that waits for nothing, whatever the connection's own time-out; whether it has begun.
+    BEGIN IMMEDIATE that waits for nothing, whatever the connection's own time-out; None when it has begun.
 
     While a connection reads, SQLite does not wait for a lock, as its holder might wait for the reader.
     """
@@ -205,10 +190,10 @@ def _takes_free_lock(db: sqlite3.Connection) -> bool:
     except sqlite3.OperationalError as error:
         if not is_busy(error):
             raise
-        return False
+        return error
     finally:
         reading.close()
-    return True
+    return None
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

@@ -16,6 +16,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.store.sqlite.hints import LINE, Bell
+
+PAUSE_FIRST, PAUSE = 0.0001, 0.004  # seconds between two attempts to take the lock, least and most
+PAUSE_PART = 1 / 4  # of the time tried so far: most commits of others are over within a millisecond
+LINE_SECONDS = 0.1  # in line at most, as the first in it may have been stopped
+WAKE_SECONDS = 0.02  # after which one in line checks whether it is the first, should nothing have woken it
 NOTICE_SECONDS = 2.0  # a wait that takes longer is reported
 RECENT_SECONDS = 600.0  # waits that ended within are counted as recurring
 _LOCKS = "/proc/locks"
@@ -121,6 +127,40 @@ class WriteLockWaits:
     def _still_recent(self) -> tuple[LockWait, ...]:
         limit = time.time() - RECENT_SECONDS
         return tuple(wait for wait in tuple(self._recent) if wait.began + wait.seconds > limit)
+
+
+class WriteLockLine:
+    """
+    The connections that wait for the write lock of a database: the first tries to take it, and the others sleep.
+
+    Each attempt costs CPU time that the connection that writes lacks. One that leaves the line wakes the one that has
+    slept longest. That is a hint (`broker.store.sqlite.hints`): one that is not woken goes on by itself, and without
+    hints all try.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Stand in line for this database; empty for one in memory."""
+        self._bell = Bell.open(path)
+        self._joined = time.monotonic()
+        self._tries_since: float | None = None  # None while others are in front
+
+    def pause(self) -> None:
+        """Wait until the lock may be tried, once more."""
+        while self._tries_since is None:
+            now = time.monotonic()
+            if self._bell is None or self._bell.try_lock() or now > self._joined + LINE_SECONDS:
+                self._tries_since = now
+            else:
+                self._bell.wait(LINE, self._bell.count(LINE), WAKE_SECONDS)
+        tried = time.monotonic() - self._tries_since
+        time.sleep(min(PAUSE, max(PAUSE_FIRST, tried * PAUSE_PART)))
+
+    def close(self) -> None:
+        """Leave the line, with the lock or without it."""
+        if self._bell is not None:
+            self._bell.unlock()
+            self._bell.wake(LINE, most=1)
+            self._bell.close()
 
 
 def warned_waits(path: Callable[[], str]) -> WriteLockWaits:

@@ -72,7 +72,7 @@ async def test_commit_that_is_hinted_and_not_visible_yet_is_looked_for_again_soo
     watch.close()
 
 
-async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(log: Path) -> None:
+async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes_or_was_hinted(log: Path) -> None:
     looked = asyncio.Event()
     watch = opened(log, looked.set)
     watch.begin(is_writing=True)
@@ -88,7 +88,12 @@ async def test_write_is_hinted_at_once_and_once_but_not_while_the_writer_writes(
         looked.clear()
 
     watch.begin(is_writing=False)
-    assert not watch.is_hinted
+    write(log, b"more of the same commit")
+    await asyncio.sleep(0.01)
+    assert (False, False) == (watch.is_hinted, looked.is_set())
+    end(watch)
+
+    watch.begin(is_writing=False)
     write(log, b"during a batch that only reads")
     await asyncio.wait_for(looked.wait(), 10.0)
     assert watch.is_hinted

@@ -1,4 +1,4 @@
-"""The write lock of a database among processes: those that are stopped, and those of other programs."""
+"""The write lock of a database: the line of those that wait for it, processes that are stopped, and other programs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from broker.store.sqlite.hints import Bell
 from broker.store.sqlite.transaction import is_busy, take_write_lock
+from broker.store.sqlite.write_lock import LINE_SECONDS, WriteLockLine
 
 BOUND_SECONDS = 0.2  # the time-out of our connection
 TURNS = 20
@@ -38,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def db(path: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(path, timeout=BOUND_SECONDS, isolation_level=None)) as db:
+    with closing(sqlite3.connect(path, timeout=BOUND_SECONDS, isolation_level=None, check_same_thread=False)) as db:
         yield db
 
 
@@ -68,6 +71,49 @@ def test_stopped_holder_holds_up_others_for_their_time_out_and_no_longer_once_it
         holder.communicate("x")
         take_write_lock(db)
         db.execute("COMMIT")
+
+
+@pytest.fixture
+def bell(path: Path) -> Iterator[Bell]:
+    """As a daemon makes it."""
+    bell = Bell.open(str(path), is_made=True)
+    assert bell is not None
+    yield bell
+    bell.close()
+
+
+@pytest.mark.usefixtures("bell")
+def test_first_in_line_tries_and_the_next_one_when_it_has_left(path: Path) -> None:
+    with closing(WriteLockLine(str(path))) as second, ThreadPoolExecutor(1) as thread:
+        with closing(WriteLockLine(str(path))) as first:
+            first.pause()
+            waiting = thread.submit(second.pause)
+            with pytest.raises(TimeoutError):
+                waiting.result(LINE_SECONDS / 2)
+        waiting.result()
+
+
+def test_without_hints_all_try(path: Path) -> None:
+    with closing(WriteLockLine(str(path))) as first, closing(WriteLockLine(str(path))) as second:
+        first.pause()
+        second.pause()
+
+
+def test_first_in_line_that_is_stopped_holds_up_the_others_for_a_moment(
+    path: Path, db: sqlite3.Connection, bell: Bell
+) -> None:
+    db.execute("PRAGMA busy_timeout = 60000")
+    with process(path, HOLDER) as holder, process(path, WAITER) as first, ThreadPoolExecutor(1) as thread:
+        while bell.try_lock():  # until the other one has it
+            bell.unlock()
+        os.kill(first.pid, signal.SIGSTOP)
+        waiting = thread.submit(take_write_lock, db)
+        holder.communicate("x")
+
+        waiting.result(10)
+
+        db.execute("COMMIT")
+        os.kill(first.pid, signal.SIGCONT)
 
 
 def test_stopped_waiter_holds_up_nobody(path: Path, db: sqlite3.Connection) -> None:

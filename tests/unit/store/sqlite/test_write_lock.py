@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,9 @@ class Clock:
 
     def time(self) -> float:
         return 1_000_000.0 + self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 @pytest.fixture
