@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -208,8 +208,9 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
 
     Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
     """
-    began, waits = time.monotonic(), None
-    with ExitStack() as stack:
+    began = time.monotonic()
+    line: sqlite.write_lock.WriteLockLine | None = None
+    try:
         while True:
             try:
                 return call()
@@ -218,10 +219,13 @@ def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
                 if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
                     blame_file(db, error, time.monotonic() - began)
                     raise
-            if waits is None:
-                waits, line = _waits_of(db), stack.enter_context(closing(sqlite.write_lock.WriteLockLine(path_of(db))))
+            if line is None:
+                waits, line = _waits_of(db), sqlite.write_lock.WriteLockLine(path_of(db))
             waits.go_on()
             line.pause()
+    finally:
+        if line is not None:
+            line.close()
 
 
 def _waits_of(db: sqlite3.Connection) -> sqlite.write_lock.WriteLockWaits:
