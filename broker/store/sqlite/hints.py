@@ -158,16 +158,19 @@ class Bell:
         self._futex(slot, _FUTEX_WAKE, most, None)
 
     def try_lock(self) -> bool:
-        """Take the lock of this file, which one process has at a time; whether it was free."""
+        """Take the lock of this file, which one at a time has; False when another one has it."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError:  # a file system without such locks
+            pass
         return True
 
     def unlock(self) -> None:
         """Give it back."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Release it; no thread may be waiting. Closing twice does nothing."""

@@ -93,12 +93,6 @@ def test_first_in_line_tries_and_the_next_one_when_it_has_left(path: Path) -> No
         waiting.result()
 
 
-def test_without_hints_all_try(path: Path) -> None:
-    with closing(WriteLockLine(str(path))) as first, closing(WriteLockLine(str(path))) as second:
-        first.pause()
-        second.pause()
-
-
 def test_first_in_line_that_is_stopped_holds_up_the_others_for_a_moment(
     path: Path, db: sqlite3.Connection, bell: Bell
 ) -> None:
@@ -107,13 +101,13 @@ def test_first_in_line_that_is_stopped_holds_up_the_others_for_a_moment(
         while bell.try_lock():  # until the other one has it
             bell.unlock()
         os.kill(first.pid, signal.SIGSTOP)
-        waiting = thread.submit(take_write_lock, db)
-        holder.communicate("x")
-
-        waiting.result(10)
-
-        db.execute("COMMIT")
-        os.kill(first.pid, signal.SIGCONT)
+        try:
+            waiting = thread.submit(take_write_lock, db)
+            holder.communicate("x")
+            waiting.result(10)
+            db.execute("COMMIT")
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
 
 
 def test_stopped_waiter_holds_up_nobody(path: Path, db: sqlite3.Connection) -> None:
