@@ -384,7 +384,7 @@ class Api:
             ReloadRefusedError, SettingsError, StoreUnavailableError: as `Reloads.reload`; nothing has changed.
         """
         seen = ReloadAudit(self._audit, caller, "POST /v1/reload")
-        return await self._instance.reloads.reload(is_dry_run=request.dry_run, is_pruning=request.prune, seen_by=seen)
+        return await self._instance.reloads.reload(seen, is_dry_run=request.dry_run, is_pruning=request.prune)
 
     async def config(self, _: Nothing, __: Caller) -> ConfigAnswer:
         """Return every setting in force."""

@@ -78,23 +78,12 @@ class ReloadObserver(Permitting, Protocol):
         """It was refused, or has failed."""
 
 
-class Admin(Protocol):
-    """Records reloads by signal."""
-
-    def signalled(self) -> ReloadObserver:
-        """Another one."""
-
-
 class Reloadable(Protocol):
     """The instance as a reload sees it."""
 
     settings: Settings
     catalog: Catalog
     stopping: asyncio.Event
-
-    @property
-    def admin(self) -> Admin:
-        """Its admin interface."""
 
     async def prepare(self, settings: Settings, changed: Sequence[Difference], undo: AsyncExitStack) -> CarryOut:
         """
@@ -200,15 +189,15 @@ class Reloads:
         }
 
     async def reload(
-        self, *, is_dry_run: bool = False, is_pruning: bool = False, seen_by: ReloadObserver | None = None
+        self, seen_by: ReloadObserver, *, is_dry_run: bool = False, is_pruning: bool = False
     ) -> ReloadAnswer:
         """
         Read the configuration again, and have it hold.
 
         Args:
+            seen_by: Permits it, and records what changes before it does.
             is_dry_run: Only report what would change; everything else is still tried.
             is_pruning: Drop what no script names.
-            seen_by: Permits it, and records what changes before it does; None for a signal.
 
         Raises:
             ReloadRefusedError: the instance stops, or its settings came from no file.
@@ -216,9 +205,8 @@ class Reloads:
             StoreUnavailableError: a script could not be executed; nothing has changed.
         """
         # A client that disconnects must not cause a change that is only half made.
-        seen = seen_by or self._instance.admin.signalled()
         running = asyncio.get_running_loop().create_task(
-            self._in_turn(seen, is_dry_run=is_dry_run, is_pruning=is_pruning)
+            self._in_turn(seen_by, is_dry_run=is_dry_run, is_pruning=is_pruning)
         )
         return await asyncio.shield(running)
 

@@ -156,7 +156,7 @@ class _Life:
             self._hangups = 0
             self._notify.reloading()
             try:
-                await self._served.reloads.reload()
+                await self._served.reloads.reload(self._served.admin.signalled())
             except BrokerError:  # `Reloads` logs, counts and shows it
                 self._notify.ready(f"{STATUS_SERVING}; the last reload failed, the configuration before stays")
             else:

@@ -26,7 +26,7 @@ from broker.store.sqlite.transaction import open_watch
 from tests.support.certificates import make
 from tests.support.command import run
 from tests.support.loopback import raw, until
-from tests.support.reloaded import File, Sections, plain
+from tests.support.reloaded import File, Sections, plain, read_again
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -76,7 +76,7 @@ async def test_a_configuration_that_is_wrong_changes_nothing_and_is_told_with_it
         file.path.write_text(text)
 
         with pytest.raises(SettingsError) as caught:
-            await instance.reloads.reload()
+            await read_again(instance)
 
         reloads = instance.reloads
         assert told in str(caught.value)
@@ -158,7 +158,7 @@ async def test_a_changed_script_is_carried_out_again_and_nothing_else(tmp_path: 
     async with running(tmp_path, routes={"files": ["routes.sql"]}) as (instance, file):
         script.write_text("CREATE ROUTE b WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
 
-        dry = await instance.reloads.reload(is_dry_run=True)
+        dry = await read_again(instance, is_dry_run=True)
         first, second = await file.reload(instance), await file.reload(instance)
 
         names = {route.name for route in instance.forwarder.routing_context.table}
@@ -188,10 +188,10 @@ async def test_a_first_grant_that_shuts_out_all_others_and_the_last_one_that_goe
         told = []
         for text, is_dry_run in (("[CN=a]", True), ("[CN=a]", False), ("[CN=b]", False)):
             script.write_text(f"USE {database}; GRANT {what} TO {text};")
-            told.append((await instance.reloads.reload(is_dry_run=is_dry_run)).warnings)
+            told.append((await read_again(instance, is_dry_run=is_dry_run)).warnings)
         script.write_text(f"USE {database}; CREATE ROUTE l WITH ADDRESS = 'LOCAL';")
         for is_dry_run, is_pruning in ((False, False), (True, True), (False, True), (False, True)):
-            done = await instance.reloads.reload(is_dry_run=is_dry_run, is_pruning=is_pruning)
+            done = await read_again(instance, is_dry_run=is_dry_run, is_pruning=is_pruning)
             told.append(done.warnings)
 
         one = what.partition(" ")[0]
@@ -208,7 +208,7 @@ async def test_where_certificates_are_shown_the_last_grant_that_goes_shuts_out_a
     shown: dict[str, object] = {"path": "a.db", **files}
     async with running(tmp_path, routes={"files": ["m.sql"]}, **{"databases.a": shown}) as (instance, _file):
         script.write_text(route)
-        told = [(await instance.reloads.reload(is_pruning=one)).warnings for one in (False, True, True)]
+        told = [(await read_again(instance, is_pruning=one)).warnings for one in (False, True, True)]
 
         assert [[], ["a: there is no GRANT SEND, and from now on all are refused"], []] == told
 
@@ -219,7 +219,7 @@ async def test_a_route_that_the_script_of_another_database_makes_is_no_dropped_o
     sections: dict[str, dict[str, object]] = {"routes": {"files": ["m.sql"]}, "databases.a": {"path": "a.db"}}
     async with running(tmp_path, **sections) as (instance, _file):
         script.write_text("USE a; CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';")
-        answers = [await instance.reloads.reload(), await instance.reloads.reload()]
+        answers = [await read_again(instance), await read_again(instance)]
 
         assert "b" in {one.name for one in instance.catalog.databases["a"].table}
         assert [[], []] == [one.warnings for one in answers]
@@ -230,7 +230,7 @@ async def test_what_a_script_makes_and_was_dropped_stays_away_and_is_warned_of(t
     route = "CREATE ROUTE [b] WITH SERVICE_NAME = '//b', ADDRESS = 'tcp://127.0.0.1:9';"
     script.write_text(f"{route} GRANT SEND ON SERVICE::[//b] TO x, y;")
     async with running(tmp_path, routes={"files": ["m.sql"]}) as (instance, file):
-        told = [await instance.reloads.reload()]
+        told = [await read_again(instance)]
         good = (await asyncio.to_thread(check_running, file.settings())).concerns
         await execute(instance.catalog, parse_script(drop), database="msdb")
         [gone] = [
@@ -238,10 +238,10 @@ async def test_what_a_script_makes_and_was_dropped_stays_away_and_is_warned_of(t
             for one in (await asyncio.to_thread(check_running, file.settings())).concerns
             if one.lint is Lint.NOT_IN_FORCE
         ]
-        told.append(await instance.reloads.reload())
+        told.append(await read_again(instance))
         there = {one.name for one in instance.catalog.msdb.table}
         script.write_text(f"{script.read_text()} ")
-        told.append(await instance.reloads.reload())
+        told.append(await read_again(instance))
 
         assert "b" not in there
         assert "b" in {one.name for one in instance.catalog.msdb.table}
@@ -272,10 +272,10 @@ async def test_what_no_script_names_is_named_and_pruned_on_demand(tmp_path: Path
 
         told = await file.reload(instance)
         concerns = (await asyncio.to_thread(check_running, file.settings())).concerns
-        dry = await instance.reloads.reload(is_dry_run=True, is_pruning=True)
+        dry = await read_again(instance, is_dry_run=True, is_pruning=True)
         before = {one.name for one in instance.catalog.msdb.table}
-        pruned = await instance.reloads.reload(is_pruning=True)
-        again = await instance.reloads.reload(is_pruning=True)
+        pruned = await read_again(instance, is_pruning=True)
+        again = await read_again(instance, is_pruning=True)
 
         drops = ["DROP ROUTE [gone];", "DROP ROUTE [hand];", "REVOKE SEND ON SERVICE::[//s] FROM [public];"]
         expected = [f"USE [msdb]; {drop}" for drop in drops]

@@ -47,11 +47,16 @@ class File:
     async def reload(self, instance: Instance, change: Sections | None = None) -> ReloadAnswer:
         """Write it, and have an instance read it again."""
         self.write(change)
-        return await instance.reloads.reload()
+        return await read_again(instance)
 
     def settings(self) -> Any:
         """As a daemon loads it."""
         return load_settings(self.path, environ={})
+
+
+async def read_again(instance: Instance, **how: bool) -> ReloadAnswer:
+    """As after a signal."""
+    return await instance.reloads.reload(instance.admin.signalled(), **how)
 
 
 def plain(directory: Path, **more: Mapping[str, Any]) -> File:

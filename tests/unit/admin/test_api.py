@@ -386,7 +386,7 @@ async def test_trust_and_permissions_take_an_admin(
 async def test_a_reload_by_signal_is_written_down_as_one(configuration: Path, instance: Instance) -> None:
     write(configuration, CONFIGURATION + "[dialog]\nwindow = 3\n")
 
-    await instance.reloads.reload()
+    await instance.reloads.reload(instance.admin.signalled())
 
     [line] = audited(instance)
     assert ("signal SIGHUP", "SIGHUP") == (line["who"], line["operation"])

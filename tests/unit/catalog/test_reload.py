@@ -27,9 +27,6 @@ class Book:
         self.told = told
         self.is_full = False
 
-    def signalled(self) -> Book:
-        return self
-
     def allow(self, changed: Sequence[Difference]) -> None:
         self.told.append("allowed")
 
@@ -99,7 +96,7 @@ async def test_it_is_made_ready_then_written_down_then_swapped(file: Path) -> No
     one, reloads = made(file)
     write(file, "max_hops = 3\nheartbeat = '3s'\n")
 
-    done = await reloads.reload()
+    done = await reloads.reload(one.admin)
 
     assert ["allowed", "prepared", "written ['endpoint.heartbeat', 'endpoint.max_hops']", "swapped"] == one.told
     assert (True, 3, 1) == (done.changed, one.settings.endpoint.max_hops, reloads.succeeded)
@@ -112,7 +109,7 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_told_as_a_setting(fil
     write(file, "max_hops = 3\n", listen="127.0.0.1:4022")
 
     with pytest.raises(SettingsError) as caught:
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
     expected = f'{file}:4:11: endpoint.listen[0]: cannot listen on "127.0.0.1:4022": in use; stop what listens there'
     assert [expected] == [str(error) for error in caught.value.errors]
@@ -122,11 +119,11 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_told_as_a_setting(fil
 
 
 async def test_with_wrong_settings_the_scripts_are_not_looked_at_which_is_told(file: Path) -> None:
-    _, reloads = made(file)
+    one, reloads = made(file)
     write(file, "max_hops = 0\n")
 
     with pytest.raises(SettingsError) as caught:
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
     assert ["endpoint.max_hops", "scripts"] == [error.key for error in caught.value.errors]
 
@@ -135,9 +132,9 @@ async def test_what_becomes_unwise_is_told_once(file: Path) -> None:
     """Whoever opens a port unencrypted, even by mistake, hears of it from the reload and not from a later check."""
     one, reloads = made(file)
     write(file, "max_hops = 20\n", listen="0.0.0.0:4023")
-    first, second = await reloads.reload(is_dry_run=True), await reloads.reload()
+    first, second = await reloads.reload(one.admin, is_dry_run=True), await reloads.reload(one.admin)
     write(file, "max_hops = 21\n", listen="0.0.0.0:4023")
-    third = await reloads.reload()
+    third = await reloads.reload(one.admin)
 
     told = f'{file}:4:11: endpoint.listen[0]: "0.0.0.0:4023" accepts messages from every peer, unencrypted'
     assert [[told], [told]] == [[one.partition(";")[0] for one in done.warnings] for done in (first, second)]
@@ -150,7 +147,7 @@ async def test_what_cannot_be_written_down_does_not_happen_and_says_nothing_abou
     write(file, "max_hops = 3\n")
 
     with pytest.raises(RequestError, match="the book is full"):
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
     assert ["allowed", "prepared", "taken back", "ended badly"] == one.told
     assert (16, 0, True) == (one.settings.endpoint.max_hops, reloads.failed, reloads.is_successful)
@@ -160,7 +157,7 @@ async def test_a_dry_run_takes_back_what_it_tried(file: Path) -> None:
     one, reloads = made(file)
     write(file, "max_hops = 3\nheartbeat = '3s'\n")
 
-    done = await reloads.reload(is_dry_run=True)
+    done = await reloads.reload(one.admin, is_dry_run=True)
 
     assert ["allowed", "prepared", "taken back"] == one.told
     assert (True, 3, 0, 0) == (done.changed, done.connections, reloads.succeeded, reloads.connections_as_before)
@@ -170,11 +167,11 @@ async def test_a_success_clears_what_a_failure_has_told(file: Path) -> None:
     one, reloads = made(file)
     write(file, "max_hops = 0\n")
     with pytest.raises(SettingsError):
-        await reloads.reload()
+        await reloads.reload(one.admin)
     before = reloads.last_success_at
 
     write(file, "")
-    done = await reloads.reload()
+    done = await reloads.reload(one.admin)
 
     assert (False, True, "") == (done.changed, reloads.is_successful, reloads.problem)
     assert {"configuration": ""} == reload_part(reloads)
@@ -187,11 +184,11 @@ async def test_what_waits_for_a_restart_is_told_until_the_file_says_the_old_agai
     one, reloads = made(file)
     write(file, "reuse_port = true\n")
 
-    first = await reloads.reload()
+    first = await reloads.reload(one.admin)
     waiting, has_changed = reloads.waiting, first.changed
-    again = (await reloads.reload()).waiting
+    again = (await reloads.reload(one.admin)).waiting
     write(file, "")
-    await reloads.reload()
+    await reloads.reload(one.admin)
 
     assert (["endpoint.reuse_port"], False, 1, []) == (waiting, has_changed, len(again), reloads.waiting)
     assert not one.settings.endpoint.reuse_port
@@ -202,13 +199,13 @@ async def test_whoever_stops_reads_nothing(file: Path) -> None:
     one.stopping.set()
 
     with pytest.raises(ReloadRefusedError, match="its successor reads the configuration when it starts"):
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
     assert (["ended badly"], True) == (one.told, reloads.is_successful)
     one.stopping.clear()
     one.settings = Settings()
     with pytest.raises(ReloadRefusedError, match="a program has made its settings"):
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
 
 @pytest.mark.parametrize("text", ["", "# being written\n"])
@@ -218,7 +215,7 @@ async def test_a_file_that_was_emptied_is_refused_and_not_taken_for_the_defaults
     write(file, text, base="")
 
     with pytest.raises(SettingsError) as caught:
-        await reloads.reload()
+        await reloads.reload(one.admin)
 
     hint = "write the settings into it, then reload again"
     assert [f"{file}: no longer has any settings; {hint}"] == [str(error) for error in caught.value.errors]

@@ -184,8 +184,11 @@ class Served:
     async def remainder(self) -> DrainRemainder:
         return self._left
 
-    async def reload(self) -> None:
-        self.told.append("reload")
+    def signalled(self) -> str:
+        return "reload"
+
+    async def reload(self, seen_by: str) -> None:
+        self.told.append(seen_by)
         if self.is_reload_refused:
             raise BrokerError("wrong")
 
