@@ -15,7 +15,7 @@ Sources: the T-SQL documentation's page of each statement.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import partial, reduce
 from itertools import product
@@ -47,126 +47,105 @@ _NO_LETTER = frozenset("/0123456789")  # with which a name in brackets may begin
 _GUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _DATABASE_OPTIONS = {option.split()[0]: option for option in ddl.DatabaseOption}
 
-# Options of the original that this system leaves out, by the first two words: the option, and what to do instead.
+
+def _each(advice: Mapping[str, str]) -> dict[str, str]:
+    """The advice by every opening that a key means: of words with `|` between them each one counts."""
+    return {
+        " ".join(words): text
+        for key, text in advice.items()
+        for words in product(*(word.split("|") for word in key.split()))
+    }
+
+
+# Options of the original that this system leaves out, after the first two words, and what to do instead.
+_READER = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
 _RETENTION = "an application keeps what it needs in its own table, in the transaction that sends or receives"
-_QUEUE = {
-    "ACTIVATION": "write the reader as a function, @broker.reader('queue'), and start it with broker run",
-    **dict.fromkeys(("ON", "REBUILD", "REORGANIZE"), "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING"),
-}
-_VALID_XML = {"VALID_XML": "use WELL_FORMED_XML, and check the body against its schema in the application"}
 _OF_A_SERVER = "it is about a database server: leave the statement out"
-_PASSED_ON = "only an administrator of the instance gives permissions, so a principal cannot pass them on"
-_NOT_SUPPORTED = {
-    **dict.fromkeys(product(("CREATE", "ALTER"), ("QUEUE",)), _QUEUE),
-    **dict.fromkeys(product(("CREATE", "ALTER"), ("MESSAGE",)), _VALID_XML),
-    **dict.fromkeys(
-        product(("GRANT", "DENY", "REVOKE"), ("CONNECT", "SEND")), dict.fromkeys(("WITH", "AS"), _PASSED_ON)
-    ),
-    ("ALTER", "DATABASE"): {
-        "HONOR_BROKER_PRIORITY": "priorities are always honored: leave the statement out",
-        "TRUSTWORTHY": "databases trust each other by certificates: see GRANT SEND and CREATE REMOTE SERVICE BINDING",
-        **dict.fromkeys(("SINGLE_USER", "RESTRICTED_USER", "MULTI_USER", "OFFLINE", "ONLINE"), _OF_A_SERVER),
-        **dict.fromkeys(("READ_ONLY", "READ_WRITE", "RECOVERY", "EMERGENCY", "WITNESS"), _OF_A_SERVER),
-    },
-}
+_TRUST = "databases trust each other by certificates: see GRANT SEND and CREATE REMOTE SERVICE BINDING"
+_NOT_SUPPORTED = _each(
+    {
+        "CREATE|ALTER QUEUE ACTIVATION": _READER,
+        "CREATE|ALTER QUEUE ON|REBUILD|REORGANIZE": "what is supported is WITH STATUS and POISON_MESSAGE_HANDLING",
+        "CREATE|ALTER MESSAGE VALID_XML": (
+            "use WELL_FORMED_XML, and check the body against its schema in the application"
+        ),
+        "GRANT|DENY|REVOKE CONNECT|SEND WITH|AS": (
+            "only an administrator of the instance gives permissions, so a principal cannot pass them on"
+        ),
+        "ALTER DATABASE HONOR_BROKER_PRIORITY": "priorities are always honored: leave the statement out",
+        "ALTER DATABASE TRUSTWORTHY": _TRUST,
+        "ALTER DATABASE SINGLE_USER|RESTRICTED_USER|MULTI_USER|OFFLINE|ONLINE": _OF_A_SERVER,
+        "ALTER DATABASE READ_ONLY|READ_WRITE|RECOVERY|EMERGENCY|WITNESS": _OF_A_SERVER,
+    }
+)
 _PARTNER = (
     "a pair of databases is made in the configuration, databases.NAME.mirroring: what can be set is PARTNER FAILOVER"
 )
 
 # Statements of the original that are not statements here, by their first words, and what to do instead.
 _BY_CODE = "an application does it in its own transaction"
-_LEAVE_OUT = "leave it out: a script is one change, and is undone as a whole when one of its statements fails"
 _NO_PROGRAM = "leave it out: a script has statements of the broker only"
 _NO_SERVER = "there are no tables, programs or logins here, only objects of the broker: leave it out"
-_ENDPOINT = "set listen, message_forwarding, message_forward_size, encryption ... of [endpoint] in the configuration"
-_CERTIFICATE = "certificates are PEM files: make them with broker certs, and name them in the configuration"
-_FILE_RIGHTS = "the rights of the database file decide who may receive: use chown and chmod"
-_READER = "write the reader as a function, @broker.reader('queue'), and start it with broker run"
-_EVENT = f"for QUEUE_ACTIVATION, {_READER}; other events are in the log and the metrics"
-_PRINCIPAL = "a principal is the subject of a certificate: GRANT ... TO [CN=...]"
+_PRIVATE_KEY = "private keys are files: databases.NAME.private_key"
 _PERMISSION = (
     "the permissions are CONNECT ON ENDPOINT and SEND ON SERVICE; [admin] of the configuration says who may change"
 )
-_COPY = "back up the database file: see Operations"
 _ASK = "ask for a queue by IF [NOT] EXISTS (SELECT * FROM sys.service_queues WHERE name = 'name')"
-_CHANGE = ("CREATE", "ALTER", "DROP")
-_GIVE = ("GRANT", "DENY", "REVOKE")
-_INSTEAD = {
-    "SEND": f"{_BY_CODE}: dialog.send(body, type=...); or broker send",
-    "RECEIVE": f"{_BY_CODE}: broker.receive(db, queue=...); or broker receive",
-    "WAITFOR": f"{_BY_CODE}: broker.receive(db, queue=..., wait=SECONDS); or broker receive --wait SECONDS",
-    "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
-    "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
-    **dict.fromkeys(("BEGIN TRAN", "BEGIN TRANSACTION", "COMMIT", "ROLLBACK", "SAVE"), _LEAVE_OUT),
-    "DECLARE": f"{_NO_PROGRAM}; applications begin dialogs and send: broker.begin_dialog, dialog.send; or broker send",
-    **dict.fromkeys(("EXEC", "EXECUTE", "PRINT", "WHILE", "RETURN", "RAISERROR"), _NO_PROGRAM),
-    **dict.fromkeys(("BEGIN TRY", "BEGIN CATCH", "THROW", "GOTO", "BREAK", "CONTINUE"), _NO_PROGRAM),
-    **dict.fromkeys(
-        ("DBCC", "RECONFIGURE", "CHECKPOINT", "SHUTDOWN", "REVERT", "ENABLE", "DISABLE", "ADD"), _NO_SERVER
-    ),
-    "ELSE": "begin its statement with a second IF, EXISTS in place of NOT EXISTS, or the other way round",
-    "IF OBJECT_ID": _ASK,
-    "IF DB_ID": "the databases are those of the configuration: leave it out",
-    "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
-    **dict.fromkeys(("BACKUP", "RESTORE"), _COPY),
-    "GET_TRANSMISSION_STATUS": "it is a function: SELECT GET_TRANSMISSION_STATUS('handle')",
-    "ALTER AUTHORIZATION": "owners mean nothing here: leave it out",
-    "ALTER SERVICE MASTER KEY": "private keys are files: databases.NAME.private_key",
-    **{f"{verb} XML": "check the body against its schema in the application" for verb in _CHANGE},
-    **{
-        f"{verb} {what}": _NO_SERVER
-        for verb in _CHANGE
-        for what in (
-            "TABLE",
-            "VIEW",
-            "FUNCTION",
-            "TRIGGER",
-            "SCHEMA",
-            "SYNONYM",
-            "TYPE",
-            "INDEX",
-            "ASSEMBLY",
-            "SERVER",
-            "SEQUENCE",
-        )
-    },
-    **{f"{verb} ENDPOINT": _ENDPOINT for verb in _CHANGE},
-    **{f"{verb} CERTIFICATE": _CERTIFICATE for verb in (*_CHANGE, "BACKUP")},
-    **{
-        f"{verb} MASTER KEY": "private keys are files: databases.NAME.private_key"
-        for verb in (*_CHANGE, "OPEN", "CLOSE")
-    },
-    **{f"{verb} SYMMETRIC KEY": "keys of dialogs are made with them" for verb in (*_CHANGE, "OPEN", "CLOSE")},
-    **{f"{verb} {what}": _READER for verb in _CHANGE for what in ("PROCEDURE", "PROC")},
-    **{f"{verb} EVENT {what}": _EVENT for verb in _CHANGE for what in ("NOTIFICATION", "SESSION")},
-    **{f"{verb} {what}": _PRINCIPAL for verb in _CHANGE for what in ("LOGIN", "USER", "ROLE")},
-    "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
-    "DROP DATABASE": "take [databases.NAME] out of the configuration, and start the instance again",
-    **{
-        f"{verb} {what}": _PERMISSION
-        for verb in _GIVE
-        for what in (
-            "VIEW",
-            "TAKE",
-            "EXECUTE",
-            "EXEC",
-            "SELECT",
-            "INSERT",
-            "UPDATE",
-            "DELETE",
-            "IMPERSONATE",
-            "ALL",
-            "CONTROL",
-        )
-    },
-    **{f"{verb} RECEIVE": _FILE_RIGHTS for verb in _GIVE},
-    **{f"{verb} REFERENCES": "every application may use every message type and contract" for verb in _GIVE},
-}
+_INSTEAD = _each(
+    {
+        "SEND": f"{_BY_CODE}: dialog.send(body, type=...); or broker send",
+        "RECEIVE": f"{_BY_CODE}: broker.receive(db, queue=...); or broker receive",
+        "WAITFOR": f"{_BY_CODE}: broker.receive(db, queue=..., wait=SECONDS); or broker receive --wait SECONDS",
+        "GET CONVERSATION": f"{_BY_CODE}: broker.receive(db, queue=...) returns messages of one conversation group",
+        "BEGIN DIALOG": f"{_BY_CODE}: broker.begin_dialog(db, from_service=..., to_service=...); or broker send",
+        **dict.fromkeys(
+            ("BEGIN TRAN|TRANSACTION", "COMMIT|ROLLBACK|SAVE"),
+            "leave it out: a script is one change, and is undone as a whole when one of its statements fails",
+        ),
+        "DECLARE": (
+            f"{_NO_PROGRAM}; applications begin dialogs and send: broker.begin_dialog, dialog.send; or broker send"
+        ),
+        "EXEC|EXECUTE|PRINT|WHILE|RETURN|RAISERROR": _NO_PROGRAM,
+        "BEGIN TRY|CATCH": _NO_PROGRAM,
+        "THROW|GOTO|BREAK|CONTINUE": _NO_PROGRAM,
+        "DBCC|RECONFIGURE|CHECKPOINT|SHUTDOWN|REVERT|ENABLE|DISABLE|ADD": _NO_SERVER,
+        "ELSE": "begin its statement with a second IF, EXISTS in place of NOT EXISTS, or the other way round",
+        "IF OBJECT_ID": _ASK,
+        "IF DB_ID": "the databases are those of the configuration: leave it out",
+        "KILL": "broker dialogs end ends conversations; a connection ends when its peer may not connect: DENY CONNECT",
+        "BACKUP|RESTORE": "back up the database file: see Operations",
+        "GET_TRANSMISSION_STATUS": "it is a function: SELECT GET_TRANSMISSION_STATUS('handle')",
+        "ALTER AUTHORIZATION": "owners mean nothing here: leave it out",
+        "ALTER SERVICE MASTER KEY": _PRIVATE_KEY,
+        "CREATE|ALTER|DROP XML": "check the body against its schema in the application",
+        "CREATE|ALTER|DROP TABLE|VIEW|FUNCTION|TRIGGER|SCHEMA|SYNONYM|TYPE|INDEX|ASSEMBLY|SERVER|SEQUENCE": _NO_SERVER,
+        "CREATE|ALTER|DROP ENDPOINT": (
+            "set listen, message_forwarding, message_forward_size, encryption ... of [endpoint] in the configuration"
+        ),
+        "CREATE|ALTER|DROP|BACKUP CERTIFICATE": (
+            "certificates are PEM files: make them with broker certs, and name them in the configuration"
+        ),
+        "CREATE|ALTER|DROP|OPEN|CLOSE MASTER KEY": _PRIVATE_KEY,
+        "CREATE|ALTER|DROP|OPEN|CLOSE SYMMETRIC KEY": "keys of dialogs are made with them",
+        "CREATE|ALTER|DROP PROCEDURE|PROC": _READER,
+        "CREATE|ALTER|DROP EVENT NOTIFICATION|SESSION": (
+            f"for QUEUE_ACTIVATION, {_READER}; other events are in the log and the metrics"
+        ),
+        "CREATE|ALTER|DROP LOGIN|USER|ROLE": "a principal is the subject of a certificate: GRANT ... TO [CN=...]",
+        "CREATE DATABASE": "add [databases.NAME] with its path to the configuration, and start the instance again",
+        "DROP DATABASE": "take [databases.NAME] out of the configuration, and start the instance again",
+        "GRANT|DENY|REVOKE VIEW|TAKE|EXECUTE|EXEC|SELECT|INSERT|UPDATE|DELETE|IMPERSONATE|ALL|CONTROL": _PERMISSION,
+        "GRANT|DENY|REVOKE RECEIVE": ("the rights of the database file decide who may receive: use chown and chmod"),
+        "GRANT|DENY|REVOKE REFERENCES": "every application may use every message type and contract",
+    }
+)
 # Statements that end where a word follows that opens one, such as ALTER QUEUE q MOVE and GRANT ALTER ON x.
-_CUT_OFF = {
-    "ALTER QUEUE": "ALTER QUEUE changes STATUS and POISON_MESSAGE_HANDLING: there is no index to move",
-    **dict.fromkeys(("GRANT", "DENY", "REVOKE"), _PERMISSION),
-}
+_CUT_OFF = _each(
+    {
+        "ALTER QUEUE": "ALTER QUEUE changes STATUS and POISON_MESSAGE_HANDLING: there is no index to move",
+        "GRANT|DENY|REVOKE": _PERMISSION,
+    }
+)
 _VIEWS = {
     "ROUTE": "routes",
     "SERVICE": "services",
@@ -389,7 +368,7 @@ class _StatementParser:
 
     def guid(self, key: str, what: str) -> UUID:
         """A GUID in quotes."""
-        token = self._value(key, TEXT)
+        token = self._part(key, TEXT)
         if _GUID.fullmatch(token.value) is None:
             self._refuse(token, 8169, f"{token.value!r} is no {what}: write a GUID")
         return UUID(token.value)
@@ -422,25 +401,16 @@ class _StatementParser:
             key = self.accept(*readers) if not is_list else self.expect(*readers) if has_comma else None
         return values
 
-    def text_value(self, key: str) -> str:
-        """`= 'text'`."""
+    def value(self, key: str, *kinds: str) -> Any:
+        """`=` and a text, a number, or what a word means."""
         self.expect("=")
-        return self._value(key, TEXT).value
-
-    def number_value(self, key: str) -> int:
-        """`= number`."""
-        self.expect("=")
-        return int(self._value(key, NUMBER).value)
-
-    def status_value(self, _key: str) -> bool:
-        """`= ON` or `= OFF`."""
-        self.expect("=")
-        return self.expect("ON", "OFF").kind == "ON"
+        token = self._part(key, *kinds)
+        return int(token.value) if token.kind is NUMBER else _MEANINGS.get(token.kind, token.value)
 
     def poison_value(self, key: str) -> bool:
         """`(STATUS = ON)` or `(STATUS = OFF)`."""
         self.words("(", "STATUS")
-        is_on = self.status_value(key)
+        is_on: bool = self.value(key, "ON", "OFF")
         self.expect(")")
         return is_on
 
@@ -459,19 +429,7 @@ class _StatementParser:
         self._places[key] = token[2:]
         return ddl.ANY if word else token.value
 
-    def text_or_any(self, key: str) -> ddl.NameOrAny:
-        """`= 'text'` or `= ANY`."""
-        self.expect("=")
-        token = self._value(key, TEXT, "ANY")
-        return token.value if token.kind is TEXT else ddl.ANY
-
-    def level(self, key: str) -> int:
-        """`= number` or `= DEFAULT`."""
-        self.expect("=")
-        token = self._value(key, NUMBER, "DEFAULT")
-        return int(token.value) if token.kind is NUMBER else PRIORITY_LEVEL_DEFAULT
-
-    def _value(self, key: str, *kinds: str) -> Token:
+    def _part(self, key: str, *kinds: str) -> Token:
         token = self.expect(*kinds)
         self._places[key] = token[2:]
         return token
@@ -537,16 +495,15 @@ class _StatementParser:
         self.expect(")")
         if inside != "DROP" and "STATUS = OFF" not in inside:
             verb = self._tokens[0].kind
-            self._refuse(word, 102, f"the option {key} of {verb} QUEUE is not supported; {_QUEUE[key]}")
+            self._refuse(word, 102, f"the option {key} of {verb} QUEUE is not supported; {_READER}")
         return False
 
     def retention_value(self, key: str) -> bool:
         """`= OFF`, which tools write into scripts."""
-        is_on = self.status_value(key)
-        if is_on:
+        if self.value(key, "ON", "OFF"):
             token = self._tokens[self._next - 1]
             self._refuse(token, 102, f"RETENTION = ON is not supported; {_RETENTION}")
-        return is_on
+        return False
 
     # --- services ---
 
@@ -589,7 +546,7 @@ class _StatementParser:
         if not self.accept("WITH"):
             return {}
         self.expect("(")
-        options = self.options({"EXCLUSIVE_TARGET": _StatementParser.status_value}, is_list=True)
+        options = self.options(_SERVICE_OPTIONS, is_list=True)
         self.expect(")")
         return options
 
@@ -682,7 +639,7 @@ class _StatementParser:
         """CREATE REMOTE SERVICE BINDING name [AUTHORIZATION owner] TO SERVICE 'service' WITH USER = principal ..."""
         name, owner = self.object_name(), self.owner()
         self.words("TO", "SERVICE")
-        token = self._value("SERVICE", TEXT)
+        token = self._part("SERVICE", TEXT)
         if not 1 <= len(token.value.encode("utf-8", "replace")) <= NAME_MAX_BYTES:
             self._refuse(token, 103, f"the name of a service has 1 to {NAME_MAX_BYTES} bytes")
         self.expect("WITH")
@@ -707,9 +664,9 @@ class _StatementParser:
             if self.expect("CLEANUP", "ERROR").kind == "CLEANUP":
                 ending = {"cleanup": True}
             else:
-                ending = {"error_code": self.number_value("ERROR")}
+                ending = {"error_code": self.value("ERROR", NUMBER)}
                 self.expect("DESCRIPTION")
-                ending["description"] = self.text_value("DESCRIPTION")
+                ending["description"] = self.value("DESCRIPTION", TEXT)
         return ddl.EndConversation(handle, **ending, origin=self._origin)
 
     def move_conversation(self) -> ddl.Statement:
@@ -723,7 +680,7 @@ class _StatementParser:
         self.expect("(")
         handle = self.guid(ddl.NAME, "conversation handle")
         self.words(")", "TIMEOUT")
-        return ddl.BeginConversationTimer(handle, self.number_value("TIMEOUT"), origin=self._origin)
+        return ddl.BeginConversationTimer(handle, self.value("TIMEOUT", NUMBER), origin=self._origin)
 
     def alter_database(self) -> ddl.Statement:
         """ALTER DATABASE name | CURRENT SET option [WITH ROLLBACK IMMEDIATE | ROLLBACK AFTER n SECONDS | NO_WAIT]."""
@@ -731,7 +688,7 @@ class _StatementParser:
         token = current or self.name_token()
         self._places[ddl.NAME] = token[2:]
         self.expect("SET")
-        option = _DATABASE_OPTIONS[self._value("OPTION", *_DATABASE_OPTIONS).kind]
+        option = _DATABASE_OPTIONS[self._part("OPTION", *_DATABASE_OPTIONS).kind]
         if option is ddl.DatabaseOption.PARTNER_FAILOVER and not self.accept("FAILOVER"):
             self._refuse(self._tokens[self._next - 1], 102, _PARTNER)
         is_rolling_back = self.accept("WITH") and self.expect("ROLLBACK", "NO_WAIT").kind == "ROLLBACK"
@@ -771,7 +728,7 @@ class _StatementParser:
                 if name in _INSTEAD and (at or self._next <= count):
                     return f"{name} is not a statement here: {_INSTEAD[name]}"
         verb, kind, option = self._tokens[0].value.upper(), self._tokens[1].value.upper(), token.value.upper()
-        instead = _NOT_SUPPORTED.get((verb, kind), {}).get(option)
+        instead = _NOT_SUPPORTED.get(f"{verb} {kind} {option}")
         if token.kind is TEXT or instead is None:
             return None
         what = "MESSAGE TYPE" if kind == "MESSAGE" else kind
@@ -815,29 +772,33 @@ def _mistake(origin: ddl.StatementOrigin, start: int, end: int, problem: str, nu
 
 
 _Reader: TypeAlias = Callable[[_StatementParser, str], Any]
-_ROUTE_PROPERTIES: dict[str, _Reader] = {
-    "SERVICE_NAME": _StatementParser.text_value,
-    "BROKER_INSTANCE": _StatementParser.text_value,
-    "LIFETIME": _StatementParser.number_value,
-    "ADDRESS": _StatementParser.text_value,
-    "MIRROR_ADDRESS": _StatementParser.text_value,
-    "WEIGHT": _StatementParser.number_value,
+
+
+def _one_of(*kinds: str) -> _Reader:
+    return lambda parser, key: parser.value(key, *kinds)
+
+
+_MEANINGS = {"ON": True, "OFF": False, "ANY": ddl.ANY, "DEFAULT": PRIORITY_LEVEL_DEFAULT}
+_ROUTE_PROPERTIES = {
+    **dict.fromkeys(("SERVICE_NAME", "BROKER_INSTANCE", "ADDRESS", "MIRROR_ADDRESS"), _one_of(TEXT)),
+    **dict.fromkeys(("LIFETIME", "WEIGHT"), _one_of(NUMBER)),
 }
 _QUEUE_OPTIONS: dict[str, _Reader] = {
-    "STATUS": _StatementParser.status_value,
+    "STATUS": _one_of("ON", "OFF"),
     "POISON_MESSAGE_HANDLING": _StatementParser.poison_value,
     "RETENTION": _StatementParser.retention_value,
     "ACTIVATION": _StatementParser.activation_value,
 }
+_SERVICE_OPTIONS = {"EXCLUSIVE_TARGET": _one_of("ON", "OFF")}
 _PRIORITY_PROPERTIES: dict[str, _Reader] = {
     "CONTRACT_NAME": _StatementParser.name_or_any,
     "LOCAL_SERVICE_NAME": _StatementParser.name_or_any,
-    "REMOTE_SERVICE_NAME": _StatementParser.text_or_any,
-    "PRIORITY_LEVEL": _StatementParser.level,
+    "REMOTE_SERVICE_NAME": _one_of(TEXT, "ANY"),
+    "PRIORITY_LEVEL": _one_of(NUMBER, "DEFAULT"),
 }
 _BINDING_OPTIONS: dict[str, _Reader] = {
     "USER": _StatementParser.principal_value,
-    "ANONYMOUS": _StatementParser.status_value,
+    "ANONYMOUS": _one_of("ON", "OFF"),
 }
 
 STATEMENTS: dict[str, Callable[[_StatementParser], ddl.Statement]] = {
