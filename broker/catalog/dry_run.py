@@ -26,7 +26,7 @@ from broker.catalog.catalog import MSDB, Catalog, CatalogRows, Database, stored_
 from broker.catalog.database_files import is_elsewhere, path_of
 from broker.catalog.execute import Script
 from broker.catalog.handlers import rules_of
-from broker.catalog.scripts import script_files, scripts_problem
+from broker.catalog.scripts import script_files, scripts_problem, scripts_setting
 from broker.config.settings import Settings
 from broker.config.toml import KeyPath, dotted
 from broker.ddl import statements as ddl
@@ -142,9 +142,7 @@ def dry_run(settings: Settings, *, now: datetime) -> DryRun:
         opened.enter_context(closing(script))
         runner = _ScriptRunner(run, script, stores)
         for name, one in run.databases.items():
-            key = ("routes", "files") if name == MSDB else ("databases", name, "scripts")
-            patterns = settings.routes.files if name == MSDB else settings.databases[name].scripts
-            run.errors.extend(runner.scripts(name, key, patterns))
+            run.errors.extend(runner.scripts(name, *scripts_setting(settings, name)))
             one.messages = script.messages.take()
         for name, one in run.databases.items():
             one.routes = _routes(stores[name], one.statements)

@@ -26,6 +26,7 @@ from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_s
 from broker.catalog.dry_run import DryDatabase, DryRun, stored
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
+from broker.catalog.scripts import scripts_setting
 from broker.catalog.unscripted import Unscripted, import_again, is_unscripted, not_there, shown_rule, unscripted
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
@@ -276,7 +277,7 @@ def _not_in_force(run: DryRun) -> Iterator[Diagnostic]:
             hint = (
                 f"broker reload{run.settings.config_option} runs what has changed, and has the statements for the rest"
             )
-            path: KeyPath = ("routes", "files") if database is run.msdb else ("databases", database.name, "scripts")
+            path, _ = scripts_setting(run.settings, database.name)
             yield of_setting(run, database, Lint.NOT_IN_FORCE, problem, hint, path=path)
 
 
@@ -296,8 +297,7 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
             )
         need = "none is" if others else "it is not"
         hint = f"write {them} into a script; or, if {need} needed, drop {them}{drop}"
-        is_msdb = first.database is run.msdb
-        path: KeyPath = ("routes", "files") if is_msdb else ("databases", first.database.name, "scripts")
+        path, _ = scripts_setting(run.settings, first.database.name)
         yield of_setting(run, first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
 
 

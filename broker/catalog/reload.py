@@ -30,7 +30,7 @@ from broker.catalog.diagnostics import listen_error
 from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
 from broker.catalog.handlers import grants_of, rules_of
 from broker.catalog.identities import identity_errors
-from broker.catalog.scripts import Permitting, Scripts, look, run_changed
+from broker.catalog.scripts import Permitting, State, differing, look, run_changed
 from broker.catalog.unscripted import Unscripted, not_there, unscripted
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference, differences, in_force, mixed_contradictions
@@ -163,13 +163,13 @@ class Reloads:
         self.problem = ""
         self.waiting: list[str] = []
         self._instance = instance
-        self._scripts = Scripts()
+        self._scripts: State = {}  # as they were last executed
         self._turn = asyncio.Lock()
         self._reconnect_at: float | None = None  # loop time of the last change that is for new connections
 
     async def begin(self) -> None:
         """Note the scripts as they are, before the start carries them out."""
-        self._scripts.done = await asyncio.to_thread(look, self._instance.settings)
+        self._scripts = await asyncio.to_thread(look, self._instance.settings)
 
     @property
     def connections_as_before(self) -> int:
@@ -231,7 +231,8 @@ class Reloads:
         seen_by.allow(changed)
         settings = in_force(old, new, changed)
         scripts = await asyncio.to_thread(look, settings)
-        are_others = self._scripts.are_others(scripts) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
+        others = differing(scripts, self._scripts)
+        are_others = bool(others) or any(one.path[-1] in _OF_SCRIPTS for one in changed)
         left: list[Unscripted] = []
         told: dict[str, list[str]] = {}
         databases: Mapping[str, Database | DryDatabase] = instance.catalog.databases
@@ -242,7 +243,7 @@ class Reloads:
                 left, databases = await asyncio.to_thread(list, unscripted(run)), run.databases
                 told = {name: one.messages for name, one in run.databases.items() if name in instance.catalog.databases}
         await asyncio.to_thread(_judge_files, settings)
-        names = self._scripts.changed(scripts)
+        names = [name for name in others if scripts[name]]
         dropped = [] if names else await asyncio.to_thread(_dropped, settings, instance.catalog)
         warnings = await asyncio.to_thread(_new_warnings, old, settings, instance.catalog) if changed else []
         async with AsyncExitStack() as undo:
@@ -276,7 +277,7 @@ class Reloads:
             done.messages.extend(await run_changed(instance.catalog, settings, scripts, names, seen_by, drops=drops))
             undo.pop_all()
         await carry_out()
-        self._scripts.done = scripts
+        self._scripts = scripts
         if is_for_new:
             self._reconnect_at = asyncio.get_running_loop().time()
             return replace(done, connections=self.connections_as_before)  # without those that it has closed

@@ -21,7 +21,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -110,32 +109,26 @@ def scripts_problem(settings: Settings, key: KeyPath, path: str) -> tuple[Settin
     return settings.error(key, f'"{path}" {problem}', hint), not is_pattern(path)
 
 
-def named_scripts(settings: Settings, key: KeyPath, paths: tuple[str, ...]) -> list[Path]:
+def scripts_setting(settings: Settings, name: str) -> tuple[KeyPath, tuple[str, ...]]:
+    """The setting that names the scripts of a database, or of msdb, and its patterns."""
+    if name == MSDB:
+        return ("routes", "files"), settings.routes.files
+    return ("databases", name, "scripts"), settings.databases[name].scripts
+
+
+def named_scripts(settings: Settings, name: str) -> list[Path]:
     """
-    The files of `routes.files` or of a database's `scripts`, in the order in which they are read.
+    The scripts of a database, or of msdb, in the order in which they are read.
 
     Raises:
         SettingError: a path that is not a pattern leads to no file, or a directory may not be read.
     """
-    for number, path in enumerate(paths):
+    key, patterns = scripts_setting(settings, name)
+    for number, path in enumerate(patterns):
         error, is_severe = scripts_problem(settings, (*key, number), path) or (None, False)
         if error is not None and is_severe:
             raise error
-    return script_files(paths)
-
-
-def own_scripts(settings: Settings, name: str) -> list[tuple[str, Path]]:
-    """The scripts of one database, each with its name; raises as `named_scripts`."""
-    found = named_scripts(settings, ("databases", name, "scripts"), settings.databases[name].scripts)
-    return [(name, path) for path in found]
-
-
-def scripts_of(settings: Settings, own: list[str]) -> list[tuple[str, Path]]:
-    """The scripts that run at every start, each with its database, msdb's first; raises as `named_scripts`."""
-    scripts = [(MSDB, path) for path in named_scripts(settings, ("routes", "files"), settings.routes.files)]
-    for name in own:
-        scripts += own_scripts(settings, name)
-    return scripts
+    return script_files(patterns)
 
 
 # --- at a start ---
@@ -191,25 +184,15 @@ class Permitting(Auditing, Protocol):
         """Pass on those that are permitted; raises when the next one is not."""
 
 
-@dataclass(slots=True)
-class Scripts:
-    """The scripts as they were last executed, in `done`, as `look` returns them."""
-
-    done: State = field(default_factory=dict)
-
-    def are_others(self, found: State) -> bool:
-        """True if anything about scripts has changed, even if there are none now."""
-        return any(scripts != self.done.get(name, ()) for name, scripts in found.items())
-
-    def changed(self, found: State) -> list[str]:
-        """The databases whose scripts are others now, msdb first; those that no longer have any have nothing to do."""
-        return [name for name, scripts in found.items() if scripts and scripts != self.done.get(name, ())]
-
-
 def look(settings: Settings) -> State:
     """Return the scripts as they are now. Blocking; a file that cannot be read is reported when it is executed."""
-    patterns = {MSDB: settings.routes.files} | {name: one.scripts for name, one in settings.databases.items()}
+    patterns = {name: scripts_setting(settings, name)[1] for name in (MSDB, *settings.databases)}
     return {name: tuple((path, _digest(path)) for path in script_files(some)) for name, some in patterns.items()}
+
+
+def differing(found: State, before: State) -> list[str]:
+    """The databases whose scripts have changed, msdb first, those that no longer have any among them."""
+    return [name for name, scripts in found.items() if scripts != before.get(name, ())]
 
 
 def _digest(path: Path) -> bytes:
@@ -263,8 +246,7 @@ async def run_changed(
         progress = ScriptProgress(source, size, seen_by=seen_by)
         return await execute(catalog, statements, database=MSDB, is_declared=True, progress=progress)
     except StatementError as error:
-        key: KeyPath = ("routes", "files") if reading == MSDB else ("databases", reading, "scripts")
-        found = settings.error(key, f"error {error.number}: {error.problem}", "")
+        found = settings.error(scripts_setting(settings, reading)[0], f"error {error.number}: {error.problem}", "")
         found.span = error.span or found.span
         raise SettingsError([found]) from error
     except OSError as error:

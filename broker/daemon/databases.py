@@ -28,7 +28,7 @@ from broker.catalog.catalog import MSDB, Auditing, Catalog, Database
 from broker.catalog.database_files import path_of, take
 from broker.catalog.dry_run import COPY_HINT, COPY_PROBLEM
 from broker.catalog.identities import Identities, credentials_of
-from broker.catalog.scripts import own_scripts, run_declared
+from broker.catalog.scripts import named_scripts, run_declared
 from broker.config.settings import Settings
 from broker.daemon.reload import dialog_tuning
 from broker.daemon.roles import RoleKeeper, boot_time, role_source
@@ -323,7 +323,7 @@ class Databases:
         database = Database(name, store.broker_instance, store.path, endpoint.pause_writer, is_served=False)
         try:
             await self._catalog.add(database)
-            for _, path in own_scripts(self._settings, name):
+            for path in named_scripts(self._settings, name):
                 await run_declared(self._catalog, path, name, self.audit(path, name))
             instance = uuid.UUID(bytes=store.broker_instance)
             reign = PrincipalRecord(instance, store.epoch, self._settings.instance.name, time.time())

@@ -29,7 +29,7 @@ from broker.admin.server import AdminServer
 from broker.catalog.catalog import MSDB, Catalog, Database
 from broker.catalog.handlers import grants_of
 from broker.catalog.reload import CarryOut, Reloads
-from broker.catalog.scripts import run_declared, scripts_of
+from broker.catalog.scripts import named_scripts, run_declared
 from broker.config.load import load_settings
 from broker.config.reload_diff import Difference
 from broker.config.settings import Settings
@@ -249,8 +249,9 @@ class Instance:
     async def _run_scripts(self) -> None:
         """The scripts of the configuration, msdb's first; those of a mirrored database run when it is taken over."""
         await self.reloads.begin()
-        for database, path in scripts_of(self.settings, self.databases.own):
-            await run_declared(self.catalog, path, database, self.databases.audit(path, database))
+        databases = (MSDB, *self.databases.own)
+        for name, path in [(one, path) for one in databases for path in named_scripts(self.settings, one)]:
+            await run_declared(self.catalog, path, name, self.databases.audit(path, name))
 
     # --- a reload ---
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.catalog import scripts as declared
 from broker.catalog.catalog import MSDB, Catalog, Database
-from broker.catalog.scripts import Scripts, closed_directory, look, named_scripts, run_declared, script_files
+from broker.catalog.scripts import closed_directory, differing, look, named_scripts, run_declared, script_files
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.errors import SettingError, StatementError
@@ -83,9 +83,6 @@ async def test_long_script_is_told_of(catalog: Catalog, tmp_path: Path, monkeypa
 # --- files ---
 
 
-KEY = ("routes", "files")
-
-
 @pytest.mark.parametrize("make", ["nothing", "directory"])
 def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, make: str) -> None:
     if make == "directory":
@@ -93,7 +90,7 @@ def test_path_without_a_file_is_refused_at_its_place(load: Any, tmp_path: Path, 
     settings = load("[routes]\nfiles = ['none/*.sql', 'b.sql']\n")
 
     with pytest.raises(SettingError, match=r"correct the path; it is relative to the configuration file's") as caught:
-        named_scripts(settings, KEY, settings.routes.files)
+        named_scripts(settings, MSDB)
 
     assert ("routes.files[1]", 24) == (caught.value.key, caught.value.span and caught.value.span.column)
 
@@ -106,7 +103,7 @@ def test_pattern_into_a_directory_that_may_not_be_read_is_no_empty_one(load: Any
         as_nobody(tmp_path),
         pytest.raises(SettingError, match=r'routes\.d" may not be looked into; let the') as caught,
     ):
-        named_scripts(settings, KEY, settings.routes.files)
+        named_scripts(settings, MSDB)
 
     assert "routes.files[0]" == caught.value.key
 
@@ -124,29 +121,26 @@ def test_only_databases_whose_files_are_others_have_theirs_carried_out(tmp_path:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.sql").write_text("one")
     (tmp_path / "1.sql").write_text("one")
-    before = Scripts(look(settings(tmp_path)))
-    assert ([], False) == (before.changed(before.done), before.are_others(before.done))
+    before = look(settings(tmp_path))
+    assert [] == differing(before, before)
 
     (tmp_path / "a" / "1.sql").write_text("two")
     found = look(settings(tmp_path))
 
-    assert (["a"], True) == (before.changed(found), before.are_others(found))
+    assert ["a"] == differing(found, before)
 
 
-@pytest.mark.parametrize(("to", "changed"), [("0.sql", [MSDB]), (None, [])])
-def test_a_new_name_counts_and_a_script_that_is_gone_is_noticed(
-    tmp_path: Path, to: str | None, changed: list[str]
-) -> None:
+@pytest.mark.parametrize("to", ["0.sql", None])
+def test_a_new_name_counts_and_a_script_that_is_gone_is_noticed(tmp_path: Path, to: str | None) -> None:
     (tmp_path / "1.sql").write_text("one")
-    before = Scripts(look(settings(tmp_path)))
+    before = look(settings(tmp_path))
 
     if to is None:
         (tmp_path / "1.sql").unlink()
     else:
         (tmp_path / "1.sql").rename(tmp_path / to)
-    found = look(settings(tmp_path))
 
-    assert (changed, True) == (before.changed(found), before.are_others(found))
+    assert [MSDB] == differing(look(settings(tmp_path)), before)
 
 
 @pytest.fixture
