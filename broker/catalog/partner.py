@@ -238,9 +238,9 @@ def export(
         f"# Import it with: broker partner import FILE\n"
         f"# Compare by phone: {describe(shown[0]).fingerprint}\n"
         f"version = {VERSION}\ninstance = {_quoted(file.instance)}\n"
-        f"addresses = {_quoted_list(file.addresses)}\n"
-        f"services = {_quoted_list(file.services)}  # others may send to them\n"
-        f"sends_to = {_quoted_list(file.sends_to)}  # it wants to send to these services of yours\n"
+        f"addresses = {_quoted(file.addresses)}\n"
+        f"services = {_quoted(file.services)}  # others may send to them\n"
+        f"sends_to = {_quoted(file.sends_to)}  # it wants to send to these services of yours\n"
     )
     for name, certificates, private_key in holders:
         pem = certificates_pem(certificates).decode()
@@ -262,12 +262,9 @@ def _refuse_unproved(settings: Settings) -> None:
         raise settings.error(("endpoint", "authentication"), "partners prove who they are by certificates", hint)
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _quoted_list(texts: Iterable[str]) -> str:
-    return f"[{', '.join(map(_quoted, texts))}]"
+def _quoted(value: str | tuple[str, ...]) -> str:
+    """A text or a list of texts in TOML, which writes both as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _content(file: PartnerFile, *holders: Sequence[x509.Certificate]) -> bytes:
