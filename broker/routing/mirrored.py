@@ -46,7 +46,7 @@ Source: Service Broker documentation, "Service Broker Routing", "Routing with Da
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import Generic, TypeVar
@@ -185,6 +185,7 @@ class MirroredRoute(Generic[Address]):
 
     Attributes:
         epoch: The highest epoch that was ever accepted; it never falls.
+        seen: The last known state of each address.
     """
 
     def __init__(self, address: Address, mirror_address: Address, jitter: Callable[[], float]) -> None:
@@ -193,7 +194,7 @@ class MirroredRoute(Generic[Address]):
         self.addresses: tuple[Address, Address] = (address, mirror_address)
         self.epoch = 0
         self.standing = MirrorState.NEVER_USED
-        self._seen: dict[Address, AddressState] = dict.fromkeys(self.addresses, AddressState())
+        self.seen = dict.fromkeys(self.addresses, AddressState())
         self._heard: dict[Address, MirrorEvent] = {}
         self._claimants: set[Address] = set()  # the addresses that have claimed `epoch`
         self._stale: dict[Address, str] = {}
@@ -214,7 +215,7 @@ class MirroredRoute(Generic[Address]):
         side = PRINCIPAL.get(self.standing)
         if side is None:
             return MirroredRouteState.NOT_OPERATIONAL
-        partner = self._seen[self.addresses[1 - side.value]]
+        partner = self.seen[self.addresses[1 - side.value]]
         if partner.role is MirrorRole.MIRROR and not partner.problem and _is_answered(partner):
             return MirroredRouteState.OPERATIONAL
         return MirroredRouteState.PRINCIPAL_ONLY
@@ -223,11 +224,6 @@ class MirroredRoute(Generic[Address]):
     def due(self) -> float | None:
         """When `on_time` is to be called, monotonic seconds; None while no address has to be asked."""
         return self._asking.due
-
-    @property
-    def seen(self) -> Mapping[Address, AddressState]:
-        """Last known state of each address."""
-        return self._seen
 
     @property
     def alarm(self) -> str:
@@ -264,15 +260,15 @@ class MirroredRoute(Generic[Address]):
         A text that is not a role counts as `unknown`, and so does any role with an epoch above EPOCH_TOLD_MAX: no pair
         reaches it by failovers, and the right instance could never claim a higher one.
         """
-        answer = AddressState(self._seen[address].asked_at, now, MirrorRole.of(role), epoch)
+        answer = AddressState(self.seen[address].asked_at, now, MirrorRole.of(role), epoch)
         if not 0 <= epoch <= EPOCH_TOLD_MAX:
             answer = replace(answer, role=MirrorRole.UNKNOWN, epoch=None, problem=f"answered with the epoch {epoch}")
-        self._seen[address] = answer
+        self.seen[address] = answer
         return self._hear(address, self._weigh(answer), now)
 
     def on_unreachable(self, address: Address, problem: str, now: float) -> tuple[Address, ...]:
         """A link to it was lost, or none could be made. A link closed for want of use is not lost."""
-        self._seen[address] = replace(self._seen[address], problem=problem or "out of reach")
+        self.seen[address] = replace(self.seen[address], problem=problem or "out of reach")
         self._met.pop(address, None)
         return self._hear(address, MirrorEvent.LOST, now)
 
@@ -293,7 +289,7 @@ class MirroredRoute(Generic[Address]):
         self._heard[address] = word
         self.standing = TRANSITIONS[before, MirrorSide(self.addresses.index(address)), word]
         self._stale.pop(address, None)
-        epoch = self._seen[address].epoch
+        epoch = self.seen[address].epoch
         if word is MirrorEvent.CLAIMS_LOWER:
             can_catch_up = epoch is not None and self.epoch - epoch <= CATCH_UP_MAX
             self._stale[address] = (
@@ -318,7 +314,7 @@ class MirroredRoute(Generic[Address]):
             self._asking.hasten(now)
         asked = self._asking.take(now)
         for address in asked:
-            self._seen[address] = replace(self._seen[address], asked_at=now)
+            self.seen[address] = replace(self.seen[address], asked_at=now)
         return asked
 
 
