@@ -231,13 +231,6 @@ def alter_route(route: Route, properties: RouteProperties, *, now: datetime) -> 
     return _checked(replace(route, **_fields(properties, now)))
 
 
-def _checked(route: Route) -> Route:
-    """The same route, when what it says together is legal."""
-    _check_names(route)
-    _check_mirror(route)
-    return route
-
-
 # --- each property by itself ---
 
 
@@ -329,7 +322,8 @@ def _expiry(lifetime: int, now: datetime | None) -> datetime | None:
 # --- their combinations ---
 
 
-def _check_names(route: Route) -> None:
+def _checked(route: Route) -> Route:
+    """The same route, when what it says together is legal."""
     if route.broker_instance is not None and route.remote_service_name is None:
         raise PropertyError(9662, "BROKER_INSTANCE needs a SERVICE_NAME", properties=("BROKER_INSTANCE",))
     if route.broker_instance is not None and route.remote_service_name == BROKER_CONFIGURATION:
@@ -338,11 +332,8 @@ def _check_names(route: Route) -> None:
     if route.address == TRANSPORT and route.remote_service_name is not None:
         problem = "ADDRESS 'TRANSPORT' cannot be given with SERVICE_NAME: every service name carries its own address"
         raise PropertyError(9745, problem, properties=("ADDRESS", "SERVICE_NAME"))
-
-
-def _check_mirror(route: Route) -> None:
     if route.mirror_address is None:
-        return
+        return route
     if isinstance(route.address, Keyword):
         problem = f"a mirrored route needs a network address as ADDRESS, not {route.address}"
         raise PropertyError(9743, problem, properties=("ADDRESS", "MIRROR_ADDRESS"))
@@ -353,3 +344,4 @@ def _check_mirror(route: Route) -> None:
     if route.address == route.mirror_address:
         problem = f"ADDRESS and MIRROR_ADDRESS are the same, {route.address}"
         raise PropertyError(9747, problem, properties=("MIRROR_ADDRESS", "ADDRESS"))
+    return route
