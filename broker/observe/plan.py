@@ -255,8 +255,8 @@ class _PlanRun:
 
     def _edits(self) -> Iterator[Edit]:
         for database, outcome in self.outcomes.items():
-            for edit in edits(outcome.changes.kept):
-                yield database, edit.name, edit.before, edit.after
+            for name, (before, after) in edits(outcome.changes.kept).items():
+                yield database, name, before, after
 
     # --- conversations ---
 

@@ -226,16 +226,7 @@ def _instance(facts: RoutingFacts, decision: Decision) -> bytes | None:
 # --- what becomes of routes ---
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedEdit:
-    """One route before and after a whole script; one of the two may be None, and they differ."""
-
-    name: str
-    before: Route | None
-    after: Route | None
-
-
-def edits(changes: Iterable[RouteChange]) -> list[PlannedEdit]:
+def edits(changes: Iterable[RouteChange]) -> dict[str, RouteChange]:
     """Return the net effect of a script on routes, by name; intermediate steps are folded."""
     first: dict[str, Route | None] = {}
     last: dict[str, Route | None] = {}
@@ -247,7 +238,7 @@ def edits(changes: Iterable[RouteChange]) -> list[PlannedEdit]:
             last[old.name] = None
         if new is not None:
             last[new.name] = new
-    return [PlannedEdit(name, first[name], last[name]) for name in sorted(first) if first[name] != last[name]]
+    return {name: RouteChange(first[name], last[name]) for name in sorted(first) if first[name] != last[name]}
 
 
 # --- journeys through a network ---

@@ -20,7 +20,6 @@ from broker.routing.plan import (
     Fate,
     JourneyOutcome,
     Network,
-    PlannedEdit,
     PlannedFlow,
     Site,
     consequence,
@@ -340,4 +339,4 @@ def test_edits_fold_the_steps_of_a_script() -> None:
         RouteChange(None, MIRRORED),
     ]
 
-    assert edits(changes) == [PlannedEdit("east", TO_EAST, changed), PlannedEdit("mirrored", None, MIRRORED)]
+    assert {"east": RouteChange(TO_EAST, changed), "mirrored": RouteChange(None, MIRRORED)} == edits(changes)
