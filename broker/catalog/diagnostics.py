@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import STOP_IT, key_of, path_of, place_errors
-from broker.catalog.dry_run import DryDatabase, DryRun
+from broker.catalog.dry_run import DryDatabase
 from broker.config.settings import Settings, by_place
 from broker.config.toml import KeyPath
 from broker.config.values import ListenAddress
@@ -101,34 +101,35 @@ class Diagnostic(Struct, frozen=True):
         return f"{text}\n{caret(self.place.origin.text_line(self.place.bounds[0]), span)}"
 
 
-def of_statement(
-    run: DryRun,
+def concern(
     database: DryDatabase,
     lint: Lint,
     problem: str,
     hint: str,
+    at: Statement | KeyPath | None,
     *,
-    statement: Statement | None,
     part: str = NAME,
+    of_key: bool = False,
 ) -> Diagnostic:
-    """A concern about what a statement made; None when it was in the file already."""
-    subject = f"{run.settings.instance.name}, {database.name}"
-    if statement is None or statement.origin is None:
-        return Diagnostic(lint, subject, problem, hint, run.settings.error(key_of(database.name), "").span)
-    return Diagnostic(lint, subject, problem, hint, Part(statement.origin, part))
+    """
+    A concern about what a database defines.
 
-
-def of_route(run: DryRun, database: DryDatabase, lint: Lint, problem: str, hint: str, *, route: str) -> Diagnostic:
-    """A concern about a route."""
-    return of_statement(run, database, lint, problem, hint, statement=database.statements.get(route))
-
-
-def of_setting(
-    run: DryRun, database: DryDatabase, lint: Lint, problem: str, hint: str, *, path: KeyPath, of_key: bool = False
-) -> Diagnostic:
-    """A concern about a setting, or about what is missing there."""
-    subject = f"{run.settings.instance.name}, {database.name}"
-    return Diagnostic(lint, subject, problem, hint, run.settings.error(path, "", of_key=of_key).span)
+    Args:
+        database: Of the instance whose name it has.
+        lint: The code.
+        problem: As in the diagnostic.
+        hint: As in the diagnostic.
+        at: The statement or the setting that it is about; None for what was in the file already.
+        part: Of the statement.
+        of_key: Whether the key of the setting is meant, because something is missing there.
+    """
+    place: Span | Part | None
+    if isinstance(at, Statement) and at.origin is not None:
+        place = Part(at.origin, part)
+    else:
+        path = at if isinstance(at, tuple) else key_of(database.name)
+        place = database.settings.error(path, "", of_key=of_key).span
+    return Diagnostic(lint, f"{database.settings.instance.name}, {database.name}", problem, hint, place)
 
 
 def first_of_each(found: Iterable[_T], kind_of: Callable[[_T], Kind], *, most: int) -> tuple[list[_T], dict[Kind, int]]:

@@ -52,6 +52,7 @@ class DryDatabase(Struct):
     One database after its scripts. Filled in by `dry_run` alone.
 
     Attributes:
+        settings: Those of the instance.
         broker_instance: 16 bytes, made up when `is_identified` is False.
         is_known: Whether its services are known, from its file or from scripts.
         routes: By name, expired ones included.
@@ -67,6 +68,7 @@ class DryDatabase(Struct):
     """
 
     name: str
+    settings: Settings
     broker_instance: bytes
     is_identified: bool
     is_known: bool
@@ -166,11 +168,12 @@ def _open(settings: Settings, name: str) -> tuple[sqlite3.Connection, DryDatabas
     configured = None if name == MSDB else settings.databases[name]
     copy = None if is_elsewhere(settings, name) else _copy(path)
     if copy is not None:
-        known = DryDatabase(name, broker_instance(copy), is_identified=True, is_known=True)
+        known = DryDatabase(name, settings, broker_instance(copy), is_identified=True, is_known=True)
     else:
         made_up = Random(f"{settings.instance.name} {path}").randbytes(16)  # noqa: S311 - nothing to guess, and the same each time
         copy = open_store(":memory:", broker_instance=uuid.UUID(bytes=made_up))
-        known = DryDatabase(name, made_up, is_identified=False, is_known=configured is None or bool(configured.scripts))
+        is_known = configured is None or bool(configured.scripts)
+        known = DryDatabase(name, settings, made_up, is_identified=False, is_known=is_known)
     if configured is not None and configured.broker_instance is not None:
         known.broker_instance, known.is_identified = configured.broker_instance.bytes, True
     return copy, known

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from broker.advice import ADDRESS_GAP, create_route, render_name, to_run
 from broker.catalog.catalog import MSDB
-from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, first_of_each, of_route, of_setting
+from broker.catalog.diagnostics import KEPT_MAX, Diagnostic, Kind, concern, first_of_each
 from broker.catalog.dry_run import DryDatabase, DryRun
 from broker.catalog.handlers import grants_of
 from broker.catalog.lint import differing_names, live_routes, shown, survey
@@ -90,7 +90,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     dropped = _dead_ends(given)
     yield from (_missing_return(given, one, dropped) for one in lost)
     for run in runs:
-        unanswered = {home.name for where, home in ends if where is run}
+        unanswered = {home.name for home in ends if home.settings is run.settings}
         for one in survey(run, several_targets=partial(_several_targets, given), unanswered=unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
                 yield one
@@ -137,9 +137,9 @@ class Given:
         self.network = Network(self.run_of)
         self.is_closed = all(map(self._stays, routes))
 
-    def at(self, leg: Leg) -> tuple[DryRun, DryDatabase]:
-        """Return the instance and the database whose table decided a leg."""
-        return self.run_of[leg.site], self.home_of[leg.site, leg.database]
+    def at(self, leg: Leg) -> DryDatabase:
+        """Return the database whose table decided a leg."""
+        return self.home_of[leg.site, leg.database]
 
     def is_identified(self, home: DryDatabase) -> bool:
         """Whether its broker instance is known, or certainly another one than all that routes name."""
@@ -244,7 +244,8 @@ def _circles(given: Given) -> Iterator[Diagnostic]:
         what = "every service that no route names" if UNNAMED in services else shown(services)
         problem = f"messages to {what} go in a circle, {path}, until their hops are used up (11285)"
         hint = "end the circle: on one of these instances lead them to where the service is, or drop the route"
-        yield of_route(*given.at(leg), Lint.ROUTING_LOOP, problem, hint, route=leg.route.name)
+        home = given.at(leg)
+        yield concern(home, Lint.ROUTING_LOOP, problem, hint, home.statements.get(leg.route.name))
 
 
 # --- permissions ------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ def _missing_grants(given: Given) -> Iterator[Diagnostic]:
             hint = f"if that is not meant, {hint}"
         elif name != MSDB and (site, MSDB) in lacking:
             hint = f"before those of msdb, or dialogs that arrive between them fail: {hint}"
-        yield of_setting(run, database, Lint.MISSING_GRANT, problem, hint, path=path)
+        yield concern(database, Lint.MISSING_GRANT, problem, hint, path)
 
 
 def _refusals(
@@ -351,7 +352,7 @@ def _strangers(given: Given) -> Iterator[Diagnostic]:
         run = given.run_of[near]
         problem = f'endpoint.encryption is "disabled" here and "required" at {far.name}: no connection is made'
         hint = f'set "required" here, with a certificate, or "disabled" at {far.name}; then broker reload at both'
-        yield of_setting(run, run.msdb, Lint.ENCRYPTION_DIFFERS, problem, hint, path=("endpoint", "encryption"))
+        yield concern(run.msdb, Lint.ENCRYPTION_DIFFERS, problem, hint, ("endpoint", "encryption"))
     for site, name, file, of in needed:
         run = given.run_of[site]
         section = run.settings.databases.get(name, run.settings.endpoint)
@@ -363,7 +364,7 @@ def _strangers(given: Given) -> Iterator[Diagnostic]:
                 hint = f"copy {file} into {directory}, next to the files that are there"
             if name == MSDB and run.settings.endpoint.trust:
                 hint += ", or its CA to the files of endpoint.trust"
-            yield of_setting(run, run.databases[name], Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)
+            yield concern(run.databases[name], Lint.UNKNOWN_CERTIFICATE, problem, hint, path)
 
 
 def _is_known(file: Path | None, by: EndpointSettings | DatabaseSettings) -> bool:
@@ -396,7 +397,8 @@ def _other_hosts(given: Given) -> Iterator[Diagnostic]:
                     if _is_known(given.run_of[far].settings.endpoint.certificate, run.settings.endpoint):
                         problem = f"{address} leads to {far.name}, and {own.for_hosts}: no connection is made"
                         hint = f"correct the route, or {advice_for_hosts(own, address.host)}"
-                        yield of_route(run, database, Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, route=route.name)
+                        made = database.statements.get(route.name)
+                        yield concern(database, Lint.HOST_NOT_IN_CERTIFICATE, problem, hint, made)
 
 
 def _next_hops(run: DryRun, database: DryDatabase) -> Iterator[tuple[Route, NetworkAddress]]:
@@ -475,14 +477,15 @@ def _dead_end(given: Given, end: JourneyEnd, services: set[str]) -> Diagnostic:
         hint = f"[{last.route.name}] there leads back to the same instance: lead it to the service, or to LOCAL"
     else:
         hint = _REMEDY[end.disposition]
-    return of_route(*given.at(leg), Lint.DEAD_END, problem, hint, route=leg.route.name)
+    home = given.at(leg)
+    return concern(home, Lint.DEAD_END, problem, hint, home.statements.get(leg.route.name))
 
 
 def _lead_on(
     given: Given, end: JourneyEnd, leg: Leg, services: Iterable[str], towards: Site | None, *, of: str = ""
 ) -> str:
     """The statements that lead messages for services, `of` an instance, on from this leg, and permit them there."""
-    run, home = given.at(leg)
+    home = given.at(leg)
     known = _addresses(given.run_of[towards].settings.endpoint) if towards else []
     address = LOCAL if towards is leg.site else str(known[0]) if known else ADDRESS_GAP
     ordered = sorted(services)
@@ -491,7 +494,7 @@ def _lead_on(
     refusals = chain.from_iterable(_refusals(given, end, one, is_named=is_named) for one in ordered[:_LED_MAX])
     statements += (one.remedy for where, one in refusals if where == (leg.site, home.name) and one.rule is None)
     every = " ".join(dict.fromkeys(statements))
-    hint = to_run(every, database=home.name, is_scripted=home.is_scripted, option=run.settings.config_option)
+    hint = to_run(every, database=home.name, is_scripted=home.is_scripted, option=home.settings.config_option)
     gap = " with the address of the next instance towards it, if the name is right" if address == ADDRESS_GAP else ""
     more = f", and so for {len(ordered) - _LED_MAX} more" if len(ordered) > _LED_MAX else ""
     return f"{hint}{gap}{more}"
@@ -597,7 +600,7 @@ def _failing_way_back(given: Given, home: DryDatabase, there: JourneyEnd) -> Jou
 
 def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[JourneyEnd, set[str]]]) -> Diagnostic:
     leg, way, target = one.back.legs[-1], [leg.site for leg in one.there.legs], one.there.legs[-1].site
-    run, home = given.at(leg)
+    home = given.at(leg)
     name, answering = f"{one.home.name} of {way[0].name}", given.home_of[target, one.there.database].name
     problem = (
         f"{name} reaches {answering} of {target.name}, and no answer comes back:"
@@ -614,12 +617,12 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
     if len(having) > 1 and one.home.is_identified:  # a route by name would lead answers to any of them
         of = show_guid(one.home.broker_instance)
         leg = next(leg for leg in reversed(one.back.legs) if leg.site in way)
-        run, home = given.at(leg)
+        home = given.at(leg)
     before = next((site for site, on in pairwise(way) if on is leg.site and site is not on), None)
-    hint = import_again(run, home) or _lead_on(given, one.back, leg, lost, before, of=of)
+    hint = import_again(home) or _lead_on(given, one.back, leg, lost, before, of=of)
     is_msdb = leg.database is None
     path: KeyPath = ("routes", "files") if is_msdb else ("databases", home.name)
-    return of_setting(run, home, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=not is_msdb)
+    return concern(home, Lint.MISSING_RETURN_ROUTE, problem, hint, path, of_key=not is_msdb)
 
 
 # --- several routes, several targets ------------------------------------------------------------------------
@@ -716,20 +719,20 @@ def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SEC
     problems = _ask(sorted(first)[:NAMES_MAX], resolve, seconds)
     found = []
     for host, problem in sorted(problems.items()):
-        database, route = first[host]
+        home, route = first[host]
         text = f"the name {host!r} of its address does not resolve here: {problem}"
         hint = "correct the name, or see to the resolver; until then what takes this route waits"
-        found.append(of_route(run, run.databases[database], Lint.NAME_UNRESOLVED, text, hint, route=route))
+        found.append(concern(home, Lint.NAME_UNRESOLVED, text, hint, home.statements.get(route)))
     return found
 
 
-def named_hosts(run: DryRun) -> dict[str, tuple[str, str]]:
+def named_hosts(run: DryRun) -> dict[str, tuple[DryDatabase, str]]:
     """Return each host name in a live route, with the first database and route that has it."""
-    found: dict[str, tuple[str, str]] = {}
-    for database, home in run.databases.items():
+    found: dict[str, tuple[DryDatabase, str]] = {}
+    for home in run.databases.values():
         for route, address in _next_hops(run, home):
             if not is_ip(address.host):
-                found.setdefault(address.host, (database, route.name))
+                found.setdefault(address.host, (home, route.name))
     return found
 
 

@@ -22,7 +22,7 @@ from itertools import chain, groupby, islice
 from msgspec.structs import replace
 
 from broker.advice import render_name, to_run
-from broker.catalog.diagnostics import Diagnostic, first_of_each, of_route, of_setting, of_statement
+from broker.catalog.diagnostics import Diagnostic, concern, first_of_each
 from broker.catalog.dry_run import DryDatabase, DryRun, stored
 from broker.catalog.handlers import grants_of
 from broker.catalog.identities import credentials_of
@@ -31,6 +31,7 @@ from broker.catalog.unscripted import Unscripted, import_again, is_unscripted, n
 from broker.config.toml import KeyPath, dotted
 from broker.conversation.message_types import CONTRACT_NAMES
 from broker.ddl.render import render_statement
+from broker.ddl.statements import Statement
 from broker.errors import SettingError
 from broker.files import ANSWERED, socket_problem
 from broker.net.certificates import holders
@@ -88,11 +89,11 @@ def survey(
                 if remark.route.name in database.statements:
                     hint = f"leave [{remark.route.name}] out of its script, and {hint}"
             if hint is not None and _is_certain(remark, run):
-                yield of_route(run, database, remark.lint, remark.problem, hint, route=remark.route.name)
-        yield from _renewed(run, database)
-        yield from _missed_drops(run, database)
+                yield concern(database, remark.lint, remark.problem, hint, database.statements.get(remark.route.name))
+        yield from _renewed(database)
+        yield from _missed_drops(database)
         yield from _transport_names(run, database)
-        yield from _undeclared_contracts(run, database)
+        yield from _undeclared_contracts(database)
         yield from _unsealable(run, database)
     yield from _exposed_services(run)
     yield from _forwarding_off(run)
@@ -122,17 +123,15 @@ def _is_certain(remark: Remark, run: DryRun) -> bool:
     return all(database.is_known and (database.is_identified or not needs_identity) for database in run.users)
 
 
-def _renewed(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+def _renewed(database: DryDatabase) -> Iterator[Diagnostic]:
     for name, statement in database.statements.items():
         if statement.properties.lifetime is not None:
             problem = f"the LIFETIME of [{name}] starts again whenever the script runs, which is at every start"
             hint = "give it with ALTER ROUTE to the running instance, or let the route stay until it is dropped"
-            yield of_statement(
-                run, database, Lint.LIFETIME_RENEWED, problem, hint, statement=statement, part="LIFETIME"
-            )
+            yield concern(database, Lint.LIFETIME_RENEWED, problem, hint, statement, part="LIFETIME")
 
 
-def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+def _missed_drops(database: DryDatabase) -> Iterator[Diagnostic]:
     """DROP ROUTE of a name that is there in another case: a declared DROP that finds nothing is silent."""
     if not database.missed_drops:
         return
@@ -141,9 +140,7 @@ def _missed_drops(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
         other = spelled.get(statement.name.casefold())
         if other is not None and other != statement.name:
             problem = f"DROP ROUTE finds no {statement.name!r}, and [{other}] stays: they differ in case"
-            yield of_statement(
-                run, database, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", statement=statement
-            )
+            yield concern(database, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{other}]", statement)
 
 
 def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
@@ -156,14 +153,14 @@ def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]
         hint = "name it tcp://host:4022/Name, with an address of this instance"
         if service.casefold().startswith("tcp:"):
             problem = f"{service!r} looks as if it began with an address, and TRANSPORT finds none in it"
-            yield of_statement(run, database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement=statement)
+            yield concern(database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement)
         elif uses_transport:
             problem = f"this database sends by TRANSPORT, and an answer to {service!r} by TRANSPORT finds no address"
             hint += ", or give the instance that answers it a route to it"
-            yield of_statement(run, database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement=statement)
+            yield concern(database, Lint.NO_TRANSPORT_ADDRESS, problem, hint, statement)
 
 
-def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
+def _undeclared_contracts(database: DryDatabase) -> Iterator[Diagnostic]:
     """Contracts that services name and nothing has made, where contracts are made at all."""
     if not database.contracts:
         return
@@ -174,7 +171,7 @@ def _undeclared_contracts(run: DryRun, database: DryDatabase) -> Iterator[Diagno
             near = get_close_matches(contract, sorted(database.contracts), n=1)
             hint = f"write [{near[0]}], or CREATE CONTRACT [{contract}]" if near else f"CREATE CONTRACT [{contract}]"
             statement = database.service_statements.get(name)
-            yield of_statement(run, database, Lint.UNDECLARED_CONTRACT, problem, hint, statement=statement)
+            yield concern(database, Lint.UNDECLARED_CONTRACT, problem, hint, statement)
 
 
 def _unsealable(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
@@ -190,7 +187,7 @@ def _unsealable(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
                 problem = f"dialogs with {binding.remote_service_name!r} cannot be sealed: {missing}"
                 path: KeyPath = ("databases", database.name, "peers")
                 hint = f"add it to {dotted(path)}"
-                yield of_setting(run, database, Lint.UNKNOWN_CERTIFICATE, problem, hint, path=path)
+                yield concern(database, Lint.UNKNOWN_CERTIFICATE, problem, hint, path)
 
 
 def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
@@ -216,10 +213,8 @@ def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
         f"drop it there (USE msdb; DROP ROUTE [{door.name}];) and name with ADDRESS = 'LOCAL' each service that others"
         " may begin with; answers to what begins here need no route in msdb"
     )
-    if door.name in run.msdb.statements:
-        yield of_route(run, run.msdb, Lint.EXPOSED_SERVICES, problem, hint, route=door.name)
-    else:
-        yield of_setting(run, run.msdb, Lint.EXPOSED_SERVICES, problem, hint, path=("endpoint", "listen", reachable))
+    at = run.msdb.statements.get(door.name) or ("endpoint", "listen", reachable)
+    yield concern(run.msdb, Lint.EXPOSED_SERVICES, problem, hint, at)
 
 
 def _forwarding_off(run: DryRun) -> Iterator[Diagnostic]:
@@ -233,7 +228,7 @@ def _forwarding_off(run: DryRun) -> Iterator[Diagnostic]:
             " what takes them is dropped (9792)"
         )
         hint = "set message_forwarding = true, or drop them; what begins here needs its route in its own database"
-        yield of_route(run, run.msdb, Lint.FORWARDING_OFF, problem, hint, route=out[0].name)
+        yield concern(run.msdb, Lint.FORWARDING_OFF, problem, hint, run.msdb.statements.get(out[0].name))
 
 
 def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnostic]:
@@ -255,12 +250,12 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
         if meant and is_closed[database.name] and database.name not in unanswered:
             why = "msdb lets others in to" if named else "this instance advertises itself to others for"
             problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
-            hint = import_again(run, database) or (
+            hint = import_again(database) or (
                 f"CREATE ROUTE in {database.name}, for the services that begin the conversations or without a name,"
                 " with the address of the next instance towards the sender"
             )
             path = ("databases", database.name)
-            yield of_setting(run, database, Lint.MISSING_RETURN_ROUTE, problem, hint, path=path, of_key=True)
+            yield concern(database, Lint.MISSING_RETURN_ROUTE, problem, hint, path, of_key=True)
 
 
 def _not_in_force(run: DryRun) -> Iterator[Diagnostic]:
@@ -269,7 +264,7 @@ def _not_in_force(run: DryRun) -> Iterator[Diagnostic]:
         return
     for database in run.databases.values():
         there = stored(run.settings, database.name)
-        gone = [] if there is None else [what for what, _ in islice(not_there(run, database, there), _SHOWN + 1)]
+        gone = [] if there is None else [what for what, _ in islice(not_there(database, there), _SHOWN + 1)]
         if gone:
             more = " and more" if len(gone) > _SHOWN else ""
             what = f"{', '.join(gone[:_SHOWN])}{more} {'is' if len(gone) == 1 else 'are'}"
@@ -278,7 +273,7 @@ def _not_in_force(run: DryRun) -> Iterator[Diagnostic]:
                 f"broker reload{run.settings.config_option} runs what has changed, and has the statements for the rest"
             )
             path, _ = scripts_setting(run.settings, database.name)
-            yield of_setting(run, database, Lint.NOT_IN_FORCE, problem, hint, path=path)
+            yield concern(database, Lint.NOT_IN_FORCE, problem, hint, path)
 
 
 def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
@@ -298,7 +293,7 @@ def _unscripted(run: DryRun) -> Iterator[Diagnostic]:
         need = "none is" if others else "it is not"
         hint = f"write {them} into a script; or, if {need} needed, drop {them}{drop}"
         path, _ = scripts_setting(run.settings, first.database.name)
-        yield of_setting(run, first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path=path)
+        yield concern(first.database, Lint.NOT_IN_SCRIPTS, problem, hint, path)
 
 
 def _kind(one: Unscripted) -> tuple[str, str]:
@@ -320,11 +315,9 @@ def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     for rule in run.msdb.rows.permissions:
         spelled = by_fold.get(rule.securable.casefold())
         if spelled is not None and rule.securable not in known:
-            problem = f"{shown_rule(run, rule)} is not about {spelled!r}: they differ in case"
+            problem = f"{shown_rule(run.msdb, rule)} is not about {spelled!r}: they differ in case"
             statement = run.msdb.permission_statements.get(rule)
-            yield of_statement(
-                run, run.msdb, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", statement=statement
-            )
+            yield concern(run.msdb, Lint.NAMES_DIFFER_IN_CASE, problem, f"write [{spelled}]", statement)
 
 
 def _survey_rules(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
@@ -339,22 +332,22 @@ def _survey_rules(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     for rule in rules:
         lint = Lint.GRANT_UNUSED
         if not grants.is_default_deny and rule.principal.kind is not PrincipalKind.PUBLIC:
-            problem, hint = f"{shown_rule(run, rule)} applies to no {why}, and all are public", remedy
+            problem, hint = f"{shown_rule(database, rule)} applies to no {why}, and all are public", remedy
             if not grants.is_for_all(rule.permission, rule.securable):
                 to_all = replace(rule, principal=parse_principal(PUBLIC), state=PermissionState.GRANT)
                 problem += " and are refused"
-                hint += f", or USE {render_name(database.name)}; {shown_rule(run, to_all)}"
+                hint += f", or USE {render_name(database.name)}; {shown_rule(database, to_all)}"
         elif rule.state is PermissionState.GRANT and (deny := _overruled_by(rule, denied)) is not None:
-            problem = f"{shown_rule(run, rule)} permits nothing: {shown_rule(run, deny)} wins"
+            problem = f"{shown_rule(database, rule)} permits nothing: {shown_rule(database, deny)} wins"
             hint = "REVOKE one of the two"
         elif is_msdb and grants.is_default_deny and _is_for_all(rule):
             lint = Lint.GRANT_TO_ALL
-            problem = f"{shown_rule(run, rule)} lets every peer send to every service, whatever name it proves"
+            problem = f"{shown_rule(database, rule)} lets every peer send to every service, whatever name it proves"
             hint = "name the principals, or the services that all may send to"
         else:
             continue
         statement = database.permission_statements.get(rule)
-        yield of_statement(run, database, lint, problem, hint, statement=statement)
+        yield concern(database, lint, problem, hint, statement)
 
 
 def _lacks(run: DryRun, services: Collection[str]) -> Iterator[Diagnostic]:
@@ -373,7 +366,7 @@ def _lacks(run: DryRun, services: Collection[str]) -> Iterator[Diagnostic]:
         statements = (render_rule(PermissionState.GRANT, permission, *pair) for pair in pairs[:_GRANTS_MAX])
         more = f"; and {len(pairs) - _GRANTS_MAX:,} more" if len(pairs) > _GRANTS_MAX else ""
         hint = f"USE msdb; {'; '.join(statements)}{more}"
-        yield of_setting(run, run.msdb, lint, problem, hint, path=("endpoint", "authentication"))
+        yield concern(run.msdb, lint, problem, hint, ("endpoint", "authentication"))
 
 
 def _overruled_by(rule: PermissionRule, denied: list[PermissionRule]) -> PermissionRule | None:
@@ -397,45 +390,32 @@ def _is_for_all(rule: PermissionRule) -> bool:
 
 
 def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
-    """Each name that differs from another one, once for every instance that has it."""
-    right: dict[str, tuple[str, Diagnostic]] = {}
-    told: set[tuple[int, str]] = set()
-    for concern, name, number in chain(_hosted(runs), _named(runs)):
-        other, first = right.setdefault(name.casefold(), (name, concern))
-        if other != name and (number, name) not in told:
-            told.add((number, name))
-            yield _two_names(concern, name, other, first)
-
-
-def _hosted(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
-    for number, run in enumerate(runs):
-        for database in run.users:
-            for service in sorted(database.services):
-                statement = database.service_statements.get(service)
-                yield (
-                    of_statement(run, database, Lint.NAMES_DIFFER_IN_CASE, "", "", statement=statement),
-                    service,
-                    number,
-                )
-
-
-def _named(runs: Sequence[DryRun]) -> Iterator[tuple[Diagnostic, str, int]]:
-    """By routes, the first of each name on each instance."""
-    for number, run in enumerate(runs):
-        seen: set[str] = set()
-        for database in run.databases.values():
-            for route in live_routes(run, database):
-                name = route.remote_service_name
-                if name is not None and name not in seen:
-                    seen.add(name)
-                    yield of_route(run, database, Lint.NAMES_DIFFER_IN_CASE, "", "", route=route.name), name, number
-
-
-def _two_names(concern: Diagnostic, name: str, other: str, first: Diagnostic) -> Diagnostic:
-    span = first.span
-    where = f"{span.source}:{span.line}:{span.column}" if span else first.subject
-    problem = (
-        f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match each"
-        " other"
+    """Each name that differs from another one, once for every instance that has it; hosted ones come first."""
+    hosted = (
+        (name, database, database.service_statements.get(name))
+        for run in runs
+        for database in run.users
+        for name in sorted(database.services)
     )
-    return replace(concern, problem=problem, hint="write both the same, unless two services are meant")
+    named = (
+        (route.remote_service_name, database, database.statements.get(route.name))
+        for run in runs
+        for database in run.databases.values()
+        for route in live_routes(run, database)
+        if route.remote_service_name is not None
+    )
+    right: dict[str, tuple[str, DryDatabase, Statement | None]] = {}
+    told: set[tuple[int, str]] = set()
+    for name, database, statement in chain(hosted, named):
+        other, home, made = right.setdefault(name.casefold(), (name, database, statement))
+        key = id(database.settings), name
+        if other != name and key not in told:
+            told.add(key)
+            first = concern(home, Lint.NAMES_DIFFER_IN_CASE, "", "", made)
+            where = f"{first.span.source}:{first.span.line}:{first.span.column}" if first.span else first.subject
+            problem = (
+                f"{name!r} here and {other!r} at {where} differ only in case, so they are two services and never match"
+                " each other"
+            )
+            hint = "write both the same, unless two services are meant"
+            yield concern(database, Lint.NAMES_DIFFER_IN_CASE, problem, hint, statement)

@@ -377,7 +377,7 @@ def _dropped(settings: Settings, catalog: Catalog) -> list[str]:
     for name, one in run.databases.items():
         if name in catalog.databases:
             here = catalog.databases[name]
-            for what, create in not_there(run, one, {*(route.name for route in here.table), *here.rows.permissions}):
+            for what, create in not_there(one, {*(route.name for route in here.table), *here.rows.permissions}):
                 again = to_run(create, database=name, is_scripted=False, option=settings.config_option)
                 how = "was dropped" if what.startswith("the route") else "was revoked"
                 gone = f"{name}: {what} {how}, and its script has not changed"

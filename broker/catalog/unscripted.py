@@ -92,8 +92,8 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
         for rule in database.rows.permissions:  # those of a partner are not in scripts, though its certificate be gone
             is_of_partner = rule.principal.text in bound or _is_of(rule, partners)
             if rule not in database.permission_statements and not is_of_partner:
-                revoke = RevokePermission(rule.permission, _securable(run, rule), (rule.principal.text,))
-                yield Unscripted(database, shown_rule(run, rule), revoke)
+                revoke = RevokePermission(rule.permission, _securable(database, rule), (rule.principal.text,))
+                yield Unscripted(database, shown_rule(database, rule), revoke)
 
 
 def is_unscripted(database: DryDatabase, route: Route) -> bool:
@@ -103,7 +103,7 @@ def is_unscripted(database: DryDatabase, route: Route) -> bool:
     return database.is_scripted and not (is_named or is_own or route.name.startswith(PARTNER_NAME))
 
 
-def not_there(run: DryRun, database: DryDatabase, there: Container[str | PermissionRule]) -> Iterator[tuple[str, str]]:
+def not_there(database: DryDatabase, there: Container[str | PermissionRule]) -> Iterator[tuple[str, str]]:
     """Yield the routes and rules that scripts make and that are not `there`, each with the statement that makes it."""
     for name, statement in database.statements.items():
         if name in database.routes and name not in there and database.routes[name].lifetime is None:
@@ -111,16 +111,16 @@ def not_there(run: DryRun, database: DryDatabase, there: Container[str | Permiss
             yield f"the route {render_name(name)}", create
     for rule in database.permission_statements:
         if rule in database.rows.permissions and rule not in there:
-            yield shown_rule(run, rule), f"{shown_rule(run, rule)};"
+            yield shown_rule(database, rule), f"{shown_rule(database, rule)};"
 
 
-def shown_rule(run: DryRun, rule: PermissionRule) -> str:
+def shown_rule(database: DryDatabase, rule: PermissionRule) -> str:
     """Return a rule as the statement that makes it at this instance."""
-    return render_rule(rule.state, rule.permission, _securable(run, rule), rule.principal.text)
+    return render_rule(rule.state, rule.permission, _securable(database, rule), rule.principal.text)
 
 
-def _securable(run: DryRun, rule: PermissionRule) -> str:
-    return run.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
+def _securable(database: DryDatabase, rule: PermissionRule) -> str:
+    return database.settings.instance.name if rule.permission is Permission.CONNECT else rule.securable
 
 
 def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
@@ -141,10 +141,11 @@ def lost_imports(settings: Settings, catalog: Catalog) -> list[str]:
     return lost
 
 
-def import_again(run: DryRun, database: DryDatabase) -> str:
+def import_again(database: DryDatabase) -> str:
     """The remedy for a database without routes, where the certificates of its partners are here; "" elsewhere."""
-    one = run.settings.databases.get(database.name)
-    patterns = run.settings.endpoint.peers if one is None or len(run.users) == 1 else one.peers
+    databases = database.settings.databases
+    one = None if len(databases) == 1 else databases.get(database.name)
+    patterns = database.settings.endpoint.peers if one is None else one.peers
     has_import = any(name.startswith(PARTNER_NAME) for name in (*database.rows.bindings, *database.routes))
     return IMPORT_AGAIN if _has_file(patterns) and not has_import else ""
 

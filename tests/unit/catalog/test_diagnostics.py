@@ -8,21 +8,14 @@ import socket
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.catalog.diagnostics import (
-    Diagnostic,
-    first_of_each,
-    listen_error,
-    of_route,
-    of_setting,
-    of_statement,
-    store_error,
-)
-from broker.catalog.dry_run import DryDatabase, DryRun, dry_run
+from broker.catalog.diagnostics import Diagnostic, concern, first_of_each, listen_error, store_error
+from broker.catalog.dry_run import DryRun, dry_run
 from broker.config.settings import Settings
 from broker.errors import ListenFailedError, Span, StoreUnavailableError
 from broker.routing.lint import Lint
@@ -32,26 +25,24 @@ LINT = Lint.DEAD_END
 
 
 @pytest.fixture
-def at(load: Callable[[str], Settings], tmp_path: Path) -> tuple[DryRun, DryDatabase]:
+def run(load: Callable[[str], Settings], tmp_path: Path) -> DryRun:
     """An instance whose msdb has a route of its script."""
     (tmp_path / "a.sql").write_text("-- one\nCREATE ROUTE [r] WITH\n  ADDRESS = 'tcp://x';\n")
     text = "[instance]\nname = 'one'\n[routes]\nfiles = ['a.sql']\n[databases.d]\npath = 'd.db'\n"
-    run = dry_run(load(text), now=datetime(2025, 3, 1, tzinfo=UTC))
-    return run, run.msdb
+    return dry_run(load(text), now=datetime(2025, 3, 1, tzinfo=UTC))
 
 
-def test_a_concern_has_its_place_and_of_a_statement_a_caret(at: tuple[DryRun, DryDatabase], tmp_path: Path) -> None:
-    run, msdb = at
-    statement = msdb.statements["r"]
+def test_a_concern_has_its_place_and_of_a_statement_a_caret(run: DryRun, tmp_path: Path) -> None:
+    about = partial(concern, run.msdb, LINT, "problem", "hint")
+    statement = run.msdb.statements["r"]
     concerns = {
-        "a.sql:2:14": of_route(*at, LINT, "problem", "hint", route="r"),
-        "a.sql:3:13": of_statement(*at, LINT, "problem", "hint", statement=statement, part="ADDRESS"),
-        # a part that was not written is the whole statement
-        "a.sql:2:1": of_statement(*at, LINT, "problem", "hint", statement=statement, part="LIFETIME"),
-        "broker.toml:6:8": of_setting(*at, LINT, "problem", "hint", path=("databases", "d", "path")),
-        "broker.toml:5:1": of_setting(*at, LINT, "problem", "hint", path=("databases", "d"), of_key=True),
-        # a route that was in the file stands where the file is named
-        "broker.toml:6:8 ": of_route(run, run.databases["d"], LINT, "problem", "hint", route="AutoCreatedLocal"),
+        "a.sql:2:14": about(statement),
+        "a.sql:3:13": about(statement, part="ADDRESS"),
+        "a.sql:2:1": about(statement, part="LIFETIME"),  # a part that was not written is the whole statement
+        "broker.toml:6:8": about(("databases", "d", "path")),
+        "broker.toml:5:1": about(("databases", "d"), of_key=True),
+        # what was in the file stands where the file is named
+        "broker.toml:6:8 ": concern(run.databases["d"], LINT, "problem", "hint", None),
     }
 
     for place, one in concerns.items():
@@ -60,13 +51,12 @@ def test_a_concern_has_its_place_and_of_a_statement_a_caret(at: tuple[DryRun, Dr
         assert place.startswith("a.sql") == bool(caret)
         assert (str(tmp_path / place.partition(":")[0]), "problem; hint") == (one.file, one.sentence)
     assert str(concerns["a.sql:2:14"]).endswith("\nCREATE ROUTE [r] WITH\n             ^^^")
+    assert {"one, msdb", "one, d"} == {one.subject for one in concerns.values()}
 
 
-def test_what_has_no_place_names_instance_and_database(at: tuple[DryRun, DryDatabase]) -> None:
-    concern = of_route(*at, LINT, "problem", "hint", route="AutoCreatedLocal")
+def test_what_has_no_place_names_instance_and_database() -> None:
     nowhere = Diagnostic(LINT, "one, msdb", "problem", "hint")
 
-    assert Diagnostic(LINT, "one, msdb", "problem", "hint", concern.span) == concern
     assert ("one, msdb: dead-end: problem; hint", "one, msdb: problem; hint") == (str(nowhere), nowhere.sentence)
     assert nowhere.file is None
     assert "a:1:2: dead-end: p; h" == str(Diagnostic(LINT, "one", "p", "h", Span("a", 1, 2)))
