@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from broker.advice import to_install
 from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import (
-    NOT_RUNNING,
     UNASKED,
     RunningInstance,
     clock_problem,
@@ -32,7 +31,6 @@ from broker.catalog.database_files import (
     out_of_reach,
     path_of,
     place_errors,
-    real,
 )
 from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind, listening
 from broker.catalog.dry_run import DryRun, dry_run
@@ -84,9 +82,8 @@ def check_files(
     paths: Sequence[Path | None],
     *,
     environ: Mapping[str, str],
-    offline: bool = False,
     overrides: Mapping[str, object] | None = None,
-    owner_of: OwnerOf = lambda _: NOT_RUNNING,
+    owner_of: OwnerOf | None = None,
 ) -> CheckReport:
     """
     Check configurations, each by itself and, as far as they are sound, all together.
@@ -94,9 +91,9 @@ def check_files(
     Args:
         paths: Configuration files; None = no file, only the environment.
         environ: The environment, which holds for each of them.
-        offline: As for `check_settings`.
         overrides: By dotted key, as `load_settings`.
-        owner_of: Asks who runs already; not asked when offline.
+        owner_of: Returns the instance that runs already; None = offline: what only this machine could answer is not
+            checked.
     """
     report = CheckReport(_kernel(environ))
     sound = []
@@ -108,12 +105,12 @@ def check_files(
             report.waiting.append(error.errors[0].but(problem=_ALL, hint="", excerpt=""))
             continue
         run = dry_run(settings, now=datetime.now(UTC))
-        owner = UNASKED if offline else owner_of(settings)
+        owner = UNASKED if owner_of is None else owner_of(settings)
         if owner.state_dir is not None:
             report.running.append(owner.state_dir)
-        report.errors.extend(check_settings(settings, run, offline=offline, owner=owner))
+        report.errors.extend(check_settings(settings, run, owner))
         report.warnings.extend(warnings_of(settings, run))
-        if offline:
+        if owner.is_unknown:
             report.skipped.extend(settings.error(*one) for one in _skipped(settings, run))
         else:
             report.concerns.extend(unresolved(run))
@@ -127,23 +124,18 @@ def check_running(settings: Settings) -> CheckReport:
     """Return the findings of a check of the settings in force; the ports are taken by the instance itself."""
     run = dry_run(settings, now=datetime.now(UTC))
     concerns, left_out = survey_all([] if run.errors else [run])
-    files = frozenset(real(path_of(settings, name)) for name in (MSDB, *settings.databases))
-    own = RunningInstance(settings.instance.state_dir, files=files)
-    errors = check_settings(settings, run, offline=True, owner=own)
-    return CheckReport(errors, warnings_of(settings, run), concerns, left_out)
+    return CheckReport(check_settings(settings, run, UNASKED), warnings_of(settings, run), concerns, left_out)
 
 
-def check_settings(
-    settings: Settings, run: DryRun, *, offline: bool = False, owner: RunningInstance = NOT_RUNNING
-) -> list[SettingError]:
+def check_settings(settings: Settings, run: DryRun, owner: RunningInstance) -> list[SettingError]:
     """
     Check everything outside the configuration that these settings need.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
         run: The result of running their scripts dry.
-        offline: Do not bind the listening ports: another machine, or an instance that is running, has them.
-        owner: The instance that runs already; its ports and files do not count as taken by another process.
+        owner: The instance that runs already; its ports and files do not count as taken by another process. When it
+            is not known, the listening ports are not bound: another machine, or an instance that is running, has them.
 
     Returns:
         Every problem, sorted by place; empty when the instance could start.
@@ -151,10 +143,10 @@ def check_settings(
     errors = [
         *run.errors,
         *_files(settings, owner),
-        *_admin_socket(settings, owner, offline=offline),
+        *_admin_socket(settings, owner),
         *changeable_errors(settings),
     ]
-    for key, address in () if offline else listening(settings):
+    for key, address in () if owner.is_unknown else listening(settings):
         errors += _listener(settings, owner, key, address)
     return sorted(errors, key=by_place)
 
@@ -207,7 +199,7 @@ def _files(settings: Settings, owner: RunningInstance) -> list[SettingError]:
     return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
 
 
-def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) -> Iterator[SettingError]:
+def _admin_socket(settings: Settings, owner: RunningInstance) -> Iterator[SettingError]:
     path, hint = settings.admin.socket, SOCKET_ELSEWHERE
     is_in_state_dir = path.parent == settings.instance.state_dir  # made by the start, and reported for itself
     is_there = os.path.isdir(path.parent)  # noqa: PTH112 - the other raises what the system refuses
@@ -216,7 +208,7 @@ def _admin_socket(settings: Settings, owner: RunningInstance, *, offline: bool) 
         problem = None if is_in_state_dir else problem
     elif (problem := socket_problem(path)) == ANSWERED:
         hint = SOCKET_TAKEN
-        problem = None if offline or owner.state_dir is not None else f'"{path}" is taken: {problem}'
+        problem = None if owner.is_unknown or owner.state_dir is not None else f'"{path}" is taken: {problem}'
     elif problem is not None:
         problem = f'"{path}" cannot be made: {problem}'
     if problem:

@@ -222,7 +222,7 @@ class RunningInstance(Struct, frozen=True):
         state_dir: None when there is none.
         ports: Addresses on which it listens.
         files: Of its databases, msdb included, as `real` spells them.
-        is_unknown: Whether it was not asked, so that nothing is reported as taken by others.
+        is_unknown: Whether it was not asked, so that no file is reported as taken by others, and no port is tried.
     """
 
     state_dir: Path | None = None
@@ -232,7 +232,7 @@ class RunningInstance(Struct, frozen=True):
 
     def has_port(self, address: ListenAddress) -> bool:
         """True if it is this instance that listens where no other can listen now."""
-        return self.is_unknown or any(clash(address, one) for one in self.ports)
+        return any(clash(address, one) for one in self.ports)
 
     def has_file(self, path: Path) -> bool:
         """Whether it is this instance that has a database open."""

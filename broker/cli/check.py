@@ -59,9 +59,8 @@ def check(configs: Configs, overrides: Overrides, output: str, *, offline: bool)
         if usual_config(paths[0]) is not None:
             fail(nothing_to_read(paths[0]), 1)
         raise click.UsageError(NOTHING_TO_READ)
-    report = check_files(
-        paths, environ=os.environ, offline=offline, overrides=overrides_from(overrides), owner_of=_owner
-    )
+    owner_of = None if offline else _owner
+    report = check_files(paths, environ=os.environ, overrides=overrides_from(overrides), owner_of=owner_of)
     if output == "json":
         show_rows(_rows(report), output)
     elif output == "github":

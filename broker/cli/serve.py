@@ -74,5 +74,5 @@ def serve(config: Config, overrides: Overrides) -> None:
 def _mistakes(config: Path | None, overrides: tuple[str, ...]) -> str:
     """Everything that is wrong with the configuration: a start ends at the first mistake."""
     given = overrides_from(overrides)
-    report = check_files([usual_config(config)], environ=os.environ, offline=True, overrides=given)
+    report = check_files([usual_config(config)], environ=os.environ, overrides=given)
     return "\n".join(error.shown for error in report.errors)

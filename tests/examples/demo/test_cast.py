@@ -14,7 +14,7 @@ from examples.demo.cast import GATEWAYS, HOMES, ORDERS, TARGETS, Home, demo_topo
 def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
     net = demo_topology(tmp_path)
 
-    report = check_files([daemon.config for daemon in net.daemons.values()], environ={}, offline=True)
+    report = check_files([daemon.config for daemon in net.daemons.values()], environ={})
 
     assert CheckReport() == replace(report, warnings=[], skipped=[])
     assert {("endpoint.encryption", True)} == {  # on loopback it may be plain text, which is told all the same

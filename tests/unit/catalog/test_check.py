@@ -15,12 +15,18 @@ import pytest
 from msgspec.structs import replace
 
 from broker.catalog.check import check_files, check_running, check_settings
-from broker.catalog.database_files import RunningInstance, real
+from broker.catalog.database_files import NOT_RUNNING, UNASKED, RunningInstance, real
 from broker.catalog.dry_run import dry_run
+from broker.config.settings import Settings
 from broker.store.sqlite.database import lock_store, open_store
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
 SAMPLES = Path(__file__).parents[3] / "config"
+
+
+def nobody(_: Settings) -> RunningInstance:
+    """Nothing runs."""
+    return NOT_RUNNING
 
 
 @pytest.fixture
@@ -29,7 +35,8 @@ def found(load: Any, tmp_path: Path) -> Callable[..., list[str]]:
 
     def checking(text: str, *, offline: bool = True) -> list[str]:
         settings = load(f"[instance]\n{text}")
-        errors = check_settings(settings, dry_run(settings, now=datetime.now(UTC)), offline=offline)
+        owner = UNASKED if offline else NOT_RUNNING
+        errors = check_settings(settings, dry_run(settings, now=datetime.now(UTC)), owner)
         return [str(error).replace(f"{tmp_path}/", "").replace(str(tmp_path), ".") for error in errors]
 
     return checking
@@ -55,7 +62,7 @@ def test_instance_that_could_start_has_no_errors(found: Any, tmp_path: Path) -> 
 def test_sample_files_pass_but_for_the_open_port(names: list[str], tmp_path: Path) -> None:
     environ = {"BROKER_INSTANCE__STATE_DIR": str(tmp_path)}
 
-    report = check_files([SAMPLES / name for name in names], environ=environ, offline=True)
+    report = check_files([SAMPLES / name for name in names], environ=environ)
 
     assert ([], []) == (report.errors, report.concerns)
     assert ["endpoint.listen[0]"] * len(names) == [warning.key for warning in report.warnings]
@@ -197,7 +204,7 @@ def test_while_the_settings_are_wrong_nothing_else_is_checked(tmp_path: Path, te
 def test_file_that_cannot_be_read_leaves_the_others_to_be_checked(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(f"[instance]\n{QUIET}max_hopps = 3\n", encoding="utf-8")
 
-    report = check_files([tmp_path / "a.toml", tmp_path / "b.toml"], environ={})
+    report = check_files([tmp_path / "a.toml", tmp_path / "b.toml"], environ={}, owner_of=nobody)
 
     assert [str(tmp_path / "a.toml"), "endpoint.max_hopps"] == [error.key for error in report.errors]
 
@@ -217,7 +224,7 @@ def test_scripts_that_are_right_are_asked_what_they_mean_and_others_are_not(
     found = [(one.lint, one.span.line) for one in report.concerns if one.span]
     assert ([] if mistake else [("shadowed-route", 3)]) == found
     assert ["routes.files[0]"] * bool(mistake) == [error.key for error in report.errors]
-    assert report == replace(check_files([tmp_path / "broker.toml"], environ={}, offline=True), skipped=[])
+    assert report == replace(check_files([tmp_path / "broker.toml"], environ={}), skipped=[])
 
 
 ROUTES = (
@@ -230,7 +237,7 @@ def test_offline_names_what_it_has_not_looked_at(load: Any, tmp_path: Path, take
     (tmp_path / "a.sql").write_text(ROUTES)
     load(f"[instance]\n{_listening(f'127.0.0.1:{taken}')}[routes]\nfiles = ['a.sql']\n")
 
-    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+    report = check_files([tmp_path / "broker.toml"], environ={})
 
     assert [
         ("endpoint.listen[0]", f'whether "127.0.0.1:{taken}" can be bound'),
@@ -245,7 +252,7 @@ def test_names_of_next_hops_are_asked_for(load: Any, tmp_path: Path, monkeypatch
     load(f"[instance]\n{QUIET}message_forwarding = true\n[routes]\nfiles = ['a.sql']\n")
     monkeypatch.setattr(socket, "getaddrinfo", UNKNOWN)
 
-    report = check_files([tmp_path / "broker.toml"], environ={})
+    report = check_files([tmp_path / "broker.toml"], environ={}, owner_of=nobody)
 
     [line] = [one.span and one.span.line for one in report.concerns if one.lint == "name-unresolved"]
     assert ([], [], 1) == (report.skipped, report.errors, line)
@@ -258,20 +265,20 @@ def test_ports_and_files_of_the_running_instance_are_its_own(load: Any, tmp_path
     lock = lock_store(state_dir / "msdb.db")
     own = RunningInstance(state_dir, settings.endpoint.listen, frozenset({real(state_dir / "msdb.db")}))
 
-    asked, unasked = check_files([path], environ={}, owner_of=lambda _: own), check_files([path], environ={})
+    asked, other = (check_files([path], environ={}, owner_of=one) for one in (lambda _: own, nobody))
 
     os.close(lock)
     assert ([], [state_dir]) == (asked.errors, asked.running)
-    assert ["instance.state_dir", "endpoint.listen[0]"] == [one.key for one in unasked.errors]
-    assert [] == unasked.running
+    assert ["instance.state_dir", "endpoint.listen[0]"] == [one.key for one in other.errors]
+    assert [] == other.running
 
 
 def test_kernels_and_flags_count_as_at_the_start(load: Any, tmp_path: Path) -> None:
     load(f"[instance]\n{QUIET}")
     path, flags = tmp_path / "broker.toml", {"endpoint.max_hops": "300"}
 
-    kernel = check_files([path], environ={"BROKER_KERNEL": "rust"}, offline=True)
-    flag = check_files([path], environ={}, offline=True, overrides=flags)
+    kernel = check_files([path], environ={"BROKER_KERNEL": "rust"})
+    flag = check_files([path], environ={}, overrides=flags)
 
     assert ["BROKER_KERNEL", "endpoint.max_hops (flag)"] == [error.key for error in (*kernel.errors, *flag.errors)]
 
@@ -283,7 +290,7 @@ def test_what_is_unwise_on_this_machine_is_warned_of(load: Any, tmp_path: Path) 
     text = f"[instance]\n{QUIET}[routes]\nfiles = ['*.sql']\n[databases.a]\npath = 'a.db'\nmirroring = 'command'\n"
     load(f"{text}role_command = ['/no/such/program']\n")
 
-    report = check_files([tmp_path / "broker.toml"], environ={}, offline=True)
+    report = check_files([tmp_path / "broker.toml"], environ={})
 
     keys = ["instance.state_dir", "routes.files[0]", "databases.a.role_command"]
     assert ([], sorted(keys)) == (report.errors, sorted(one.key for one in report.warnings))

@@ -412,7 +412,7 @@ def test_what_the_system_refuses_is_told_once_with_its_key_and_hides_nothing(
     (tmp_path / "broker.toml").chmod(0o644)
 
     with as_nobody(tmp_path):
-        report = check_files([tmp_path / "broker.toml"], environ={})
+        report = check_files([tmp_path / "broker.toml"], environ={}, owner_of=lambda _: NOT_RUNNING)
 
     assert [
         f'2:13: instance.state_dir: "{closed}" cannot be written: Permission denied',
