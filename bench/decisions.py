@@ -121,7 +121,7 @@ def _balanced() -> float:
 
 
 def _explained(table: RouteTable) -> float:
-    here, names = _here(table), DisplayNames()
+    here, names = _here(table), DisplayNames({}, str, str)
     return _median(lambda facts: explain(facts, here, names), _facts(ROUTES)[:500])
 
 

@@ -91,7 +91,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from (_missing_return(given, one, dropped) for one in lost)
     for run in runs:
         unanswered = {home.name for home in ends if home.settings is run.settings}
-        for one in survey(run, several_targets=partial(_several_targets, given), unanswered=unanswered):
+        for one in survey(run, partial(_several_targets, given), unanswered):
             if one.lint not in _NOBODY or one.subject not in named:  # whose statements are named already
                 yield one
     yield from differing_names(runs)

@@ -59,10 +59,7 @@ _LACK = {
 
 
 def survey(
-    run: DryRun,
-    *,
-    several_targets: Callable[[DryDatabase, str], str | None] = lambda _database, _service: None,
-    unanswered: Collection[str] = (),
+    run: DryRun, several_targets: Callable[[DryDatabase, str], str | None], unanswered: Collection[str]
 ) -> Iterator[Diagnostic]:
     """
     Yield every diagnostic about one instance.

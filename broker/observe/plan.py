@@ -290,7 +290,9 @@ class _PlanRun:
                 yield flow, own_was, own_will
 
     def _consequences(self, made: RoutePlan) -> Iterator[Consequence]:
-        names = DisplayNames({home.broker_instance: name for name, home in self.before.homes.items()})
+        place = self.before
+        databases = {home.broker_instance: name for name, home in place.homes.items()}
+        names = DisplayNames(databases, place.problem_of, place.pair_told)
         for one in made.consequences:
             facts = one.flow.facts
             yield Consequence(

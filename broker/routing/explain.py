@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, structs
 
 from broker.advice import create_route, near_name, render_name, to_run
 from broker.flow import Disposition
@@ -217,9 +217,9 @@ class DisplayNames(Struct, frozen=True):
         pair_state: Returns the answers of the addresses of a mirrored pair, empty when they were not asked.
     """
 
-    databases: Mapping[bytes, str] = field(default_factory=dict)
-    problem_of: Callable[[NetworkAddress], str] = lambda _: ""
-    pair_state: Callable[[MirroredPair], str] = lambda _: ""
+    databases: Mapping[bytes, str]
+    problem_of: Callable[[NetworkAddress], str]
+    pair_state: Callable[[MirroredPair], str]
 
     def database(self, instance: bytes) -> str:
         """The name of a database, or its GUID when it is not of this instance."""

@@ -20,9 +20,9 @@ def test_the_explanation_is_the_decision(facts: RoutingFacts, here: RoutingConte
     passes: list[Pass] = []
     decision = decide(facts, here, passes)
 
-    explanation = explain(facts, here, DisplayNames())
+    explanation = explain(facts, here, DisplayNames({}, str, str))
 
-    assert (decision.database and DisplayNames().database(decision.database)) == explanation.database
+    assert (decision.database and DisplayNames({}, str, str).database(decision.database)) == explanation.database
     assert decision.is_by_conversation == explanation.is_by_conversation
     assert (decision.database is None or facts.to_service in here.hosted.services_of[decision.database]) == (
         explanation.is_service_there

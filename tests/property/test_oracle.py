@@ -215,7 +215,7 @@ def test_the_router_decides_as_the_prose_says(situation: Situation) -> None:
     decision = decide(facts, surroundings(situation))
 
     assert_agrees(answer, decision)
-    assert_explains(answer, facts, explain(facts, surroundings(situation), DisplayNames()))
+    assert_explains(answer, facts, explain(facts, surroundings(situation), DisplayNames({}, str, str)))
     assert decision == decide(facts, surroundings(Situation(facts, backwards)))
 
 

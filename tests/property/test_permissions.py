@@ -68,7 +68,8 @@ def test_pass_does_what_the_explanation_says(kernel: Any, steps: list[Any], *, i
             slab += encode_dialog(
                 Header(FrameKind.MESSAGE, 0, conversation, conversation, service, "from", bytes(16)), b""
             )
-            told = explain(RoutingFacts(service, NO_GUID, conversation), forwarder.routing_context, DisplayNames())
+            facts, names = RoutingFacts(service, NO_GUID, conversation), DisplayNames({}, str, str)
+            told = explain(facts, forwarder.routing_context, names)
             is_permitted = with_permissions(told, who_is(peer), grants).permissions[1].is_permitted
             expected += [told.disposition if is_permitted else "not permitted"]
 

@@ -174,7 +174,8 @@ def tell(
         msdb=build_table(msdb, now=NOW),
         own=frozenset({ME}),
     )
-    names = DisplayNames({ORDERS.bytes: "orders"}, lambda address: "Connection refused" if address == NEAR else "")
+    problems = {NEAR: "Connection refused"}
+    names = DisplayNames({ORDERS.bytes: "orders"}, lambda address: problems.get(address, ""), lambda _: "")
     asked: dict[str, Any] = {"to_service": "Billing", "database": ORDERS.bytes} | facts
     return explain(RoutingFacts(to_broker_instance=instance, conversation_id=CONVERSATION.bytes, **asked), here, names)
 

@@ -108,7 +108,7 @@ def test_guids_addresses_and_databases_are_told_as_people_read_them() -> None:
     assert ("S", THERE, show_guid(CONVERSATION), True) == (*asked, explanation.is_from_target)
     found = explanation.outcome, explanation.step, explanation.route, explanation.next_hop
     assert (Outcome.FORWARDED, 1, "far:1", "tcp://far:1") == found
-    assert THERE == DisplayNames().database(ELSEWHERE.bytes)
+    assert THERE == DisplayNames({}, str, str).database(ELSEWHERE.bytes)
 
 
 MIRRORED = to("tcp://far", "S", ELSEWHERE, mirror="partner")
