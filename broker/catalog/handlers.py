@@ -136,24 +136,22 @@ class _Kind(NamedTuple):
     A kind of object.
 
     Attributes:
+        of: Its words, its view and its statements.
         noun: Its name in errors.
         label: Its name in messages.
-        view: Shows it.
         find: The object of this name as stored; None where there is none.
         put: Stores what CREATE and ALTER say; called with the statement and what was found.
         drop: Removes what was found under a name.
-        statements: CREATE, ALTER and DROP.
         built_in: Names that no statement may change.
         taken: The original's number for a CREATE of what exists.
     """
 
+    of: ddl.ObjectKind
     noun: str
     label: str
-    view: str
     find: Callable[[sqlite3.Connection, str], Any]
     put: Callable[[Any, Any, Session], None]
     drop: Callable[[str, Any, Session], None]
-    statements: tuple[type[ddl.Statement] | None, ...]
     built_in: frozenset[str] = frozenset()
     taken: int = 2714
 
@@ -373,44 +371,32 @@ def _drop_row(table: str, name: str, _old: object, session: Session) -> None:
 
 
 _KINDS = (
+    _Kind(ddl.ROUTE, "route", "route", metadata.find_route, _put_route, _drop_route),
+    _Kind(ddl.QUEUE, "queue", "queue", metadata.find_queue, _put_queue, _drop_queue),
+    _Kind(ddl.SERVICE, "service", "service", metadata.find_service, _put_service, _drop_service),
     _Kind(
-        *("route", "route", "routes", metadata.find_route, _put_route, _drop_route),
-        (ddl.CreateRoute, ddl.AlterRoute, ddl.DropRoute),
-    ),
-    _Kind(
-        *("queue", "queue", "service_queues", metadata.find_queue, _put_queue, _drop_queue),
-        (ddl.CreateQueue, ddl.AlterQueue, ddl.DropQueue),
-    ),
-    _Kind(
-        *("service", "service", "services", metadata.find_service, _put_service, _drop_service),
-        (ddl.CreateService, ddl.AlterService, ddl.DropService),
-    ),
-    _Kind(
-        *("message type", "message type", "service_message_types"),
+        *(ddl.MESSAGE_TYPE, "message type", "message type"),
         *(metadata.find_message_type, _put_message_type, _drop_message_type),
-        (ddl.CreateMessageType, ddl.AlterMessageType, ddl.DropMessageType),
         MESSAGE_TYPE_NAMES,
     ),
     _Kind(
-        *("contract", "contract", "service_contracts", metadata.find_contract, _put_contract, _drop_contract),
-        (ddl.CreateContract, None, ddl.DropContract),
+        *(ddl.CONTRACT, "contract", "contract"),
+        *(metadata.find_contract, _put_contract, _drop_contract),
         CONTRACT_NAMES,
     ),
     _Kind(
-        *(PRIORITY, "priority", "conversation_priorities"),
+        *(ddl.PRIORITY, PRIORITY, "priority"),
         *(metadata.find_priority, _put_priority, partial(_drop_row, "priority")),
-        (ddl.CreatePriority, ddl.AlterPriority, ddl.DropPriority),
         taken=33303,
     ),
     _Kind(
-        *(BINDING, BINDING, "remote_service_bindings"),
+        *(ddl.BINDING, BINDING, BINDING),
         *(metadata.find_binding, _put_binding, partial(_drop_row, "remote_service_binding")),
-        (ddl.CreateRemoteServiceBinding, ddl.AlterRemoteServiceBinding, ddl.DropRemoteServiceBinding),
     ),
 )
-_FIND = {kind.view: kind.find for kind in _KINDS}
+_FIND = {kind.of.view: kind.find for kind in _KINDS}
 for _kind in _KINDS:
-    for _statement, _do in zip(_kind.statements, (_create, _alter, _drop), strict=True):
+    for _statement, _do in ((_kind.of.create, _create), (_kind.of.alter, _alter), (_kind.of.drop, _drop)):
         if _statement is not None:
             carry_out.register(_statement, partial(_do, _kind))
 

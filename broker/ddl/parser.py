@@ -146,16 +146,7 @@ _CUT_OFF = _each(
         "GRANT|DENY|REVOKE": _PERMISSION,
     }
 )
-_VIEWS = {
-    "ROUTE": "routes",
-    "SERVICE": "services",
-    "QUEUE": "service_queues",
-    "CONTRACT": "service_contracts",
-    "TYPE": "service_message_types",
-    "PRIORITY": "conversation_priorities",
-    "BINDING": "remote_service_bindings",
-}
-GUARDED_VIEWS = tuple(_VIEWS.values())
+GUARDED_VIEWS = tuple(kind.view for kind in ddl.KINDS)
 _CHANGING_ROWS = frozenset({"DELETE", "INSERT", "MERGE", "TRUNCATE", "UPDATE"})
 _READ_ONLY = "is not supported: the views are read only; ALTER, CREATE and DROP change what they show"
 _SELECT = "SELECT"
@@ -440,14 +431,13 @@ class _StatementParser:
         """USE name."""
         return ddl.UseDatabase(self.object_name(), origin=self._origin)
 
-    def drop(self, make: Callable[..., ddl.Statement]) -> ddl.Statement:
+    def drop(self, kind: ddl.ObjectKind) -> ddl.Statement:
         """DROP ... [IF EXISTS] name."""
-        view = _VIEWS[self._tokens[self._next - 1].kind]
         is_guarded = [one.kind for one in self._tokens[self._next : self._next + 2]] == ["IF", "EXISTS"]
         self._next += 2 * is_guarded
-        what = self.queue() if make is ddl.DropQueue else self.object_name()
-        name = what.name if isinstance(what, ddl.QueueName) else what
-        return make(what, origin=self._origin, guard=ddl.ExistsGuard(view, name) if is_guarded else None)
+        what: Any = self.queue() if kind is ddl.QUEUE else self.object_name()
+        statement = kind.drop(what, origin=self._origin)
+        return replace(statement, guard=ddl.ExistsGuard(kind.view, statement.name)) if is_guarded else statement
 
     def create_route(self) -> ddl.Statement:
         """CREATE ROUTE name [AUTHORIZATION owner] WITH ADDRESS = '...', ..."""
@@ -803,29 +793,23 @@ _BINDING_OPTIONS: dict[str, _Reader] = {
 
 STATEMENTS: dict[str, Callable[[_StatementParser], ddl.Statement]] = {
     "USE": _StatementParser.use_database,
+    **{f"DROP {kind.words}": partial(_StatementParser.drop, kind=kind) for kind in ddl.KINDS},
     "CREATE ROUTE": _StatementParser.create_route,
     "ALTER ROUTE": _StatementParser.alter_route,
-    "DROP ROUTE": partial(_StatementParser.drop, make=ddl.DropRoute),
     "CREATE QUEUE": _StatementParser.create_queue,
     "ALTER QUEUE": _StatementParser.alter_queue,
-    "DROP QUEUE": partial(_StatementParser.drop, make=ddl.DropQueue),
     "CREATE SERVICE": _StatementParser.create_service,
     "ALTER SERVICE": _StatementParser.alter_service,
-    "DROP SERVICE": partial(_StatementParser.drop, make=ddl.DropService),
     "CREATE MESSAGE TYPE": _StatementParser.create_message_type,
     "ALTER MESSAGE TYPE": _StatementParser.alter_message_type,
-    "DROP MESSAGE TYPE": partial(_StatementParser.drop, make=ddl.DropMessageType),
     "CREATE CONTRACT": _StatementParser.create_contract,
-    "DROP CONTRACT": partial(_StatementParser.drop, make=ddl.DropContract),
     "CREATE BROKER PRIORITY": _StatementParser.create_priority,
     "ALTER BROKER PRIORITY": _StatementParser.alter_priority,
-    "DROP BROKER PRIORITY": partial(_StatementParser.drop, make=ddl.DropPriority),
     "GRANT": partial(_StatementParser.change_permission, make=ddl.GrantPermission),
     "DENY": partial(_StatementParser.change_permission, make=ddl.DenyPermission),
     "REVOKE": partial(_StatementParser.change_permission, make=ddl.RevokePermission),
     "CREATE REMOTE SERVICE BINDING": _StatementParser.create_binding,
     "ALTER REMOTE SERVICE BINDING": _StatementParser.alter_binding,
-    "DROP REMOTE SERVICE BINDING": partial(_StatementParser.drop, make=ddl.DropRemoteServiceBinding),
     "END CONVERSATION": _StatementParser.end_conversation,
     "MOVE CONVERSATION": _StatementParser.move_conversation,
     "BEGIN CONVERSATION TIMER": _StatementParser.begin_timer,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, StrEnum
 from functools import cache
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
 from msgspec import Struct, field
@@ -106,11 +106,6 @@ class Statement(Struct, frozen=True, eq=False, kw_only=True):
     def _asked(self) -> tuple[object, ...]:
         """Return the values of its fields, without its place."""
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "origin")
-
-    @property
-    def span(self) -> Span | None:
-        """The place of the statement: from its first word to its end or the end of its first line."""
-        return None if self.origin is None else self.origin.span(self.origin.start, self.origin.end)
 
 
 def blame(statement: Statement, error: StatementError, *properties: str) -> None:
@@ -394,6 +389,32 @@ class AlterDatabase(Statement, frozen=True):
 
     name: str | None
     option: DatabaseOption
+
+
+class ObjectKind(NamedTuple):
+    """A kind of object: the words that name it in statements, the view that shows it, and CREATE, ALTER and DROP."""
+
+    words: str
+    view: str
+    create: type[Statement]
+    alter: type[Statement] | None
+    drop: type[DropNamed | DropQueue]
+
+
+ROUTE = ObjectKind("ROUTE", "routes", CreateRoute, AlterRoute, DropRoute)
+QUEUE = ObjectKind("QUEUE", "service_queues", CreateQueue, AlterQueue, DropQueue)
+SERVICE = ObjectKind("SERVICE", "services", CreateService, AlterService, DropService)
+CONTRACT = ObjectKind("CONTRACT", "service_contracts", CreateContract, None, DropContract)
+MESSAGE_TYPE = ObjectKind("MESSAGE TYPE", "service_message_types", CreateMessageType, AlterMessageType, DropMessageType)
+PRIORITY = ObjectKind("BROKER PRIORITY", "conversation_priorities", CreatePriority, AlterPriority, DropPriority)
+BINDING = ObjectKind(
+    "REMOTE SERVICE BINDING",
+    "remote_service_bindings",
+    CreateRemoteServiceBinding,
+    AlterRemoteServiceBinding,
+    DropRemoteServiceBinding,
+)
+KINDS = (ROUTE, SERVICE, QUEUE, CONTRACT, MESSAGE_TYPE, PRIORITY, BINDING)
 
 
 def words_of(statement: Statement) -> str:

@@ -50,7 +50,11 @@ def _script(data: bytes) -> None:
     text = _text(data)
     lines = text.split("\n")
     for outcome in read_script(text, source="fuzz"):
-        span = outcome.span
+        if isinstance(outcome, DdlSyntaxError):
+            span = outcome.span
+        else:
+            assert outcome.origin is not None
+            span = outcome.origin.span(outcome.origin.start, outcome.origin.end)
         assert span is not None
         assert 1 <= span.line <= len(lines)
         assert 1 <= span.column <= len(lines[span.line - 1]) + 1

@@ -20,8 +20,9 @@ CREATE ROUTE [Orders]
 def test_span_runs_to_the_end_of_the_first_line() -> None:
     create, drop = parse_script(SCRIPT, source="routes.sql")
 
-    assert create.span == Span("routes.sql", 2, 1, len("CREATE ROUTE [Orders]"))
-    assert drop.span == Span("routes.sql", 4, 25, len("DROP ROUTE Old"))
+    for one, span in ((create, Span("routes.sql", 2, 1, 21)), (drop, Span("routes.sql", 4, 25, 14))):
+        assert one.origin is not None
+        assert span == one.origin.span(one.origin.start, one.origin.end)
 
 
 @pytest.mark.parametrize(
