@@ -83,11 +83,6 @@ class DryDatabase(Struct):
     mentioned: set[tuple[str, str]] = field(default_factory=set)
     messages: list[str] = field(default_factory=list)
 
-    @property
-    def services(self) -> Mapping[str, metadata.Service]:
-        """The services by name."""
-        return self.rows.services
-
 
 class DryRun(Struct, frozen=True):
     """
@@ -118,7 +113,7 @@ class DryRun(Struct, frozen=True):
 
     def hosted(self) -> Hosted:
         """The services that are here."""
-        return hosted({database.broker_instance: database.services for database in self.users})
+        return hosted({database.broker_instance: database.rows.services for database in self.users})
 
 
 def dry_run(settings: Settings, *, now: datetime) -> DryRun:

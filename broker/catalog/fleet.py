@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
@@ -99,7 +99,7 @@ def _concerns(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
     yield from lacking
     yield from _strangers(given)
     yield from _other_hosts(given)
-    told = {(_fault(one.back), service) for one in lost for service in one.home.services}
+    told = {(_fault(one.back), service) for one in lost for service in one.home.rows.services}
     for fault, (end, services) in dropped.items():
         if untold := {service for service in services if (fault, service) not in told}:
             yield _dead_end(given, end, untold)
@@ -143,7 +143,7 @@ class Given:
 
     def is_identified(self, home: DryDatabase) -> bool:
         """Whether its broker instance is known, or certainly another one than all that routes name."""
-        return home.is_identified or (home.is_known and self._services_of_strangers.isdisjoint(home.services))
+        return home.is_identified or (home.is_known and self._services_of_strangers.isdisjoint(home.rows.services))
 
     def _stays(self, route: Route) -> bool:
         return not leads_out(route) or (bool(route.addresses) and all(map(self.network.sites_at, route.addresses)))
@@ -180,7 +180,7 @@ class Given:
             routes = [*live_routes(run, home), *live_routes(run, run.msdb)]
             if sender is None or not any(one.remote_service_name is None and self.leads_in(one) for one in routes):
                 continue
-            unnamed = services - {one.remote_service_name for one in routes} - set(home.services)
+            unnamed = services - {one.remote_service_name for one in routes} - set(home.rows.services)
             facts = (one for service in sorted(filter(None, unnamed)) for one in self.open_facts(service, sender))
             yield from self._arrivals(home, site, facts)
 
@@ -458,7 +458,7 @@ def _ways_to(given: Given, site: Site, home: DryDatabase) -> Iterator[tuple[str,
     instance = home.broker_instance
     for near, sender in given.home_of:
         if (near, sender) not in {(site, instance), (site, None)}:
-            for service in sorted(home.services):
+            for service in sorted(home.rows.services):
                 answer = RoutingFacts(service, instance, bytes(16), is_from_target=True, database=sender)
                 for facts in (*given.open_facts(service, sender), answer):
                     yield from ((service, end) for end in given.network.follow(facts, near))
@@ -516,7 +516,7 @@ def _is_for_answers(given: Given, start: Site, facts: RoutingFacts, end: Journey
     begun = (
         back
         for instance in hosting
-        for service in sorted(sender.services)
+        for service in sorted(sender.rows.services)
         for one in given.open_facts(service, instance)
         for back in given.network.follow(one, last)
     )
@@ -560,7 +560,7 @@ def _missing_returns(given: Given) -> Iterator[_Unheard]:
     """
     for site in given.network.sites:
         for home in given.run_of[site].users:
-            if given.is_identified(home) and home.services:
+            if given.is_identified(home) and home.rows.services:
                 for there in _reached(given, site, home):
                     back = _failing_way_back(given, home, there)
                     if back is not None:
@@ -588,7 +588,7 @@ def _reached(given: Given, site: Site, home: DryDatabase) -> list[JourneyEnd]:
 def _failing_way_back(given: Given, home: DryDatabase, there: JourneyEnd) -> JourneyEnd | None:
     """Return where answers to this database are lost; None if some service of it receives all of them."""
     first: JourneyEnd | None = None
-    for service in sorted(home.services):
+    for service in sorted(home.rows.services):
         facts = RoutingFacts(service, home.broker_instance, bytes(16), is_from_target=True, database=there.database)
         ends = given.network.follow(facts, there.legs[-1].site)
         lost = [end for end in ends if end.outcome is JourneyOutcome.LOST]
@@ -609,10 +609,10 @@ def _missing_return(given: Given, one: _Unheard, dropped: Mapping[_Fault, tuple[
     if one.back.disposition is Disposition.INSTANCE_NOT_HERE:
         problem += f", for an answer names the broker instance of {name}"
     end, services = dropped.get(_fault(one.back), (one.back, set()))
-    begun = services & one.home.services.keys()
+    begun = services & one.home.rows.services.keys()
     if begun:
         problem += f"; what begins on this way for {shown(begun)} is dropped there too: {_reason(end)}"
-    lost, of = begun or one.home.services.keys(), ""
+    lost, of = begun or one.home.rows.services.keys(), ""
     having = [site for site in given.network.sites if not lost.isdisjoint(site.hosted.databases_with)]
     if len(having) > 1 and one.home.is_identified:  # a route by name would lead answers to any of them
         of = show_guid(one.home.broker_instance)
@@ -699,24 +699,10 @@ def _by_place(concern: Diagnostic) -> tuple[bool, str, int, int, str]:
 # --- names of next hops ---
 
 
-Resolve = Callable[[str], object]
-
-
-def _resolve(host: str) -> object:
-    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-
-
-def unresolved(run: DryRun, *, resolve: Resolve = _resolve, seconds: float = SECONDS) -> list[Diagnostic]:
-    """
-    Return one concern for each name that does not resolve, at the first route that has it.
-
-    Args:
-        run: The result of running the scripts of a configuration dry.
-        resolve: Raises OSError for a name that does not; blocking.
-        seconds: How long all of it may take.
-    """
+def unresolved(run: DryRun) -> list[Diagnostic]:
+    """Return one concern for each name that does not resolve, at the first route that has it; takes `SECONDS`."""
     first = named_hosts(run)
-    problems = _ask(sorted(first)[:NAMES_MAX], resolve, seconds)
+    problems = _ask(sorted(first)[:NAMES_MAX])
     found = []
     for host, problem in sorted(problems.items()):
         home, route = first[host]
@@ -736,13 +722,13 @@ def named_hosts(run: DryRun) -> dict[str, tuple[DryDatabase, str]]:
     return found
 
 
-def _ask(hosts: Sequence[str], resolve: Resolve, seconds: float) -> dict[str, str]:
+def _ask(hosts: Sequence[str]) -> dict[str, str]:
     """The problem of each host that has one; threads that are still waiting end with the process."""
     answers: SimpleQueue[tuple[str, str]] = SimpleQueue()
 
     def ask(host: str) -> None:
         try:
-            resolve(host)
+            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             answers.put((host, getattr(error, "strerror", None) or str(error)))
         else:
@@ -750,7 +736,7 @@ def _ask(hosts: Sequence[str], resolve: Resolve, seconds: float) -> dict[str, st
 
     for host in hosts:
         threading.Thread(target=ask, args=(host,), name="resolve", daemon=True).start()
-    deadline, problems = time.monotonic() + seconds, {}
+    deadline, problems = time.monotonic() + SECONDS, {}
     with suppress(Empty):
         for _ in hosts:
             host, problem = answers.get(timeout=max(0.0, deadline - time.monotonic()))

@@ -143,7 +143,7 @@ def _missed_drops(database: DryDatabase) -> Iterator[Diagnostic]:
 def _transport_names(run: DryRun, database: DryDatabase) -> Iterator[Diagnostic]:
     """Yield services that TRANSPORT cannot find: of a database that uses it, and those with names like an address."""
     uses_transport = any(route.address == TRANSPORT for route in live_routes(run, database))
-    for service in sorted(database.services):
+    for service in sorted(database.rows.services):
         if transport_address(service) is not None:
             continue
         statement = database.service_statements.get(service)
@@ -162,7 +162,7 @@ def _undeclared_contracts(database: DryDatabase) -> Iterator[Diagnostic]:
     if not database.contracts:
         return
     known = database.contracts | CONTRACT_NAMES
-    for name, service in sorted(database.services.items()):
+    for name, service in sorted(database.rows.services.items()):
         for contract in sorted(service.contracts - known):
             problem = f"{name!r} names the contract {contract!r}, which no statement makes: it is not checked"
             near = get_close_matches(contract, sorted(database.contracts), n=1)
@@ -198,7 +198,7 @@ def _exposed_services(run: DryRun) -> Iterator[Diagnostic]:
     routes = list(live_routes(run, run.msdb))
     door = next((one for one in routes if one.remote_service_name is None and one.address == LOCAL), None)
     named = {route.remote_service_name for route in routes}
-    exposed = {service for database in run.users for service in database.services} - named
+    exposed = {service for database in run.users for service in database.rows.services} - named
     listen = run.settings.endpoint.listen
     reachable = next((n for n, address in enumerate(listen) if not address.is_loopback), None)
     if door is None or not exposed or reachable is None:
@@ -242,8 +242,8 @@ def _unanswerable(run: DryRun, unanswered: Collection[str]) -> Iterator[Diagnost
     }
     is_advertised = bool(run.settings.endpoint.advertise) and all(is_closed.values()) and None in let_in
     for database in run.users:
-        named = database.services.keys() & let_in
-        meant = named or (set(database.services) if is_advertised else set())
+        named = database.rows.services.keys() & let_in
+        meant = named or (set(database.rows.services) if is_advertised else set())
         if meant and is_closed[database.name] and database.name not in unanswered:
             why = "msdb lets others in to" if named else "this instance advertises itself to others for"
             problem = f"{why} {shown(meant)}, and no route of its database leads out: no acknowledgement, no answer"
@@ -302,7 +302,7 @@ def _kind(one: Unscripted) -> tuple[str, str]:
 
 def survey_grants(run: DryRun) -> Iterator[Diagnostic]:
     """Yield every diagnostic about the permissions of msdb and of databases."""
-    known = {service for database in run.users for service in database.services}
+    known = {service for database in run.users for service in database.rows.services}
     known |= {route.remote_service_name for route in run.msdb.routes.values() if route.remote_service_name}
     if run.settings.endpoint.authentication == "certificate":
         yield from _lacks(run, known)
@@ -392,7 +392,7 @@ def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
         (name, database, database.service_statements.get(name))
         for run in runs
         for database in run.users
-        for name in sorted(database.services)
+        for name in sorted(database.rows.services)
     )
     named = (
         (route.remote_service_name, database, database.statements.get(route.name))

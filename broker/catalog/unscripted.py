@@ -81,7 +81,7 @@ def unscripted(run: DryRun) -> Iterator[Unscripted]:
         for name in database.rows.bindings:
             if ("REMOTE SERVICE BINDING", name) not in database.mentioned and not name.startswith(PARTNER_NAME):
                 yield Unscripted(database, f"the binding {render_name(name)}", DropRemoteServiceBinding(name))
-        for name in database.services:
+        for name in database.rows.services:
             if ("SERVICE", name) not in database.mentioned and name != SERVICE_BROKER:
                 yield Unscripted(database, f"the service {render_name(name)}", DropService(name), is_prunable=False)
         for name in database.rows.queues:

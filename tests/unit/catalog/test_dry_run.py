@@ -128,8 +128,8 @@ def test_what_statements_make_may_be_dropped_and_made_again(run: Run) -> None:
     one, other = run(a=made * 2, b=f"{made}{dropped * 2}").users
 
     assert {"C"} == one.contracts
-    assert ({"C", "D"}, 1) == (set(one.services["S"].contracts), len(one.permission_statements))
-    assert not any((other.contracts, other.services, other.rows.queues, other.rows.permissions))
+    assert ({"C", "D"}, 1) == (set(one.rows.services["S"].contracts), len(one.permission_statements))
+    assert not any((other.contracts, other.rows.services, other.rows.queues, other.rows.permissions))
 
 
 def test_scripts_run_over_what_the_file_holds(run: Run, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_scripts_run_over_what_the_file_holds(run: Run, tmp_path: Path) -> None:
 
     one = run(a="CREATE SERVICE S ON QUEUE Q;\nDROP ROUTE AutoCreatedLocal;\n").databases["a"]
 
-    assert (["S"], ["Old"], INSTANCE.bytes) == (list(one.services), list(one.routes), one.broker_instance)
+    assert (["S"], ["Old"], INSTANCE.bytes) == (list(one.rows.services), list(one.routes), one.broker_instance)
     assert (True, True, {}) == (one.is_known, one.is_identified, one.statements)
 
 

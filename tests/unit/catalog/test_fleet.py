@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -486,38 +487,47 @@ def dry(load: Any, tmp_path: Path) -> Any:
     return running
 
 
-def only_good(host: str) -> None:
+def only_good(host: str, *_: object, **__: object) -> None:
     if host != "good.example":
         raise OSError(-2, "Name or service not known")
 
 
-def test_name_that_does_not_resolve_is_told_at_its_first_route(dry: Any) -> None:
-    found = unresolved(dry(SCRIPT), resolve=only_good)
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    monkeypatch.setattr(socket, "getaddrinfo", resolver := Mock(side_effect=only_good))
+    return resolver
+
+
+def test_name_that_does_not_resolve_is_told_at_its_first_route(dry: Any, resolver: Mock) -> None:
+    found = unresolved(dry(SCRIPT))
 
     assert [(2, "name-unresolved"), (2, "name-unresolved")] == [(one.span.line, one.lint) for one in found if one.span]
     assert "the name 'bad.example' of its address does not resolve here: Name or service not known" == found[0].problem
-    refuse = Mock(side_effect=UnicodeError("label too long"))
-    assert "label too long" in unresolved(dry(SCRIPT), resolve=refuse)[0].problem
-    assert [] == unresolved(dry(""), resolve=only_good)
+    resolver.side_effect = UnicodeError("label too long")
+    assert "label too long" in unresolved(dry(SCRIPT))[0].problem
+    assert [] == unresolved(dry(""))
 
 
-def test_resolver_that_does_not_answer_holds_nobody_up(dry: Any) -> None:
+def test_resolver_that_does_not_answer_holds_nobody_up(
+    dry: Any, resolver: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = threading.Event()
+    resolver.side_effect = lambda *_, **__: release.wait(60)
+    monkeypatch.setattr("broker.catalog.fleet.SECONDS", 0.05)
 
-    found = unresolved(dry(SCRIPT), resolve=lambda _: release.wait(60), seconds=0.05)
+    found = unresolved(dry(SCRIPT))
 
     release.set()
     assert [] == found
 
 
-def test_number_of_names_is_bounded(dry: Any) -> None:
-    asked: list[str] = []
+def test_number_of_names_is_bounded(dry: Any, resolver: Mock) -> None:
     names = range(NAMES_MAX + 1)
     script = "".join(f"CREATE ROUTE r{n} WITH SERVICE_NAME = 'S{n}', ADDRESS = 'tcp://h{n}';\n" for n in names)
 
-    unresolved(dry(script), resolve=asked.append)
+    unresolved(dry(script))
 
-    assert NAMES_MAX == len(asked)
+    assert NAMES_MAX == resolver.call_count
 
 
 # --- certificates ---
