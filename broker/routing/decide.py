@@ -291,7 +291,7 @@ def _follow(choice: RouteChoice, matched: Match, facts: RoutingFacts, context: R
     if choice.route_class is RouteClass.MIRRORED and facts.is_incoming:
         principal = choice.candidates[0] if choice.candidates else None
         if principal is not None and principal.address in context.own:
-            return _locate_principal(principal.route, matched, facts, context.hosted)
+            return _locate_named(principal.route, matched, facts, context.hosted)
     if facts.is_incoming and not context.is_forwarding:
         return _decided(Disposition.FORWARDING_DISABLED, matched, route)
     if not choice.candidates:
@@ -316,8 +316,12 @@ def _locate(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -
     )
 
 
-def _locate_principal(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
-    """Return the decision where this instance is the principal: the message is delivered here, or nowhere."""
+def _locate_named(route: Route, matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decision:
+    """
+    Return the decision where only the named database may get the message.
+
+    If it is here and does not have the service, it answers with an error (R4.1).
+    """
     instance = wanted_instance(route, facts)
     if instance in hosted.services_of:
         return _decided(Disposition.DELIVERED, matched, route, instance)
@@ -332,15 +336,9 @@ def _nothing_works(matched: Match, facts: RoutingFacts, hosted: Hosted) -> Decis
     route = next((route for route in matched.routes if route.address == LOCAL), None)
     if route is None:
         return _decided(Disposition.ROUTE_INVALID, matched, matched.routes[0])
-    instance = wanted_instance(route, facts)
-    if instance is None:
+    if wanted_instance(route, facts) is None:
         return Decision(Disposition.SERVICE_NOT_HERE, matched.step, route)
-    if instance in hosted.mirrors:
-        return _decided(Disposition.DATABASE_IS_MIRROR, matched, route)
-    if instance not in hosted.services_of:
-        return _decided(Disposition.INSTANCE_NOT_HERE, matched, route)
-    # The named database is here and the service is not in it: that database answers with an error (R4.1).
-    return _decided(Disposition.DELIVERED, matched, route, instance)
+    return _locate_named(route, matched, facts, hosted)
 
 
 def _decided(disposition: Disposition, matched: Match, route: Route, database: bytes | None = None) -> Decision:
@@ -348,11 +346,11 @@ def _decided(disposition: Disposition, matched: Match, route: Route, database: b
     return Decision(disposition, matched.step, route, database=database, is_by_conversation=matched.is_balanced)
 
 
-def wanted_instance(route: Route, facts: RoutingFacts) -> bytes | None:
+def wanted_instance(route: Route | None, facts: RoutingFacts) -> bytes | None:
     """Return the broker instance that decides the database: the conversation's, or the route's, or None (R4.1)."""
     if not facts.is_open:
         return facts.to_broker_instance
-    return route.broker_instance.bytes if route.broker_instance is not None else None
+    return route.broker_instance.bytes if route is not None and route.broker_instance is not None else None
 
 
 # --- matching: the seven steps ---

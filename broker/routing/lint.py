@@ -20,9 +20,9 @@ from uuid import UUID
 from msgspec import Struct
 
 from broker.advice import render_name
-from broker.protocol.layout import show_guid
+from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.address import LOCAL, NetworkAddress
-from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, RouteClass, class_of
+from broker.routing.decide import NEVER_ASKED_ABOUT, Hosted, RouteClass, RoutingFacts, class_of, is_here
 from broker.routing.route import AUTO_CREATED_LOCAL, BROKER_CONFIGURATION, DEFAULT_WEIGHT, Identity, Route, is_live
 
 
@@ -193,9 +193,9 @@ def _shadowed(group: Sequence[Route], hosted: Hosted) -> Iterator[Remark]:
 
 
 def _is_here(route: Route, hosted: Hosted) -> bool:
-    instance = route.broker_instance
-    is_database_here = instance is None or instance.bytes in hosted.services_of
-    return is_database_here and route.remote_service_name in hosted.databases_with
+    """Whether LOCAL works for what is sent to the service of a route and names no broker instance."""
+    service = route.remote_service_name
+    return service is not None and is_here(route, hosted, RoutingFacts(service, NO_GUID, NO_GUID))
 
 
 def _unreached(last_resort: Sequence[Route], asked: Route) -> Iterator[Remark]:

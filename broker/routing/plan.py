@@ -39,6 +39,7 @@ from broker.routing.decide import (
     RoutingFacts,
     decide,
     pick_instance,
+    wanted_instance,
 )
 from broker.routing.route import Route
 from broker.routing.table import RouteChange, RouteTable
@@ -215,12 +216,9 @@ def _is_declared(facts: RoutingFacts, decision: Decision) -> bool:
 
 def _instance(facts: RoutingFacts, decision: Decision) -> bytes | None:
     """The broker instance that a decision leads to; None when the route does not say."""
-    if not facts.is_open:
-        return facts.to_broker_instance
-    if decision.database is not None:
+    if facts.is_open and decision.database is not None:
         return decision.database
-    route = decision.route
-    return route.broker_instance.bytes if route is not None and route.broker_instance is not None else None
+    return wanted_instance(decision.route, facts)
 
 
 # --- what becomes of routes ---
