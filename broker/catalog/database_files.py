@@ -252,8 +252,7 @@ def owner_from(values: Mapping[str, object], *, state_dir: Path) -> RunningInsta
     """The instance with these settings, by key as `in_force` returns them; NOT_RUNNING for another state directory."""
     if real(str(values.get("instance.state_dir"))) != real(state_dir):
         return NOT_RUNNING
-    ports = [*_texts(values.get("endpoint.listen")), *_texts(values.get("admin.listen"))]
-    ports += _texts(values.get("observe.listen"))
+    ports = [text for part in ("endpoint", "admin", "observe") for text in _texts(values.get(f"{part}.listen"))]
     files = [str(value) for key, value in values.items() if key.startswith("databases.") and key.endswith(".path")]
     return RunningInstance(
         state_dir, tuple(map(parse_listen, ports)), frozenset(map(real, [*files, str(state_dir / "msdb.db")]))

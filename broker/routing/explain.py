@@ -53,9 +53,8 @@ from broker.security.principal import NOBODY, Who
 
 MSDB = "msdb"  # whose routes are searched for incoming messages
 ROUTES_SHOWN = 50  # of one step
-ROUTES_CONSIDERED = 1000  # of one service; what matched is listed in any case
+ROUTES_CONSIDERED = 1000  # of one service, for steps and for hints; what matched is listed in any case
 DATABASES_SHOWN = 10
-ROUTES_COMPARED = 1000  # of one service
 EXPIRED_SHOWN = 3
 _FAILS = "; a dialog that begins there ends in an Error: "
 TITLES = (
@@ -556,7 +555,7 @@ def hints_for(last: Pass, near: Mapping[str, str], table: str) -> Iterator[str]:
         yield f"is the name right? {where} {name!r}, and names compare byte for byte"
     if decision.disposition is Disposition.FORWARDED or decision.database is not None:
         return
-    considered = islice(last.table.all_routes(service), ROUTES_COMPARED)
+    considered = islice(last.table.all_routes(service), ROUTES_CONSIDERED)
     expired = (route for route in considered if not is_live(route.lifetime, last.table.now))
     for route in islice(expired, EXPIRED_SHOWN):
         statement = f"ALTER ROUTE {render_name(route.name)} WITH LIFETIME = SECONDS;"
