@@ -12,6 +12,7 @@ not an error, and a name without an answer in time is not reported.
 
 from __future__ import annotations
 
+import glob
 import socket
 import threading
 import time
@@ -40,7 +41,7 @@ from broker.config.settings import DatabaseSettings, EndpointSettings
 from broker.config.toml import KeyPath, dotted
 from broker.errors import CertificateUnusableError, SettingError
 from broker.flow import Disposition
-from broker.net.certificates import security_of, trusted_files
+from broker.net.certificates import holders, security_of, trusted_files
 from broker.net.tls import NO_SECURITY, Security, advice_for_hosts, is_ip
 from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
@@ -51,7 +52,7 @@ from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.security.certificate_files import read_certificates
 from broker.security.grants import PermissionRuling, RemoteServiceBinding
-from broker.security.identity import is_signed_by, who_of
+from broker.security.identity import is_signed_by
 from broker.security.principal import NOBODY, Who
 
 SECONDS = 5.0  # for all names: one try of the usual resolver
@@ -322,10 +323,8 @@ def _binding(home: DryDatabase, service: str) -> RemoteServiceBinding | None:
 
 def _holder(section: EndpointSettings | DatabaseSettings | None) -> Who | None:
     """The principal that an instance or a database proves; None without a certificate that can be read."""
-    with suppress(CertificateUnusableError, OSError, ValueError):  # reported for itself
-        if section is not None and section.certificate is not None:
-            return who_of(read_certificates(section.certificate)[0])
-    return None
+    certificate = None if section is None else section.certificate
+    return None if certificate is None else next(holders((glob.escape(str(certificate)),)), None)
 
 
 # --- certificates -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeGuard
+from typing import Annotated, NamedTuple
 
 import msgspec
 from cryptography import x509
@@ -621,17 +621,13 @@ def _is_namesake(one: Who, other: Who) -> bool:
 
 def _refuse_hosts(partner: Partner, routes: Iterable[RouteRow]) -> None:
     """Refuse a certificate that covers the host of a route to another peer: its holder could announce that address."""
-    hosts = {address.host for address in map(parse_address, partner.file.addresses) if _is_network(address)}
+    hosts = {one.host for one in map(parse_address, partner.file.addresses) if isinstance(one, NetworkAddress)}
     for certificate in partner.endpoint:
         identity = identify(certificate.public_bytes(Encoding.DER))
         for route in routes:
             for text in filter(None, (route.address, route.mirror_address)):
                 address = parse_address(text)
-                if _is_network(address) and address.host not in hosts and identity.covers(address.host):
+                if isinstance(address, NetworkAddress) and address.host not in hosts and identity.covers(address.host):
                     hint = "let the partner have one for its own hosts only, or drop that route"
                     problem = f"the certificate of {partner.who.name} also covers {address.host}, where a route leads"
                     raise PartnerFileError(problem, hint)
-
-
-def _is_network(address: NetworkAddress | Keyword) -> TypeGuard[NetworkAddress]:
-    return isinstance(address, NetworkAddress)

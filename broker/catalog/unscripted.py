@@ -13,8 +13,8 @@ makes; message types, contracts and priorities.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple
 
@@ -34,12 +34,9 @@ from broker.ddl.statements import (
     Statement,
 )
 from broker.dialog.route_requests import QUEUE as ROUTE_ANSWERS
-from broker.errors import CertificateUnusableError
-from broker.net.certificates import trusted_files
+from broker.net.certificates import holders, trusted_files
 from broker.routing.route import AUTO_CREATED_LOCAL, SERVICE_BROKER, Route
-from broker.security.certificate_files import read_certificates
 from broker.security.grants import Permission, PermissionRule, render_rule
-from broker.security.identity import who_of
 from broker.security.principal import Who
 
 PARTNER_NAME = "partner:"  # how the routes and bindings of an import begin
@@ -163,11 +160,7 @@ def _partners(settings: Settings) -> list[Who]:
     """The principals whose certificates an import has stored; a file that cannot be read is reported for itself."""
     patterns = [settings.endpoint.peers, *(one.peers for one in settings.databases.values())]
     files = [path for some in patterns for path in trusted_files(some) if path.name.startswith(PARTNER_FILE)]
-    found: list[Who] = []
-    for path in files:
-        with suppress(CertificateUnusableError, OSError, ValueError):
-            found += map(who_of, read_certificates(path))
-    return found
+    return list(holders(tuple(glob.escape(str(path)) for path in files)))
 
 
 def _is_of(rule: PermissionRule, partners: list[Who]) -> bool:
