@@ -22,16 +22,7 @@ from msgspec.structs import replace
 
 from broker.advice import to_install
 from broker.catalog.catalog import MSDB
-from broker.catalog.database_files import (
-    UNASKED,
-    RunningInstance,
-    clock_problem,
-    file_errors,
-    file_warnings,
-    out_of_reach,
-    path_of,
-    place_errors,
-)
+from broker.catalog.database_files import UNASKED, RunningInstance, clock_problem, file_errors, file_warnings, path_of
 from broker.catalog.diagnostics import SOCKET_ELSEWHERE, SOCKET_TAKEN, Diagnostic, Kind, listening
 from broker.catalog.dry_run import DryRun, dry_run
 from broker.catalog.fleet import named_hosts, survey_all, unresolved
@@ -142,7 +133,7 @@ def check_settings(settings: Settings, run: DryRun, owner: RunningInstance) -> l
     """
     errors = [
         *run.errors,
-        *_files(settings, owner),
+        *file_errors(settings, owner),
         *_admin_socket(settings, owner),
         *changeable_errors(settings),
     ]
@@ -192,11 +183,6 @@ def _role_commands(settings: Settings) -> Iterator[SettingError]:
             problem = f'there is no program "{command[0]}" that may be run, so the database stays a mirror'
             hint = "correct its path, or make it executable"
             yield settings.error(("databases", name, "role_command"), problem, hint)
-
-
-def _files(settings: Settings, owner: RunningInstance) -> list[SettingError]:
-    told = place_errors(settings)
-    return [*told.values(), *file_errors(settings, owner, but=told.keys() | out_of_reach(settings, told))]
 
 
 def _admin_socket(settings: Settings, owner: RunningInstance) -> Iterator[SettingError]:

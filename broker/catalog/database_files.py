@@ -20,7 +20,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -265,21 +265,21 @@ def _texts(value: object) -> list[str]:
     return [text for text in found if isinstance(text, str) and text]
 
 
-def file_errors(
-    settings: Settings, owner: RunningInstance = NOT_RUNNING, *, but: Collection[str] = frozenset()
-) -> list[SettingError]:
+def file_errors(settings: Settings, owner: RunningInstance) -> list[SettingError]:
     """
-    Return the errors in the contents of the configured files that keep them from being taken. A check takes none.
+    Return the errors in the places and the contents of the configured files that keep them from being taken.
+
+    A check takes none.
 
     Args:
         settings: As `load_settings` gives them, with absolute paths.
         owner: The instance that runs already and has these files open.
-        but: Databases for which another error is reported.
     """
-    errors: list[SettingError] = []
+    places = place_errors(settings)
+    errors = [error for error in places.values() if error is not None]
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if name in but or is_elsewhere(settings, name):
+        if name in places or is_elsewhere(settings, name):
             continue
         try:
             check_mounted(path)
@@ -373,33 +373,24 @@ def copy_error(settings: Settings, name: str, problem: str) -> SettingError:
     return settings.error(key_of(name), f"{problem} ({path_of(settings, name)})", hint)
 
 
-def place_errors(settings: Settings) -> dict[str, SettingError]:
+def place_errors(settings: Settings) -> dict[str, SettingError | None]:
     """
     Return, by database, the errors that keep the files from being opened or made; for msdb, of the state directory.
 
-    A file in a state directory that cannot be used is not reported. Nothing that the system refuses is raised.
+    None for a file in a state directory that cannot be used. Nothing that the system refuses is raised.
     """
     state_dir = settings.instance.state_dir
-    found: dict[str, SettingError] = {}
+    found: dict[str, SettingError | None] = {}
     told = _state_problem(settings)
     if told is not None:
         found[MSDB] = settings.error(key_of(MSDB), *told)
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if (told is not None and path.is_relative_to(state_dir)) or is_elsewhere(settings, name):
-            continue
-        problem = _database_problem(path, state_dir)
-        if problem is not None:
+        if told is not None and path.is_relative_to(state_dir):
+            found.setdefault(name, None)
+        elif not is_elsewhere(settings, name) and (problem := _database_problem(path, state_dir)) is not None:
             found[name] = settings.error(key_of(name), *problem)
     return found
-
-
-def out_of_reach(settings: Settings, told: Mapping[str, SettingError]) -> set[str]:
-    """Databases in a state directory that cannot be used, so that nothing else can be said of their files."""
-    if MSDB not in told or _state_problem(settings) is None:
-        return set()
-    state_dir = settings.instance.state_dir
-    return {name for name in (MSDB, *settings.databases) if path_of(settings, name).is_relative_to(state_dir)}
 
 
 def _state_problem(settings: Settings) -> tuple[str, str] | None:

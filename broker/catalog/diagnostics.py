@@ -184,9 +184,9 @@ def store_error(settings: Settings, error: StoreUnavailableError) -> tuple[Setti
     code = cause.errno if isinstance(cause, OSError) else None
     is_refused = isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED
     if code is not None or is_refused or error.problem == NO_FILE:
-        found = place_errors(settings)
+        found = [one for one in place_errors(settings).values() if one is not None]
         if found:
-            return SettingsError(sorted(found.values(), key=by_place)), code not in _PASSING
+            return SettingsError(sorted(found, key=by_place)), code not in _PASSING
     for name in (MSDB, *settings.databases):
         file = path_of(settings, name)
         if error.path in {str(file), str(file.parent)}:

@@ -133,24 +133,23 @@ def test_a_copy_is_refused_at_its_place_in_the_configuration_with_the_ways_out(
     assert ("databases.orders.path", 4) == (caught.value.key, caught.value.span and caught.value.span.line)
     assert "broker database keep orders -c " in caught.value.hint
     assert "broker database reset-identity orders -c " in caught.value.hint
-    assert (before, [caught.value]) == (path.read_bytes(), file_errors(settings))
+    assert (before, [caught.value]) == (path.read_bytes(), file_errors(settings, NOT_RUNNING))
 
 
 def test_files_that_can_be_taken_have_no_errors(settings: Settings, tmp_path: Path) -> None:
-    assert [] == file_errors(settings)
+    assert [] == file_errors(settings, NOT_RUNNING)
 
     used(settings)
-    assert [] == file_errors(settings)
+    assert [] == file_errors(settings, NOT_RUNNING)
 
-    path_of(settings, "orders").write_bytes(b"no database, as the check of the files themselves tells")
-    assert [] == file_errors(settings, but={"orders"})
-    (error,) = file_errors(settings)
-    assert ("databases.orders.path", True) == (error.key, "the file is not an SQLite database" in error.problem)
+    path_of(settings, "orders").write_bytes(b"no database")
+    (error,) = file_errors(settings, NOT_RUNNING)
+    assert ("databases.orders.path", True) == (error.key, error.problem.endswith("is not an SQLite file"))
 
     path_of(settings, "orders").write_bytes(b"")
     for log in ("-wal", "-shm"):
         Path(f"{path_of(settings, 'orders')}{log}").unlink(missing_ok=True)
-    (error,) = file_errors(settings)
+    (error,) = file_errors(settings, NOT_RUNNING)
     assert "the file is empty: this instance had a database in this file" in error.problem
 
 
@@ -188,7 +187,7 @@ def test_what_is_wrong_with_a_file_is_an_error_and_keeps_it_from_being_taken(
     spoil(settings)
     name = "msdb" if key == "instance.state_dir" else "orders"
 
-    errors = file_errors(settings)
+    errors = file_errors(settings, NOT_RUNNING)
     with pytest.raises((SettingError, StoreUnavailableError)):
         take(settings, name, stack)
 
@@ -278,7 +277,7 @@ def test_a_database_that_is_lost_is_not_replaced_in_silence(settings: Settings, 
 
     with pytest.raises(StoreUnavailableError) as caught:
         used(settings)
-    (error,) = file_errors(settings)
+    (error,) = file_errors(settings, NOT_RUNNING)
 
     assert f"the file is {what}: {problem}: put the file or a backup back" in caught.value.problem
     assert "broker database create orders -c " in caught.value.problem
@@ -303,7 +302,7 @@ def test_a_database_made_in_place_of_a_lost_one_is_reported_until_it_is_accepted
     assert ("warning", "orders", problem) == (line["log_level"], line["database"], line["problem"])
     assert "broker database create orders -c" in str(warning)  # there is nothing that `keep` could accept yet
     assert "broker database keep orders -c" in line["hint"]
-    assert [] == file_errors(settings)
+    assert [] == file_errors(settings, NOT_RUNNING)
     for _ in range(2):
         assert ([("databases.orders.path", f"{path}: {problem}")], []) == warned(settings)
     assert [True, False] == [accept_replacement(path, state_dir) for _ in range(2)]
@@ -367,7 +366,7 @@ def test_a_copy_is_what_a_command_fails_over_to(
     settings = mirrored(load, mirroring)
     query(used(settings), AS_COPY)
 
-    assert is_refused == bool(file_errors(settings))
+    assert is_refused == bool(file_errors(settings, NOT_RUNNING))
     if not is_refused:
         assert 1 == take(settings, "orders", stack, least_epoch=0).epoch
 
@@ -376,11 +375,11 @@ def test_a_file_that_somebody_else_has_is_not_read(load: Callable[..., Settings]
     settings = mirrored(load)
     path = used(settings)
     query(path, AS_COPY)
-    assert (False, 1) == (is_elsewhere(settings, "orders"), len(file_errors(settings)))
+    assert (False, 1) == (is_elsewhere(settings, "orders"), len(file_errors(settings, NOT_RUNNING)))
 
     stack.callback(os.close, lock_store(path))
 
-    assert (True, []) == (is_elsewhere(settings, "orders"), file_errors(settings))
+    assert (True, []) == (is_elsewhere(settings, "orders"), file_errors(settings, NOT_RUNNING))
     assert not is_elsewhere(settings, "msdb")
 
 
@@ -388,6 +387,10 @@ def test_a_file_that_somebody_else_has_is_not_read(load: Callable[..., Settings]
 
 
 STATE = '[instance]\nstate_dir = "state"\n[databases.a]\npath = "a.db"\n'
+
+
+def placed(settings: Settings) -> list[SettingError]:
+    return [error for error in place_errors(settings).values() if error is not None]
 
 
 @pytest.fixture
@@ -433,15 +436,15 @@ def test_all_files_that_a_start_as_another_user_has_left_are_told_at_once(load: 
     settings = load(STATE)
 
     with as_nobody(tmp_path):
-        told = place_errors(settings)
+        told = placed(settings)
     for name in left[1:]:
         (state / name).chmod(0o444 if name == "databases.json" else 0o666)
     with as_nobody(tmp_path):
-        [one] = place_errors(settings).values()
+        [one] = placed(settings)
 
     names = [", ".join(f'"{state / name}"' for name in part) for part in (left[:4], left[4:])]
-    assert [f"{part} may not be read and written" for part in names] == [error.problem for error in told.values()]
-    assert {"give them to the user that runs the instance, mode 0600"} == {error.hint for error in told.values()}
+    assert [f"{part} may not be read and written" for part in names] == [error.problem for error in told]
+    assert {"give them to the user that runs the instance, mode 0600"} == {error.hint for error in told}
     assert ("instance.state_dir", "give it to the user that runs the instance, mode 0600") == (one.key, one.hint)
 
 
@@ -449,7 +452,7 @@ def test_full_disk_is_told_with_what_to_do(load: Any, tmp_path: Path, monkeypatc
     disk = os.statvfs_result((4096, 4096, 1 << 20, 4, 4, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
 
-    [error] = place_errors(load(STATE)).values()
+    [error] = placed(load(STATE))
 
     assert f'the disk of "{tmp_path}" has 16 KiB left, and 1024 KiB are needed' == error.problem
     assert "free space" in error.hint
@@ -468,7 +471,7 @@ def test_a_look_leaves_the_locks_that_the_process_has_on_its_files(load: Any, tm
         db.execute("SELECT * FROM broker_queue").fetchall()
         held = locks()
 
-        assert {} == place_errors(load(STATE))
+        assert [] == placed(load(STATE))
 
         assert held
         assert held == locks()
@@ -479,7 +482,7 @@ def test_what_is_no_plain_file_is_neither_opened_nor_given_a_lock(load: Any, tmp
     make(tmp_path / "a.db")
     settings = load(STATE.replace("a.db", "../a.db"))
 
-    [error] = place_errors(settings).values()
+    [error] = placed(settings)
     with pytest.raises(StoreUnavailableError, match="not a plain file") as refused:
         lock_store(tmp_path / "a.db")
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.catalog.database_files import file_errors, take
+from broker.catalog.database_files import NOT_RUNNING, file_errors, take
 from broker.cli.database import open_database
 from broker.client.dialog import begin_dialog
 from broker.config.load import load_settings
@@ -47,7 +47,7 @@ def copied(used: Path) -> Path:
 
 
 def problems(configuration: Path) -> list[str]:
-    return [error.problem for error in file_errors(load_settings(configuration, environ={}))]
+    return [error.problem for error in file_errors(load_settings(configuration, environ={}), NOT_RUNNING)]
 
 
 def content(path: Path) -> list[str]:
