@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from cryptography import x509
@@ -77,7 +77,11 @@ VERSION = 1
 SIZE_MAX = 64 * 1024  # bytes; a file with both certificates has some 3 KiB
 _NAME_MAX = 120  # characters; a number of an address may follow, and a route has 128
 _LABEL = b"broker partner file\0"
-_PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
+_SCHEMES: dict[tuple[type, type], tuple[Any, ...]] = {
+    (ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey): (ec.ECDSA(SHA256()),),
+    (rsa.RSAPrivateKey, rsa.RSAPublicKey): (padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH), SHA256()),
+    (ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey): (),
+}
 _MAKE = "make one with broker certs; see docs/how-to/certificates.md"
 
 # In statements `*` is a pattern, so a name with it would be granted more than it says.
@@ -274,17 +278,16 @@ def _content(file: PartnerFile, *holders: Sequence[x509.Certificate]) -> bytes:
     return _LABEL + msgspec.json.encode(parts)
 
 
-def _sign(key: PrivateKeyTypes, content: bytes) -> str:
-    match key:
-        case ec.EllipticCurvePrivateKey():
-            signature = key.sign(content, ec.ECDSA(SHA256()))
-        case rsa.RSAPrivateKey():
-            signature = key.sign(content, _PSS, SHA256())
-        case ed25519.Ed25519PrivateKey():
-            signature = key.sign(content)
-        case _:
-            raise PartnerFileError("the private key is neither EC, RSA nor Ed25519", _MAKE)
-    return b64encode(signature).decode()
+def _scheme(key: object) -> tuple[Any, ...] | None:
+    """The arguments with which such a key signs or verifies a content; None for a kind of key that cannot."""
+    return next((scheme for kinds, scheme in _SCHEMES.items() if isinstance(key, kinds)), None)
+
+
+def _sign(key: Any, content: bytes) -> str:
+    scheme = _scheme(key)
+    if scheme is None:
+        raise PartnerFileError("the private key is neither EC, RSA nor Ed25519", _MAKE)
+    return b64encode(key.sign(content, *scheme)).decode()
 
 
 # --- read and verify ----------------------------------------------------------------------------------------
@@ -343,18 +346,12 @@ def _dialog_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def _verify(name: str, certificate: x509.Certificate, text: str, content: bytes) -> None:
-    key = public_key(certificate)
+    key: Any = public_key(certificate)
+    scheme = _scheme(key)
+    if scheme is None:
+        raise PartnerFileError(f"[{name}] has a certificate that cannot sign", _MAKE)
     try:
-        signature = b64decode(text, validate=True)
-        match key:
-            case ec.EllipticCurvePublicKey():
-                key.verify(signature, content, ec.ECDSA(SHA256()))
-            case rsa.RSAPublicKey():
-                key.verify(signature, content, _PSS, SHA256())
-            case ed25519.Ed25519PublicKey():
-                key.verify(signature, content)
-            case _:
-                raise PartnerFileError(f"[{name}] has a certificate that cannot sign", _MAKE)
+        key.verify(b64decode(text, validate=True), content, *scheme)
     except (ValueError, InvalidSignature):
         problem = f"the signature of [{name}] does not fit: the file was changed, or is not whole"
         raise PartnerFileError(problem, "ask for it again") from None
