@@ -326,9 +326,7 @@ class Layered(Generic[K, V]):
         merged = {**self._changes, **changes}
         base = self._base
         if len(merged) > max(FOLD_MIN, len(base) // FOLD_FRACTION):
-            base = {**base, **{key: value for key, value in merged.items() if value is not None}}
-            for key in [key for key, value in merged.items() if value is None]:
-                base.pop(key, None)
+            base = {key: value for key, value in {**base, **merged}.items() if value is not None}
             merged = {}
         return Layered(base, merged, origin=self._version, changed=frozenset(changes))
 
