@@ -392,6 +392,13 @@ class _StatementParser:
             key = self.accept(*readers) if not is_list else self.expect(*readers) if has_comma else None
         return values
 
+    def enclosed(self, readers: dict[str, _Reader], *, is_list: bool = False) -> dict[str, Any]:
+        """As `options`, in parentheses."""
+        self.expect("(")
+        values = self.options(readers, is_list=is_list)
+        self.expect(")")
+        return values
+
     def value(self, key: str, *kinds: str) -> Any:
         """`=` and a text, a number, or what a word means."""
         self.expect("=")
@@ -533,12 +540,7 @@ class _StatementParser:
         )
 
     def _service_options(self) -> dict[str, Any]:
-        if not self.accept("WITH"):
-            return {}
-        self.expect("(")
-        options = self.options(_SERVICE_OPTIONS, is_list=True)
-        self.expect(")")
-        return options
+        return self.enclosed(_SERVICE_OPTIONS, is_list=True) if self.accept("WITH") else {}
 
     # --- message types, contracts, priorities ---
 
@@ -580,20 +582,15 @@ class _StatementParser:
         """CREATE BROKER PRIORITY name FOR CONVERSATION [SET (...)]."""
         name = self.object_name()
         self.words("FOR", "CONVERSATION")
-        properties = self._priority() if self.accept("SET") else ddl.PriorityProperties()
-        return ddl.CreatePriority(name, properties, origin=self._origin)
+        given = self.enclosed(_PRIORITY_PROPERTIES) if self.accept("SET") else {}
+        return ddl.CreatePriority(name, ddl.PriorityProperties(**given), origin=self._origin)
 
     def alter_priority(self) -> ddl.Statement:
         """ALTER BROKER PRIORITY name FOR CONVERSATION SET (...)."""
         name = self.object_name()
         self.words("FOR", "CONVERSATION", "SET")
-        return ddl.AlterPriority(name, self._priority(), origin=self._origin)
-
-    def _priority(self) -> ddl.PriorityProperties:
-        self.expect("(")
-        properties = ddl.PriorityProperties(**self.options(_PRIORITY_PROPERTIES))
-        self.expect(")")
-        return properties
+        properties = ddl.PriorityProperties(**self.enclosed(_PRIORITY_PROPERTIES))
+        return ddl.AlterPriority(name, properties, origin=self._origin)
 
     # --- permissions and remote service bindings ---
 
