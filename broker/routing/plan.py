@@ -303,9 +303,7 @@ class JourneyEnd(Struct, frozen=True):
 
     @property
     def circle(self) -> tuple[Leg, ...]:
-        """The part of the way that repeats, the site where it closes at both ends; empty when nothing does."""
-        if self.outcome is not JourneyOutcome.CIRCLE:
-            return ()
+        """Of a CIRCLE the part of the way that repeats, the site where it closes at both ends."""
         first = next(n for n, leg in enumerate(self.legs) if leg.database is None and leg.site is self.legs[-1].site)
         return self.legs[first:]
 

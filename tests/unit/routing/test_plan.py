@@ -87,7 +87,6 @@ def test_a_way_through_a_gateway_ends_in_the_database() -> None:
     assert [(ONE.bytes, "to tcp://g"), (None, "to tcp://t"), (None, "AutoCreatedLocal")] == [
         (leg.database, leg.route.name if leg.route else None) for leg in end.legs
     ]
-    assert () == end.circle
 
 
 def test_every_address_that_may_be_used_is_followed() -> None:
