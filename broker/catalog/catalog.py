@@ -285,8 +285,11 @@ class Catalog:
 
 
 def read_rows(db: sqlite3.Connection) -> CatalogRows:
-    """Everything that is stored except routes."""
-    return CatalogRows(metadata.queues(db), metadata.services(db), sound_permissions(db), bindings(db))
+    """Everything that is stored except routes; a rule about what is not a principal is left out, with a warning."""
+    rules, unreadable = permissions(db)
+    for principal in unreadable:
+        log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
+    return CatalogRows(metadata.queues(db), metadata.services(db), rules, bindings(db))
 
 
 def read_table(db: sqlite3.Connection, *, database: str, now: datetime) -> RouteTable:
@@ -314,14 +317,6 @@ def sound_rows(stored: Iterable[StoredRow], *, database: str) -> Iterator[RouteR
                 yield row
             else:
                 log.warning("stored route ignored", database=database, route=str(one[0]), address=str(one[4]))
-
-
-def sound_permissions(db: sqlite3.Connection) -> tuple[PermissionRule, ...]:
-    """The rules that are stored, with a warning about each principal that is not one."""
-    rules, unreadable = permissions(db)
-    for principal in unreadable:
-        log.warning("stored principal cannot be read", principal=principal[:PRINCIPAL_MAX])
-    return rules
 
 
 def stored_route(stored: StoredRow | None) -> Route | None:

@@ -27,13 +27,11 @@ def render_statement(statement: ddl.Statement) -> str:
     Raises:
         TypeError: a kind of statement that has no rendering.
     """
-    guard = "" if statement.guard is None else _guard(statement.guard)
-    return f"{guard}{_render(statement)};"
-
-
-def _guard(guard: ddl.ExistsGuard) -> str:
+    text, guard = f"{_render(statement)};", statement.guard
+    if guard is None:
+        return text
     word = "IF NOT EXISTS" if guard.is_negated else "IF EXISTS"
-    return f"{word} (SELECT * FROM sys.{guard.view} WHERE name = {render_text(guard.name)}) "  # noqa: S608 - a script
+    return f"{word} (SELECT * FROM sys.{guard.view} WHERE name = {render_text(guard.name)}) {text}"  # noqa: S608 - a script
 
 
 @singledispatch
