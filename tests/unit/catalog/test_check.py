@@ -14,11 +14,13 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from broker.catalog.check import check_files, check_running, check_settings
+from broker.catalog.check import admin_errors, check_files, check_running, check_settings
 from broker.catalog.database_files import NOT_RUNNING, UNASKED, RunningInstance, real
 from broker.catalog.dry_run import dry_run
+from broker.config.admin_access import AdminRole, new_token
 from broker.config.settings import Settings
 from broker.store.sqlite.database import lock_store, open_store
+from tests.support.certificates import authority, make
 
 QUIET = 'state_dir = "state"\n[observe]\nlisten = ""\n[endpoint]\nlisten = []\n'
 SAMPLES = Path(__file__).parents[3] / "config"
@@ -97,6 +99,7 @@ def test_everything_wrong_comes_in_one_report_in_the_order_of_places(found: Any,
         (f"{QUIET}[admin]\nsocket = 'run/admin.sock'\n", 'broker.toml:8:10: admin.socket: "state/'),
         (f"{QUIET}[admin]\nsocket = 'file'\n", 'broker.toml:8:10: admin.socket: "state/'),
         (f"{QUIET}[databases.a]\npath = '/proc/x.db'\n", 'broker.toml:8:8: databases.a.path: "/proc" cannot be'),
+        (f"{QUIET}[journal]\ndirectory = 'file'\n", 'broker.toml:8:13: journal.directory: "state/file" is not a'),
     ],
 )
 def test_place_that_cannot_be_written_is_found(found: Any, tmp_path: Path, text: str, problem: str) -> None:
@@ -302,3 +305,57 @@ def test_disk_that_is_not_mounted_is_found(found: Any, monkeypatch: pytest.Monke
     (line,) = found(QUIET)
 
     assert line.startswith('broker.toml:2:13: instance.state_dir: "/disk" is not mounted: mount it, then start again; ')
+
+
+# --- admin access ---
+
+
+TLS = 'certificate = "gateway.pem"\nprivate_key = "gateway.key"\n'
+
+
+@pytest.fixture
+def told(load: Any, tmp_path: Path) -> Callable[[str], list[str]]:
+    """What a check of these lines of `[admin]` finds, next to a certificate and its CA."""
+    ca = authority()
+    make("gateway", "127.0.0.1", by=ca).store(tmp_path, "gateway")
+    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    return lambda admin: [str(one) for one in admin_errors(load(f"[instance]\nstate_dir = '.'\n[admin]\n{admin}"))]
+
+
+@pytest.mark.parametrize(
+    ("admin", "problem"),
+    [
+        ('[admin.roles]\n"user:no-such-user" = "viewer"', "there is no user 'no-such-user' on this machine"),
+        ('[admin.roles]\n"group:no-such-group" = "viewer"', "there is no group 'no-such-group' on this machine"),
+        ('socket_group = "no-such-group"', "there is no group 'no-such-group' on this machine"),
+        ('listen = "127.0.0.1:0"\nloopback_role = "none"', "no client can use"),
+        (f'{TLS}listen = "0.0.0.0:0"', "no client can use"),
+        (
+            'listen = "127.0.0.1:0"\ncertificate = "none.pem"\nprivate_key = "broker.toml"',
+            "cannot be read: No such file",
+        ),
+        (f'{TLS}listen = "127.0.0.1:0"\ntrust = ["none*.pem"]', "no such file"),
+        ('tokens = "/proc/tokens"', "cannot be written"),
+        ('audit = "/proc/audit"', "cannot be written"),
+    ],
+)
+def test_what_the_machine_does_not_have_is_found_by_a_check(told: Any, admin: str, problem: str) -> None:
+    [error] = told(admin)
+
+    assert problem in error
+
+
+def test_a_token_is_a_way_in_unless_others_may_read_it(told: Any, tmp_path: Path) -> None:
+    new_token(tmp_path / "tokens", "ci", AdminRole.VIEWER, now=datetime(2026, 11, 22, tzinfo=UTC), expires_at=None)
+    assert [] == told(f'{TLS}listen = "0.0.0.0:0"')
+
+    (tmp_path / "tokens").chmod(0o644)
+
+    assert "may be used by others" in str(*told(f'{TLS}listen = "0.0.0.0:0"'))
+
+
+@pytest.mark.parametrize(
+    "admin", ["", 'listen = "127.0.0.1:0"', f'{TLS}listen = "0.0.0.0:0"\ntrust = ["ca.pem"]', 'socket_group = "0"']
+)
+def test_good_settings_are_good(told: Any, admin: str) -> None:
+    assert [] == told(admin)
