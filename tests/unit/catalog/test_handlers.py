@@ -414,12 +414,6 @@ async def test_mistake_is_refused_and_changes_nothing(
     assert problem in error.problem
 
 
-async def test_a_queue_that_does_not_exist_is_the_place_of_the_mistake(world: World) -> None:
-    error = await world.refusal("CREATE SERVICE S ON QUEUE nix")
-
-    assert 27 == (error.span and error.span.column)
-
-
 async def test_service_that_is_dropped_takes_its_permissions_with_it_and_patterns_stay(world: World) -> None:
     grants = "GRANT SEND ON SERVICE::[//shop/Orders] TO a; GRANT SEND ON SERVICE::[//shop/O*] TO a; "
     await world.run(SERVICE + grants)

@@ -256,6 +256,7 @@ REFUSED = [
     (8169, f"MOVE CONVERSATION '{GUID}' TO «'x'»", "'x' is no conversation group: write a GUID"),
     (8169, "END CONVERSATION «''»", "'' is no conversation handle: write a GUID"),
     (102, "«Delete» FROM sys.routes", "DELETE is not supported: the views are read only; ALTER, CREATE and DROP"),
+    (102, "«Select» * FROM sys.routes", "run it alone, without USE and GO; broker sql -d NAME chooses the database"),
     (102, "DROP ROUTE« »;", "incorrect syntax at the end of the statement; expected a name"),
     (102, f"CREATE ROUTE r WITH LIFETIME = «{'9' * 1001}»", f"near '{'9' * 37}...'; expected a whole number"),
     (102, "CREATE QUEUE q WITH STATUS = ON, RETENTION = «ON»", "an application keeps what it needs in its own table"),
@@ -304,13 +305,6 @@ def check(number: int, marked: str, problem: str) -> None:
     assert shown == [before + blamed + after, " " * len(before) + "^" * max(1, len(blamed))]
 
 
-def test_a_select_in_a_script_says_how_to_run_it() -> None:
-    error = mistake("USE orders\nGO\nSELECT * FROM sys.transmission_queue")
-
-    assert "incorrect syntax" not in str(error)
-    assert "run it alone, without USE and GO; broker sql -d NAME chooses the database" in str(error)
-
-
 @pytest.mark.parametrize(("marked", "expected"), EXPECTED)
 def test_incorrect_syntax_has_its_caret_and_says_what_was_expected(marked: str, expected: str) -> None:
     blamed = marked.partition("«")[2].partition("»")[0]
@@ -347,16 +341,3 @@ def test_every_mistake_can_be_had_in_one_reading() -> None:
 
     problems = [outcome.number if isinstance(outcome, DdlSyntaxError) else outcome for outcome in outcomes]
     assert [102, ddl.DropRoute("a"), 102, ddl.DropRoute("b"), 105] == problems
-
-
-@pytest.mark.parametrize("text", ["", " \n", ";", "GO", "-- nothing\n/* at all */"])
-def test_script_without_statements_is_empty(text: str) -> None:
-    assert [] == parse_script(text)
-
-
-def test_statements_need_no_mark_between_them() -> None:
-    text = "GRANT SEND ON SERVICE::s TO a DENY SEND ON SERVICE::s TO b REVOKE SEND ON SERVICE::s TO c DROP ROUTE r"
-
-    assert [ddl.GrantPermission, ddl.DenyPermission, ddl.RevokePermission, ddl.DropRoute] == [
-        type(one) for one in parse_script(text)
-    ]

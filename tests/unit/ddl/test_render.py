@@ -41,8 +41,3 @@ ALL = RouteProperties("it's", GUID, -5, "tcp://h", "tcp://ж", 2)
 )
 def test_statement_has_one_text(statement: ddl.Statement, text: str) -> None:
     assert text == render_statement(statement)
-
-
-def test_statement_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match="no rendering for Statement"):
-        render_statement(ddl.Statement())

@@ -92,13 +92,6 @@ def test_alter_changes_only_what_it_names(change: RouteProperties, changed: dict
     assert alter_route(unnamed, RouteProperties(weight=2), now=NOW) == replace(unnamed, weight=2)
 
 
-@pytest.mark.parametrize(("offset", "expected"), [(-1, True), (0, False), (1, False)])
-def test_route_is_live_before_its_expiry_only(offset: int, expected: bool) -> None:  # noqa: FBT001
-    route = create_route("r", replace(BY_NAME, lifetime=60), now=NOW)
-
-    assert expected is is_live(route.lifetime, NOW + timedelta(seconds=60 + offset))
-
-
 @pytest.mark.promise("R1.5")
 def test_routes_that_differ_in_spelling_name_weight_and_lifetime_are_identical() -> None:
     one = create_route("one", FULL, now=NOW)
