@@ -193,23 +193,22 @@ def test_host_that_does_not_resolve_is_found(found: Any, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("text", "key"), [("[ro", "TOML"), ("[endpoint]\nmax_hops = 0\n", "endpoint.max_hops"), ("x = 1\n", "x")]
+    ("text", "key"),
+    [("[ro", "TOML"), ("[endpoint]\nmax_hops = 0\n", "endpoint.max_hops"), ("x = 1\n", "x"), (None, "")],
 )
-def test_while_the_settings_are_wrong_nothing_else_is_checked(tmp_path: Path, text: str, key: str) -> None:
-    (tmp_path / "a.toml").write_text(text)
+def test_while_the_settings_are_wrong_nothing_else_is_checked_but_the_next_ones(
+    tmp_path: Path, text: str | None, key: str
+) -> None:
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    files[1].write_text(f"[instance]\n{QUIET}max_hopps = 3\n")
+    if text is not None:
+        files[0].write_text(text)
 
-    report = check_files([tmp_path / "a.toml"], environ={}, owner_of=lambda _: pytest.fail("nobody is asked"))
+    report = check_files(files, environ={}, owner_of=lambda _: pytest.fail("nobody is asked"))
 
-    assert [key] == [error.key for error in report.errors]
-    assert [(key, True)] == [(one.key, one.problem == "scripts and everything else") for one in report.waiting]
-
-
-def test_file_that_cannot_be_read_leaves_the_others_to_be_checked(tmp_path: Path) -> None:
-    (tmp_path / "b.toml").write_text(f"[instance]\n{QUIET}max_hopps = 3\n", encoding="utf-8")
-
-    report = check_files([tmp_path / "a.toml", tmp_path / "b.toml"], environ={}, owner_of=nobody)
-
-    assert [str(tmp_path / "a.toml"), "endpoint.max_hopps"] == [error.key for error in report.errors]
+    expected = [key or str(files[0]), "endpoint.max_hopps"]
+    assert expected == [error.key for error in report.errors]
+    assert expected == [one.key for one in report.waiting if one.problem == "scripts and everything else"]
 
 
 SHADOWED = "-- one\nCREATE ROUTE a WITH ADDRESS = 'tcp://a';\nCREATE ROUTE t WITH ADDRESS = 'TRANSPORT';\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from broker.catalog.scripts import closed_directory, differing, look, named_scri
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.errors import SettingError, StatementError
-from broker.store.sqlite import database, metadata
+from broker.store.sqlite import database
 from tests.support.nobody import as_nobody
 
 
@@ -32,16 +32,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def catalog(db: sqlite3.Connection) -> Catalog:
     return Catalog({MSDB: Database(MSDB, bytes(16), None, lambda: nullcontext(db))}, lambda: None)
-
-
-async def test_script_is_carried_out_as_declared(catalog: Catalog, db: sqlite3.Connection, tmp_path: Path) -> None:
-    path = tmp_path / "a.sql"
-    path.write_text("CREATE ROUTE [Å] WITH ADDRESS = 'LOCAL'; DROP ROUTE nix;", encoding="utf-8")
-
-    for _ in range(2):
-        await run_declared(catalog, path, MSDB)
-
-    assert metadata.find_route(db, "Å") is not None
 
 
 @pytest.mark.parametrize(
@@ -117,30 +107,26 @@ def settings(directory: Path) -> Settings:
     return load_settings(path, environ={})
 
 
-def test_only_databases_whose_files_are_others_have_theirs_carried_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        (lambda at: (at / "a" / "1.sql").write_text("two"), ["a"]),
+        (lambda at: (at / "1.sql").rename(at / "0.sql"), [MSDB]),  # their order is that of their names
+        (lambda at: (at / "1.sql").unlink(), [MSDB]),
+        (lambda at: None, []),
+    ],
+)
+def test_only_databases_whose_files_are_others_have_theirs_carried_out(
+    tmp_path: Path, change: Callable[[Path], object], changed: list[str]
+) -> None:
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "1.sql").write_text("one")
-    (tmp_path / "1.sql").write_text("one")
-    before = look(settings(tmp_path))
-    assert [] == differing(before, before)
-
-    (tmp_path / "a" / "1.sql").write_text("two")
-    found = look(settings(tmp_path))
-
-    assert ["a"] == differing(found, before)
-
-
-@pytest.mark.parametrize("to", ["0.sql", None])
-def test_a_new_name_counts_and_a_script_that_is_gone_is_noticed(tmp_path: Path, to: str | None) -> None:
-    (tmp_path / "1.sql").write_text("one")
+    for name in ("1.sql", "a/1.sql"):
+        (tmp_path / name).write_text("one")
     before = look(settings(tmp_path))
 
-    if to is None:
-        (tmp_path / "1.sql").unlink()
-    else:
-        (tmp_path / "1.sql").rename(tmp_path / to)
+    change(tmp_path)
 
-    assert [MSDB] == differing(look(settings(tmp_path)), before)
+    assert changed == differing(look(settings(tmp_path)), before)
 
 
 @pytest.fixture

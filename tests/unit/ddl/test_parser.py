@@ -16,32 +16,6 @@ from broker.security.grants import Permission
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 Q = ddl.QueueName("q")
 
-# One of each kind that the documentation of CREATE ROUTE shows.
-FULL = f"SERVICE_NAME = '//bikes.example/Orders', BROKER_INSTANCE = '{GUID}', "
-ROUTES = [
-    (f"{FULL}ADDRESS = 'TCP://b:1234'", RouteProperties("//bikes.example/Orders", GUID, None, "TCP://b:1234")),
-    (
-        "SERVICE_NAME = '//bikes.example/Orders', ADDRESS = 'TCP://SERVER02:1234'",
-        RouteProperties("//bikes.example/Orders", address="TCP://SERVER02:1234"),
-    ),
-    ("ADDRESS = 'TCP://192.168.10.2:1234'", RouteProperties(address="TCP://192.168.10.2:1234")),
-    ("ADDRESS = 'TRANSPORT'", RouteProperties(address="TRANSPORT")),
-    (
-        "SERVICE_NAME = '//bikes.example/Log', LIFETIME = 259200, ADDRESS = 'LOCAL'",
-        RouteProperties("//bikes.example/Log", None, 259200, "LOCAL"),
-    ),
-    (
-        f"{FULL}ADDRESS = 'TCP://east:1234', MIRROR_ADDRESS = 'TCP://west:4567'",
-        RouteProperties("//bikes.example/Orders", GUID, None, "TCP://east:1234", "TCP://west:4567"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "properties"), ROUTES)
-@pytest.mark.parametrize("end", [" ;", "", "\nGO\n"])
-def test_documented_routes_are_read(text: str, properties: RouteProperties, end: str) -> None:
-    assert [ddl.CreateRoute("ByDns", properties)] == parse_script(f"CREATE ROUTE ByDns WITH {text}{end}")
-
 
 @pytest.mark.parametrize(
     ("text", "statement"),
