@@ -343,10 +343,7 @@ def _finish(script: Script, statements: Iterable[Statement | DdlSyntaxError], en
 @contextmanager
 def _copied(database: Database) -> Iterator[sqlite3.Connection]:
     """A database as a preview may change it."""
-    if database.path is None:
-        with database.borrow() as db:
-            yield db
-        return
+    assert database.path is not None, "a preview is of databases in files"
     try:
         copy = copy_of_catalog(database.path)
     except sqlite3.Error as error:
