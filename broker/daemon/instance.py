@@ -47,7 +47,7 @@ from broker.net.drain import Drain, DrainRemainder
 from broker.net.link import Link, LinkState
 from broker.net.listener import Listener, addresses_of, bind, named_addresses
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers, largest_frame, refresh_narrow
+from broker.net.peers import Peers, largest_frame, refresh_narrow
 from broker.observe.instance import LoopLag
 from broker.observe.logs import reconfigure_logging
 from broker.protocol.frame import Hello, Rejected
@@ -161,7 +161,6 @@ class Instance:
         self.peers.start()
         secure, links = self.peers.handshaker.secure, self.peers.links
         self.certificates.start(stack, lambda security: secure(security, links.values()), self.supervision)
-        stack.callback(self.mirrors.close)
         stack.push_async_callback(self.peers.close, reason="the instance stops", seconds=CLOSE_SECONDS)
         stack.push_async_callback(self.databases.hand_over)  # and peers are notified before they are left
         for listener in self.listeners:
@@ -208,33 +207,24 @@ class Instance:
         self.peers = Peers(
             hello,
             self.settings,
+            make_forwarder=partial(
+                Forwarder,
+                pass_limits(self.settings, endpoint.max_frame),
+                deliver=self.databases.deliver,
+                ask_for_route=self._ask,
+                kernel=self._kernel,
+                ring=None if self.journal is None else self.journal.ring,
+            ),
             on_rejected=self._on_rejected,
             on_capacity=self._on_capacity,
             answer_probe=self.databases.answer_probe,
             security=self.certificates.security,
             supervision=self.supervision,
         )
-        self.mirrors = Mirrors(self.peers, self.databases.answer_probe, on_capacity=self._on_capacity)
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            pass_limits(self.settings, endpoint.max_frame),
-            deliver=self.databases.deliver,
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            ask_for_route=self._ask,
-            request_principal=self.mirrors.use,
-            kernel=self._kernel,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-            ring=None if self.journal is None else self.journal.ring,
-        )
+        self.forwarder, self.mirrors = self.peers.forwarder, self.peers.mirrors
         if self.journal is not None:
             self.journal.principals = lambda: self.forwarder.routing_context.principals
         self.databases.attach(self.forwarder)
-        self.peers.attach(self.forwarder, self.mirrors)
-        self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         # More of them are found by dialling.
         self.forwarder.add_own_addresses(self.own(), self._loop.time())
 
@@ -325,7 +315,6 @@ class Instance:
         self.peers.announce_role(broker_instance)
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
-        self.forwarder.on_rejected(rejected, self.peers.table.addresses_served_by(link), self._loop.time())
         for endpoint in self.endpoints.values():
             endpoint.on_rejected(rejected, link, link.peer_shown)
 
@@ -365,9 +354,7 @@ class Instance:
         )
         for name, endpoint in self.endpoints.items():
             endpoint.transmitter.on_routes(tables[name], services)
-        self.mirrors.on_routes(tables.values())
-        self.peers.admission.on_routes(tables.values())
-        self.peers.dialer.on_routes(tables.values())
+        self.peers.on_routes(tables.values())
         self.forwarder.reroute_waiting(self._loop.time())
         self._on_capacity()
         self._expiry.cancel()
@@ -401,7 +388,7 @@ class InstanceLeaver:
         instance = self._instance
         for listener in instance.listeners:
             listener.finish()
-        instance.peers.announce_departure(reason="the instance drains", seconds=seconds)
+        instance.peers.own_departure.announce(reason="the instance drains", seconds=seconds)
         for endpoint in instance.databases.endpoints.values():
             endpoint.quiesce()
         await instance.databases.hand_over()
@@ -410,7 +397,7 @@ class InstanceLeaver:
         """What is held, which peers may still send, and which databases are busy."""
         endpoints = self._instance.databases.endpoints.items()
         busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
-        return replace(self._instance.peers.remainder(), busy=tuple(busy))
+        return replace(self._instance.peers.own_departure.remainder(), busy=tuple(busy))
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import structlog
 
 from broker.config.settings import DrainSettings
-from broker.forwarding.outbox import Outbox
+from broker.forwarding.fib import ForwardingTable
 from broker.net.link import Link, LinkState
 from broker.net.peer_table import PeerTable
 from broker.protocol.frame import GoAway, encode_link
@@ -261,18 +261,20 @@ class Drain:
 class OwnDeparture:
     """This instance leaves: what its peers were sent, and what of its work remains; `is_announced` once it leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: Mapping[int, Link], table: ForwardingTable) -> None:
         self.is_announced = False
+        self._links = links
+        self._table = table
         self._loop = asyncio.get_running_loop()
         self._reason = ""
         self._until = 0.0
         self._received: dict[Link, tuple[int, float]] = {}  # frames received, and since when there are so many
 
-    def announce(self, links: Iterable[Link], *, reason: str, seconds: float) -> None:
-        """Send GOAWAY to every peer: this instance leaves in so many seconds."""
+    def announce(self, *, reason: str, seconds: float) -> None:
+        """Send GOAWAY to every peer: this instance leaves in so many seconds; they move, and what is held leaves."""
         self.is_announced = True
         self._reason, self._until = reason, self._loop.time() + seconds
-        for link in links:
+        for link in list(self._links.values()):
             self.announce_to(link)
 
     def announce_to(self, link: Link) -> None:
@@ -281,21 +283,21 @@ class OwnDeparture:
             left_ms = max(0, int((self._until - self._loop.time()) * 1000))
             link.send_control(encode_link(GoAway(reason=self._reason, deadline_ms=left_ms)))
 
-    def remainder(self, links: Iterable[Link], outboxes: Iterable[Outbox]) -> DrainRemainder:
-        """Return the frames that all the outboxes hold, and the number of all the links whose peers may still send."""
-        boxes = [outbox for outbox in outboxes if outbox.held]
+    def remainder(self) -> DrainRemainder:
+        """Return the frames that the outboxes hold, and the number of links whose peers may still send."""
+        boxes = [outbox for outbox in self._table.all_outboxes() if outbox.held]
         by_hop = Counter[str]()
         for outbox in boxes:
             by_hop[str(outbox.address)] += len(outbox.held)
         unserved = sum(len(outbox.held) for outbox in boxes if outbox.outlet is None)
-        return DrainRemainder(by_hop.total(), unserved, self._count_staying(links), dict(by_hop.most_common(HOPS_MAX)))
+        return DrainRemainder(by_hop.total(), unserved, self._count_staying(), dict(by_hop.most_common(HOPS_MAX)))
 
-    def _count_staying(self, links: Iterable[Link]) -> int:
-        """How many of these links have peers that may still send."""
+    def _count_staying(self) -> int:
+        """How many links have peers that may still send."""
         now = self._loop.time()
         before, self._received = self._received, {}
         staying = 0
-        for link in links:
+        for link in self._links.values():
             if link.state is not LinkState.LOGGED_IN or link.has_peer_finished:
                 continue
             count = link.received.total()

@@ -17,7 +17,6 @@ principal is asked, and its answer decides. This instance itself is asked withou
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from broker.conversation.window import NEVER
 from broker.dialog.status import PathProblem
 from broker.forwarding.forwarder import REFUSALS, Forwarder
 from broker.net.link import Link
-from broker.net.peers import AnswerProbe, Peers
 from broker.protocol.frame import Probe, ProbeReply, Rejected
 from broker.protocol.layout import NO_GUID, show_guid
 from broker.ratelimit import TokenBucket
@@ -45,6 +43,9 @@ AT_ONCE = 8  # log lines of one pair at once: two failovers; a partner may claim
 PAUSE_SECONDS = 1.0  # after which each is allowed again
 CHECK_SECONDS = 0.2  # between two questions to a principal at whose address frames are refused
 THIS_INSTANCE = "this instance"
+
+AnswerProbe = Callable[[Probe], ProbeReply]
+"""What this instance is for a broker instance now; must not fail."""
 
 log = structlog.get_logger(__name__)
 
@@ -82,10 +83,12 @@ class PairInUse:
 
 class Mirrors:
     """
-    The pairs in use; an `AddressWatcher` of the peers.
+    The pairs in use. A leaving link counts as gone: a principal that drains is no longer the principal.
 
     Args:
-        peers: The peers on whose links the partners are asked.
+        forwarder: Learns who the principals are.
+        send_probe: Sends PROBE by the link of an address, which it returns; None where there is none yet.
+        addresses_served_by: Returns the addresses whose frames leave by a link.
         answer_probe: Answers for this instance itself.
         on_capacity: Called when dialogs are routed again, as the generation of the forwarder has risen.
         jitter: Returns a number in [0, 1), a new one each time.
@@ -98,30 +101,29 @@ class Mirrors:
 
     def __init__(
         self,
-        peers: Peers,
-        answer_probe: AnswerProbe,
+        forwarder: Forwarder,
         *,
+        send_probe: Callable[[NetworkAddress, Probe], Link | None],
+        addresses_served_by: Callable[[Link], Collection[NetworkAddress]],
+        answer_probe: AnswerProbe,
         on_capacity: Callable[[], None],
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float],
     ) -> None:
         self.in_use: dict[MirroredPair, PairInUse] = {}
         self.probes = 0
         self.answers: Counter[str] = Counter()
-        self._peers = peers
+        self._forwarder = forwarder
+        self._send_probe = send_probe
+        self._addresses_served_by = addresses_served_by
         self._answer_probe = answer_probe
         self._on_capacity = on_capacity
         self._jitter = jitter
-        self._forwarder: Forwarder
         self._tables: tuple[RouteTable, ...] = ()
         self._at: dict[NetworkAddress, dict[PairInUse, None]] = {}
         self._of: dict[bytes, dict[PairInUse, None]] = {}
         self._requested: dict[MirroredPair, None] = {}
         self._ids = count(1)
         self._loop = asyncio.get_running_loop()
-
-    def start(self, forwarder: Forwarder) -> None:
-        """The forwarder learns who the principals are; once, before the first pass."""
-        self._forwarder = forwarder
 
     # --- pairs come and go ---
 
@@ -171,7 +173,7 @@ class Mirrors:
         """The name of a live route to a pair; of several the first of the first table."""
         return next((route.name for route in self._routes(pair) if route.pair == pair), "")
 
-    # --- AddressWatcher ---
+    # --- what links bring ---
 
     def on_served(self, address: NetworkAddress, link: Link) -> None:
         """Probe the address on its new link if a probe waits or the answer may matter, so that the peer notifies us."""
@@ -196,7 +198,7 @@ class Mirrors:
         concerned = self._of.get(reply.broker_instance)
         if concerned:
             self.answers[MirrorRole.of(reply.role)] += 1
-            self._on_reply(concerned, self._peers.table.addresses_served_by(link), reply)
+            self._on_reply(concerned, self._addresses_served_by(link), reply)
 
     def on_rejected(self, link: Link, rejected: Rejected) -> None:
         """
@@ -206,7 +208,7 @@ class Mirrors:
         if rejected.code not in REFUSALS:
             return
         now = self._loop.time()
-        for address in self._peers.table.addresses_served_by(link):
+        for address in self._addresses_served_by(link):
             led = [one for one in self._at.get(address, ()) if one.route.principal == address]
             for one in {one.pair.broker_instance: one for one in reversed(led)}.values():
                 if now - one.checked_at >= CHECK_SECONDS:
@@ -251,7 +253,7 @@ class Mirrors:
         if address in self._forwarder.routing_context.own:
             self._loop.call_soon(self._ask_ourselves, one, address)
             return
-        link = self._peers.send_probe(address, self._probe(one.pair))
+        link = self._send_probe(address, self._probe(one.pair))
         if link is None:
             one.waiting.add(address)
         else:

@@ -18,14 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 import structlog
 
 from broker.forwarding.forwarder import Forwarder
 from broker.net.link import Link, LinkState
+from broker.net.mirrors import Mirrors
 from broker.net.tls import Identity
-from broker.protocol.frame import ProbeReply, Rejected
 from broker.protocol.layout import ADDRESSES_MAX, NO_GUID
 from broker.protocol.link_state import Agreement
 from broker.routing.address import NetworkAddress, parse_address
@@ -89,30 +88,6 @@ class DialHistory:
         self.failures = self._doublings = 0
         self.suppressed_until = 0.0
         self.problem = ""
-
-
-class AddressWatcher(Protocol):
-    """
-    Is notified which addresses are reached, and what their peers report of principals.
-
-    Its methods must not fail, and are not called in a pass. A leaving link counts as gone: a principal that drains is
-    no longer the principal.
-    """
-
-    def on_served(self, address: NetworkAddress, link: Link) -> None:
-        """Frames for this address leave by this link, from now on or as before."""
-
-    def on_unserved(self, address: NetworkAddress, problem: str) -> None:
-        """The address could not be reached, or its last link is of no further use."""
-
-    def on_probe_reply(self, link: Link, reply: ProbeReply) -> None:
-        """A PROBE_REPLY came, asked for or not."""
-
-    def on_rejected(self, link: Link, rejected: Rejected) -> None:
-        """A peer did not accept a frame."""
-
-    def on_role_change(self, broker_instance: bytes) -> None:
-        """The role of this instance for a broker instance has changed."""
 
 
 class PeerTable:
@@ -239,12 +214,12 @@ class PeerTable:
 
 class OutboxBinder:
     """
-    Gives each outbox the link of its address and notifies the watcher.
+    Gives each outbox the link of its address and notifies the mirrored pairs.
 
     Args:
         table: Which link serves which address.
         forwarder: Has the outboxes.
-        watcher: Learns which addresses are served.
+        mirrors: Learn which addresses are served.
         request_link: An address has frames and no link.
         on_capacity: An outbox has another link; called in a later iteration, as more may be about to change.
     """
@@ -253,14 +228,14 @@ class OutboxBinder:
         self,
         table: PeerTable,
         forwarder: Forwarder,
-        watcher: AddressWatcher,
+        mirrors: Mirrors,
         *,
         request_link: Callable[[NetworkAddress], None],
         on_capacity: Callable[[], None],
     ) -> None:
         self._table = table
         self._forwarder = forwarder
-        self._watcher = watcher
+        self._mirrors = mirrors
         self._request_link = request_link
         self._on_capacity = on_capacity
         self._loop = asyncio.get_running_loop()
@@ -290,13 +265,13 @@ class OutboxBinder:
         return self.is_missed(addresses)
 
     def rebind(self, address: NetworkAddress, problem: str = "") -> None:
-        """Notify outboxes and watcher of the new link of an address, or of none; `problem` is the default reason."""
+        """Notify outboxes and mirrored pairs of the link of an address, or of none; `problem` is the default reason."""
         self.bind_outboxes(address)
         link = self._table.lasting_link_for(address)
         if link is not None:
-            self._watcher.on_served(address, link)
+            self._mirrors.on_served(address, link)
         else:
-            self._watcher.on_unserved(address, self._table.problem_of(address) or problem)
+            self._mirrors.on_unserved(address, self._table.problem_of(address) or problem)
 
     def bind_outboxes(self, address: NetworkAddress) -> None:
         """Give the outboxes of an address the link that serves it; request one when there is none and frames wait."""

@@ -8,18 +8,19 @@ decisions may change. A network that lets only one side connect still carries th
 what its peer announced. Where peers prove who they are, an announcement counts only if the certificate covers the host,
 and if no other principal has answered when the address was dialled.
 
-Work on many links is spread over loop iterations, so a mass disconnect does not delay live traffic. A forwarder and its
-peers need each other: `attach` joins them once, before `start`. Loop-only.
+Work on many links is spread over loop iterations, so a mass disconnect does not delay live traffic, and so is the work
+of the forwarder between its passes. Loop-only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import msgspec
@@ -31,18 +32,12 @@ from broker.forwarding.entry import Outlet
 from broker.forwarding.forwarder import Forwarder
 from broker.net.backpressure import Backpressure
 from broker.net.dialer import Dialer
-from broker.net.drain import LEAVING_MAX, DrainRemainder, OwnDeparture, PeerDepartures
+from broker.net.drain import LEAVING_MAX, OwnDeparture, PeerDepartures
 from broker.net.handshake import Handshaker, Handshakes, Opening
 from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.listener import room_for_connections
-from broker.net.peer_table import (
-    AddressWatcher,
-    LinksByProcess,
-    OutboxBinder,
-    PeerFrameCounts,
-    PeerTable,
-    announced_addresses,
-)
+from broker.net.mirrors import AnswerProbe, Mirrors
+from broker.net.peer_table import LinksByProcess, OutboxBinder, PeerFrameCounts, PeerTable, announced_addresses
 from broker.net.quotas import Admission, Permissions
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
@@ -50,6 +45,8 @@ from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
 from broker.protocol.link_state import Agreement, Event, LinkStateMachine, stays
 from broker.ratelimit import TokenBucket
 from broker.routing.address import NetworkAddress
+from broker.routing.route import MirroredPair
+from broker.routing.table import RouteTable
 from broker.security.grants import Grants
 from broker.supervision import SupervisedTask, Supervision
 
@@ -61,11 +58,8 @@ REARM_SECONDS = 0.05  # after which the loop is asked again to watch a socket: s
 REARMS = 512  # in one iteration
 VISIT_SECONDS = 0.001  # of one iteration, for visits of links one after the other
 ASKED_MAX = 64  # broker instances remembered of one link, the latest; some 50 KB
-REPORTS_PER_SECOND = 1.0  # traces of the same kind of failure; all are counted
+REPORTS_PER_SECOND = 1.0  # traces of the same kind of failure
 NOT_OURS = "another instance has our identity"
-
-AnswerProbe = Callable[[Probe], ProbeReply]
-"""What this instance is for a broker instance now; must not fail."""
 
 OnBug = Callable[[Link, Exception], None]
 
@@ -79,39 +73,35 @@ class Peers:
     Args:
         hello: The HELLO that new peers are sent.
         settings: Of the instance; the sections `endpoint` and `limits` are about peers.
+        make_forwarder: Makes the forwarder whose outboxes are served; is given the callbacks that are about links.
         on_rejected: Called when a peer has advised that a frame was dropped there.
         on_capacity: Called when dialogs may find a link that accepts frames.
         answer_probe: Returns the role of this instance for a broker instance.
         security: The certificates and contexts of this instance for TLS.
         supervision: Supervises the task that ticks.
+        jitter: Returns a number in [0, 1), a new one each time: by how much questions to a mirrored pair are spread.
 
     Attributes:
         links: All links that are not closed, by number.
         protocol_errors: The number of links that ended because the peer broke a rule, by the error's name.
         table: Which link serves which address.
-        dialer: The dialer; set from `attach` on.
     """
-
-    forwarder: Forwarder
-    dialer: Dialer
-    _watcher: AddressWatcher
-    _binder: OutboxBinder
-    _departures: PeerDepartures
 
     def __init__(
         self,
         hello: Hello,
         settings: Settings,
         *,
+        make_forwarder: Callable[..., Forwarder],
         on_rejected: Callable[[Link, Rejected], None],
         on_capacity: Callable[[], None],
         answer_probe: AnswerProbe,
         security: Security = NO_SECURITY,
         supervision: Supervision | None = None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         endpoint, limits = settings.endpoint, settings.limits
         self._loop = asyncio.get_running_loop()
-        self._settings = settings
         self._on_rejected = on_rejected
         self._on_capacity = on_capacity
         self._supervision = supervision or Supervision()
@@ -131,7 +121,6 @@ class Peers:
             Handshakes(limits.handshakes, self.admission.is_known),
         )
         self.probe_subscribers = ProbeSubscribers(answer_probe)
-        self.own_departure = OwnDeparture()
         self._dialled: dict[int, NetworkAddress] = {}  # what a link was dialled for, by its number
         self._own: dict[NetworkAddress, float] = {}  # addresses that were found to lead here, and when
         self._processes = LinksByProcess()
@@ -139,21 +128,35 @@ class Peers:
         self._changed = asyncio.Event()  # a link has closed or accepts more, or time has passed
         self._is_closing = False
         self._ticks: SupervisedTask | None = None
-
-    def attach(self, forwarder: Forwarder, watcher: AddressWatcher) -> None:
-        """Serve the outboxes of this forwarder; once, before `start`."""
-        self.forwarder = forwarder
-        self._watcher = watcher
+        self._next_work: asyncio.Handle | None = None
+        self._reports: dict[type[Exception], TokenBucket] = {}
+        self.forwarder = make_forwarder(
+            request_link=self.request_link,
+            health_of=self.table.health_for_routing,
+            request_principal=self._request_principal,
+            on_waiting=self.backpressure.on_waiting,
+            schedule_work=self._schedule_work,
+            report=self._report,
+        )
+        self.own_departure = OwnDeparture(self.links, self.forwarder.table)
         self.dialer = Dialer(
             self.handshaker,
             self.table,
-            self._settings.endpoint.connect_timeout,
-            is_invented=forwarder.table.is_invented,
+            endpoint.connect_timeout,
+            is_invented=self.forwarder.table.is_invented,
             on_open=self._open_link,
             on_unreached=self._on_unreached,
         )
+        self.mirrors = Mirrors(
+            self.forwarder,
+            send_probe=self._send_probe,
+            addresses_served_by=self.table.addresses_served_by,
+            answer_probe=answer_probe,
+            on_capacity=on_capacity,
+            jitter=jitter,
+        )
         self._binder = OutboxBinder(
-            self.table, forwarder, watcher, request_link=self.request_link, on_capacity=self._on_capacity
+            self.table, self.forwarder, self.mirrors, request_link=self.request_link, on_capacity=on_capacity
         )
         self._departures = PeerDepartures(self.table, self.dialer.request, self._close_after_goaway)
 
@@ -174,7 +177,10 @@ class Peers:
         self._departures.add_hope(address)
         self.dialer.request(address)
 
-    def send_probe(self, address: NetworkAddress, probe: Probe) -> Link | None:
+    def _request_principal(self, pair: MirroredPair) -> None:
+        self.mirrors.use(pair)
+
+    def _send_probe(self, address: NetworkAddress, probe: Probe) -> Link | None:
         """Send PROBE by the link of an address; None where there is none: it is dialled, and nothing was sent."""
         link = self.table.link_for(address)
         if link is not None:
@@ -186,11 +192,13 @@ class Peers:
     def announce_role(self, broker_instance: bytes) -> None:
         """This instance's role for a broker instance has changed: answer all peers that asked for it again."""
         self.probe_subscribers.announce(broker_instance)
-        self._watcher.on_role_change(broker_instance)
+        self.mirrors.on_role_change(broker_instance)
 
-    def received(self) -> dict[str, dict[int, int]]:
-        """Dialog frames received since the start, by name of the peer and kind."""
-        return self.frame_counts.totals(self.links.values())
+    def on_routes(self, tables: Collection[RouteTable]) -> None:
+        """Routes have changed; these are the tables of all databases."""
+        self.mirrors.on_routes(tables)
+        self.admission.on_routes(tables)
+        self.dialer.on_routes(tables)
 
     # --- links are made ---
 
@@ -299,10 +307,11 @@ class Peers:
     def on_event(self, link: Link, event: Event) -> None:
         """The peer sent a control frame that concerns more than its link."""
         if isinstance(event, Rejected):
+            self.forwarder.on_rejected(event, self.table.addresses_served_by(link), self._loop.time())
             self._on_rejected(link, event)
-            self._watcher.on_rejected(link, event)
+            self.mirrors.on_rejected(link, event)
         elif isinstance(event, ProbeReply):
-            self._watcher.on_probe_reply(link, event)
+            self.mirrors.on_probe_reply(link, event)
         elif isinstance(event, Probe):
             self.probe_subscribers.answer(link, event)
         elif isinstance(event, GoAway):
@@ -502,20 +511,12 @@ class Peers:
             self.table.prune(now)
             self.admission.meters.prune(now)
 
-    def announce_departure(self, *, reason: str, seconds: float) -> None:
-        """Tell every peer that this instance leaves in so many seconds; they move, and what is held leaves."""
-        self.own_departure.announce(list(self.links.values()), reason=reason, seconds=seconds)
-
-    def remainder(self) -> DrainRemainder:
-        """Return the frames that the outboxes hold, and the number of links whose peers may still send."""
-        return self.own_departure.remainder(self.links.values(), self.forwarder.table.all_outboxes())
-
     async def close(self, *, reason: str, seconds: float) -> None:
         """Announce the departure, unless that was done, let what is held leave for so long, then close all links."""
         self._is_closing = True
         self.dialer.finish()
         if not self.own_departure.is_announced:
-            self.announce_departure(reason=reason, seconds=seconds)
+            self.own_departure.announce(reason=reason, seconds=seconds)
         await self._wait_until(lambda: not self._binder.has_pending, seconds)
         for link in list(self.links.values()):
             link.drain()
@@ -532,6 +533,7 @@ class Peers:
             await self._ticks.stop()
         for link in list(self.links.values()):
             link.close(reason)
+        self.mirrors.close()
         self.forwarder.drop_all(self._loop.time())
 
     async def _wait_until(self, is_so: Callable[[], bool], seconds: float) -> None:
@@ -541,6 +543,26 @@ class Peers:
                 while not is_so():
                     self._changed.clear()
                     await self._changed.wait()
+
+    # --- the work of the forwarder between its passes ---
+
+    def _schedule_work(self) -> None:
+        """Let the forwarder work on, not in this call."""
+        if self._next_work is None:
+            self._next_work = self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._next_work = None
+        self.forwarder.work(self._loop.time())
+        self.backpressure.release_waiting()
+
+    def _report(self, outlet: Outlet | None, error: Exception) -> None:
+        """Something failed in the middle of a pass: log it, and close the link, if it was one, after the pass."""
+        now = self._loop.time()
+        if self._reports.setdefault(type(error), TokenBucket(REPORTS_PER_SECOND, 1, now)).allow(now):
+            log.error("pass went on without", link=getattr(outlet, "number", None), exc_info=error)
+        if isinstance(outlet, Link):
+            self._loop.call_soon(outlet.close, f"could not be written to: {type(error).__name__}: {error}")
 
 
 # --- collaborators ---
@@ -652,48 +674,6 @@ class ProbeSubscribers:
     def forget(self, link: Link) -> None:
         """The link is closed."""
         self._probes.pop(link, None)
-
-
-class DeferredWork:
-    """
-    Slices of the forwarder's work between its passes; closes outlets that failed inside one.
-
-    Attributes:
-        failures: Of what must not fail, since the start.
-    """
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self._forwarder: Forwarder
-        self._after: Callable[[], None]
-        self._next: asyncio.Handle | None = None
-        self._reports: dict[type[Exception], TokenBucket] = {}
-        self._loop = asyncio.get_running_loop()
-
-    def start(self, forwarder: Forwarder, after: Callable[[], None]) -> None:
-        """Work for this forwarder; `after` is called after each slice, when more frames may fit."""
-        self._forwarder = forwarder
-        self._after = after
-
-    def schedule(self) -> None:
-        """Let the forwarder work on, not in this call."""
-        if self._next is None:
-            self._next = self._loop.call_soon(self._work)
-
-    def report(self, outlet: Outlet | None, error: Exception) -> None:
-        """Something failed in the middle of a pass: log it, and close the link, if it was one, after the pass."""
-        self.failures += 1
-        now = self._loop.time()
-        bucket = self._reports.setdefault(type(error), TokenBucket(REPORTS_PER_SECOND, 1, now))
-        if bucket.allow(now):
-            log.error("pass went on without", link=getattr(outlet, "number", None), exc_info=error)
-        if isinstance(outlet, Link):
-            self._loop.call_soon(outlet.close, f"could not be written to: {type(error).__name__}: {error}")
-
-    def _work(self) -> None:
-        self._next = None
-        self._forwarder.work(self._loop.time())
-        self._after()
 
 
 def largest_frame(links: Iterable[Link], announced: int) -> int:

@@ -403,7 +403,7 @@ def _read_traffic(instance: Running) -> TrafficSnapshot:
         delivered.update(endpoint.delivered)
         resent.update(endpoint.transmitter.resent_to)
         trips.update(endpoint.transmitter.round_trips)
-    received = {peer: dict(counts) for peer, counts in instance.peers.received().items()}
+    received = instance.peers.frame_counts.totals(instance.peers.links.values())
     received[""] = from_databases + Counter(received.get("", {}))  # of links whose HELLO is not complete, too
     by_hop: dict[str, dict[int, int]] = {}
     for (next_hop, bucket), count in trips.items():

@@ -16,7 +16,7 @@ from collections.abc import Coroutine
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from broker.forwarding.pool import Limits
 from broker.net.drain import left_cleanly
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import Peers
 from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected
 from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress
@@ -139,7 +139,6 @@ class Instance:
         if self.keeper is not None:
             await self.keeper.close()
         await self.peers.close(reason="the instance stops", seconds=DRAIN_SECONDS)
-        self.mirrors.close()
         if self.endpoint is not None:
             endpoint, self.endpoint = self.endpoint, None
             await endpoint.close()
@@ -172,27 +171,19 @@ class Instance:
         self.peers = Peers(
             hello,
             SETTINGS,
+            make_forwarder=partial(
+                Forwarder,
+                Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
+                deliver=self._deliver,
+            ),
             on_rejected=self._on_rejected,
             on_capacity=self._on_room,
             answer_probe=self._prove,
             supervision=supervision,
+            jitter=around.chance.random,
         )
-        self.mirrors = Mirrors(self.peers, self._prove, on_capacity=self._on_room, jitter=around.chance.random)
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
-            deliver=self._deliver,
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            request_principal=self.mirrors.use,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-        )
+        self.forwarder, self.mirrors = self.peers.forwarder, self.peers.mirrors
         self._generation = -1
-        self.mirrors.start(self.forwarder)
-        self.peers.attach(self.forwarder, self.mirrors)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         self.forwarder.add_own_addresses({self.address}, asyncio.get_running_loop().time())
         self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
         if part.path is not None and part.is_mirrored:
@@ -230,9 +221,7 @@ class Instance:
         )
         if self.endpoint is not None:
             self.endpoint.transmitter.on_routes(self.own_routes, services)
-        self.mirrors.on_routes(tables)
-        self.peers.admission.on_routes(tables)
-        self.peers.dialer.on_routes(tables)
+        self.peers.on_routes(tables)
         self.forwarder.reroute_waiting(asyncio.get_running_loop().time())
         self._on_room()
 
@@ -248,9 +237,6 @@ class Instance:
                 self.endpoint.transmitter.on_capacity()
 
     def _on_rejected(self, link: Link, rejected: Rejected) -> None:
-        self.forwarder.on_rejected(
-            rejected, self.peers.table.addresses_served_by(link), asyncio.get_running_loop().time()
-        )
         if self.endpoint is not None:
             self.endpoint.on_rejected(rejected, link, link.peer_shown)
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from broker.config.values import ListenAddress
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.net.listener import Listener, bind
-from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
@@ -113,25 +113,17 @@ class Instance:
             hello,
             Settings(endpoint=endpoint),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
+            make_forwarder=partial(
+                Forwarder,
+                Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
+                deliver=lambda _, frames, __: self.delivered.extend(frames),
+            ),
             answer_probe=answer_unknown,
             on_capacity=lambda: None,
             security=tuning.security,
+            jitter=lambda: 0.0,
         )
-        self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None, jitter=lambda: 0.0)
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
-            deliver=lambda _, frames, __: self.delivered.extend(frames),
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            request_principal=self.mirrors.use,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-        )
-        self.mirrors.start(self.forwarder)
-        self.peers.attach(self.forwarder, self.mirrors)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
+        self.forwarder, self.mirrors = self.peers.forwarder, self.peers.mirrors
         self.route()
         self.peers.start()
         self.listener.start()
@@ -153,7 +145,6 @@ class Instance:
 
     async def close(self, *, seconds: float = 1.0) -> None:
         self.listener.release()
-        self.mirrors.close()
         await self.peers.close(reason="the test is over", seconds=seconds)
         assert self.forwarder.unaccounted == 0
         assert self.forwarder.pool.used_bytes == 0

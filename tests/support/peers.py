@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,8 +15,7 @@ from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.net import dialer as module
 from broker.net.link import Link
-from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import Peers
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
     Header,
@@ -78,26 +78,16 @@ class Neighbourhood:
             msgspec.structs.replace(OWN, **hello),
             Settings(endpoint=EndpointSettings(handshake_timeout=10.0, connect_timeout=5.0)),
             on_rejected=lambda _, rejected: self.rejected.append(rejected),
+            make_forwarder=partial(
+                Forwarder, Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16), deliver=lambda *_: None
+            ),
             answer_probe=answer_unknown,
             on_capacity=self._on_room,
         )
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
-            deliver=lambda *_: None,
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-        )
-        self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None)
-        self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
+        self.forwarder = self.peers.forwarder
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)
-        self.peers.attach(self.forwarder, self.mirrors)
         self.peers.start()
 
     @property

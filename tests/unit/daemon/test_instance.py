@@ -38,12 +38,12 @@ class Instance:
         self.stopping = asyncio.Event()
         self.endpoints: dict[str, Database] = {}
         self.listeners = [self]
-        self.peers = self.databases = self
+        self.peers = self.databases = self.own_departure = self
 
     def finish(self) -> None:
         self.told.append("no new connections")
 
-    def announce_departure(self, *, reason: str, seconds: float) -> None:
+    def announce(self, *, reason: str, seconds: float) -> None:
         self.told.append(f"GOAWAY {reason} in {seconds:g} s")
 
     def remainder(self) -> DrainRemainder:

@@ -252,7 +252,7 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
     near.accept(arbitration=LOWER)
     late = near.accept(is_greeting=False)
 
-    near.peers.announce_departure(reason="upgrade", seconds=5.0)
+    near.peers.own_departure.announce(reason="upgrade", seconds=5.0)
     await asyncio.sleep(2)
     near.greet(late, arbitration=HIGHER)
 
@@ -261,29 +261,29 @@ async def test_peers_are_told_once_and_a_late_one_with_what_is_left_of_the_time(
 
 async def test_peer_that_has_ended_its_direction_has_moved_and_still_gets_what_is_for_it(near: Neighbourhood) -> None:
     sock = near.accept(addresses=[str(NORTH)])
-    near.peers.announce_departure(reason="upgrade", seconds=5.0)
-    assert 1 == near.peers.remainder().peers
+    near.peers.own_departure.announce(reason="upgrade", seconds=5.0)
+    assert 1 == near.peers.own_departure.remainder().peers
 
     sock.end()
     frame = near.send(NORTH)
 
-    assert (0, False) == (near.peers.remainder().peers, sock.is_closed)
+    assert (0, False) == (near.peers.own_departure.remainder().peers, sock.is_closed)
     assert sock.written.endswith(frame)
 
 
 async def test_peer_that_says_nothing_of_moving_counts_as_moved_when_no_frames_come(near: Neighbourhood) -> None:
     sock, frame = near.accept(), near.send(SOUTH)
-    near.peers.announce_departure(reason="upgrade", seconds=60.0)
+    near.peers.own_departure.announce(reason="upgrade", seconds=60.0)
 
     for _ in range(3):
-        assert 1 == near.peers.remainder().peers
+        assert 1 == near.peers.own_departure.remainder().peers
         await asyncio.sleep(QUIET_SECONDS - 0.1)
         sock.feed(frame)
     await asyncio.sleep(0)
-    assert 1 == near.peers.remainder().peers
+    assert 1 == near.peers.own_departure.remainder().peers
     await asyncio.sleep(QUIET_SECONDS)
 
-    assert 0 == near.peers.remainder().peers
+    assert 0 == near.peers.own_departure.remainder().peers
 
 
 async def test_what_is_held_is_counted_by_next_hop(near: Neighbourhood) -> None:
@@ -293,7 +293,7 @@ async def test_what_is_held_is_counted_by_next_hop(near: Neighbourhood) -> None:
     near.send(NORTH, 2)
     near.send(NORTH, 3)
 
-    left = near.peers.remainder()
+    left = near.peers.own_departure.remainder()
 
     assert DrainRemainder(held=3, unserved=2, peers=1, by_hop={str(NORTH): 2, str(SOUTH): 1}) == left
 
@@ -317,7 +317,7 @@ async def test_instance_that_leaves_goes_nowhere_itself_when_its_peer_leaves_too
     near.send(NORTH)
     await asyncio.sleep(0)
     near.greet(near.socks[0])
-    near.peers.announce_departure(reason="upgrade", seconds=5.0)
+    near.peers.own_departure.announce(reason="upgrade", seconds=5.0)
 
     near.socks[0].feed(encode_link(GoAway(deadline_ms=5000)))
     await asyncio.sleep(0.2)

@@ -149,14 +149,17 @@ class Town:
         self.role = "principal"
         self.routing_context = SimpleNamespace(own=set(), principals={})
         self.pair_outboxes: dict[MirroredPair, Any] = {}
-        self.mirrors = Mirrors(cast("Any", self), self.prove, on_capacity=self._on_room, jitter=lambda: 0.0)
-        self.mirrors.start(cast("Any", self))
+        me = cast("Any", self)
+        self.mirrors = Mirrors(
+            me,
+            send_probe=me.send_probe,
+            addresses_served_by=me.addresses_served_by,
+            answer_probe=self.prove,
+            on_capacity=self._on_room,
+            jitter=lambda: 0.0,
+        )
 
     # peers
-
-    @property
-    def table(self) -> Town:
-        return self
 
     def send_probe(self, address: NetworkAddress, probe: Probe) -> PlayedLink | None:
         link = self.links.get(address)
@@ -173,6 +176,10 @@ class Town:
         return ProbeReply(probe.id, probe.broker_instance, self.role, 5)
 
     # the pass
+
+    @property
+    def table(self) -> Town:
+        return self
 
     def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None], _now: float) -> None:
         self.led.append(changes)

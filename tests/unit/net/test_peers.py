@@ -22,7 +22,6 @@ from broker.net.peers import (
     ENDS,
     REARM_SECONDS,
     REARMS,
-    DeferredWork,
     LoopFairness,
     ProbeSubscribers,
     largest_frame,
@@ -97,39 +96,27 @@ def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only() -> Non
 # --- deferred work ---
 
 
-class Worker:
-    """A forwarder that only counts its turns, and wishes for more."""
-
-    def __init__(self, wishes: int) -> None:
-        self.turns = 0
-        self.wishes = wishes
-        self.housekeeping = DeferredWork()
-
-    def work(self, _now: float) -> None:
-        self.turns += 1
-        if self.turns <= self.wishes:
-            self.housekeeping.schedule()
-
-
-async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(loop: PlayedLoop) -> None:
-    worker, after = Worker(wishes=2), list[int]()
-    worker.housekeeping.start(cast("Any", worker), lambda: after.append(worker.turns))
+async def test_many_wishes_are_one_turn_in_a_later_turn_of_the_loop(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    monkeypatch.setattr(near.forwarder, "work", turns.append)
 
     for _ in range(3):
-        worker.housekeeping.schedule()
-    assert 0 == worker.turns
+        near.peers._schedule_work()
+    assert [] == turns
     await asyncio.sleep(0.1)
 
-    assert [1, 2, 3] == after
+    assert 1 == len(turns)
 
 
-async def test_every_failure_is_counted_and_some_are_told(loop: PlayedLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    housekeeping = DeferredWork()
-
+async def test_failures_of_one_kind_are_told_once_a_second(
+    near: Neighbourhood, capsys: pytest.CaptureFixture[str]
+) -> None:
     for _ in range(3):
-        housekeeping.report(None, ValueError("same again"))
+        near.peers._report(None, ValueError("same again"))
 
-    assert (3, 1) == (housekeeping.failures, capsys.readouterr().out.count("pass went on without"))
+    assert 1 == capsys.readouterr().out.count("pass went on without")
 
 
 async def test_link_that_fails_in_a_pass_is_closed_behind_it_and_its_address_served_by_the_next(
@@ -570,7 +557,7 @@ async def test_frames_are_counted_by_the_name_of_the_peer_while_it_is_here_and_a
     near.socks[0].end()
     near.accept(is_greeting=False)
 
-    assert {"a": {0x10: 2}, "b": {0x10: 1}} == near.peers.received()
+    assert {"a": {0x10: 2}, "b": {0x10: 1}} == near.peers.frame_counts.totals(near.links)
 
 
 # --- another way ---
