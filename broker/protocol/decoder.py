@@ -140,13 +140,12 @@ class FrameDecoder:
     `error` is None until bytes arrive that are not a frame. From then on it keeps that error.
     """
 
-    __slots__ = ("_goal", "_max_frame", "_pending", "error")
+    __slots__ = ("_max_frame", "_pending", "error")
 
     def __init__(self, max_frame: int) -> None:
         self.error: PeerError | None = None
         self._max_frame = max_frame
         self._pending = bytearray()
-        self._goal = _LENGTH_AND_KIND.size  # bytes to have in `_pending` before it can be judged further
 
     @property
     def buffered(self) -> int:
@@ -167,8 +166,9 @@ class FrameDecoder:
         """
         frames: list[bytes] = []
         if self.error is None:
+            self._pending += data
             try:
-                self._split(memoryview(data), frames)
+                del self._pending[: self._split(frames)]
             except PeerError as error:
                 # Without its traceback, which would keep `data` alive as long as this connection.
                 self.error = error.with_traceback(None)
@@ -177,34 +177,12 @@ class FrameDecoder:
             raise self.error.with_traceback(None)
         return frames
 
-    def _split(self, data: memoryview, frames: list[bytes]) -> None:
-        start = self._top_up(data, frames)
-        stop = len(data)
-        length = None
-        while start < stop:
-            length = maybe_length(data, start, stop, self._max_frame)
-            if length is None or length > stop - start:
-                self._pending += data[start:]
-                self._goal = length or _LENGTH_AND_KIND.size
-                return
-            check_frame(data, start, start + length)
-            frames.append(bytes(data[start : start + length]))
-            start += length
-
-    def _top_up(self, data: memoryview, frames: list[bytes]) -> int:
-        """Give the frame that has begun what it lacks; how much of `data` that took."""
-        pending = self._pending
-        start = 0
-        while pending and start < len(data):
-            lacking = self._goal - len(pending)
-            pending += data[start : start + lacking]
-            start = min(start + lacking, len(data))
-            length = maybe_length(pending, 0, len(pending), self._max_frame)
-            if length is None:
-                continue
-            self._goal = length
-            if len(pending) == length:
-                check_frame(pending, 0, length)
-                frames.append(bytes(pending))
-                pending.clear()
+    def _split(self, frames: list[bytes]) -> int:
+        """Add the whole frames among the kept bytes; how many bytes those are."""
+        start, stop = 0, len(self._pending)
+        with memoryview(self._pending) as pending:
+            while (length := maybe_length(pending, start, stop, self._max_frame)) and length <= stop - start:
+                check_frame(pending, start, start + length)
+                frames.append(bytes(pending[start : start + length]))
+                start += length
         return start
