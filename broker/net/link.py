@@ -31,9 +31,9 @@ from broker.forwarding.pool import READ_BYTES
 from broker.net.quotas import EVERYTHING, Meter, Permit, host_of
 from broker.net.transport import Transport
 from broker.protocol.decoder import check_frame, maybe_length
-from broker.protocol.frame import decode_link, encode_link
+from broker.protocol.frame import Hello, Ping, Pong, decode_link, encode_link
 from broker.protocol.layout import FRAME_BYTES_PER_SECOND, FRAME_SECONDS, HEAD_MAX_BYTES, TO_SERVICE_AT
-from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine, Online
+from broker.protocol.link_state import PEER_NAME_MAX, Agreement, Event, LinkStateMachine
 from broker.ratelimit import TokenBucket
 from broker.supervision import Timer
 
@@ -290,7 +290,7 @@ class Link:
         self.transport.set_nodelay()
         self.transport.add_reader(self._on_readable)
         if refused is None:
-            self.send_control(self.connection.hello())
+            self.send_control(encode_link(self.connection.own))
         else:
             self.fail(refused)
 
@@ -572,7 +572,7 @@ class Link:
             if self.state in _CAN_FORWARD:
                 consumed = self._pass_on(slab, end, now)
             if consumed < end and self.state not in _IS_LOST:
-                length = maybe_length(slab, consumed, end, self.connection.max_frame)
+                length = maybe_length(slab, consumed, end, self.connection.own.max_frame)
         except PeerError as error:
             self.fail(error)
         is_lost = self.state in _IS_LOST
@@ -587,7 +587,7 @@ class Link:
 
     def _take_hello(self, slab: bytearray, end: int, now: float) -> int:
         """Follow the first frame, which must be HELLO; returns the bytes used, 0 when it is not whole."""
-        length = maybe_length(slab, 0, end, self.connection.max_frame)
+        length = maybe_length(slab, 0, end, self.connection.own.max_frame)
         if length is None:
             return 0
         self.connection.expect_link_frame(slab[4])
@@ -666,19 +666,21 @@ class Link:
                 if pong is not None:
                     self.send_control(pong)
                     continue
-                event = self.connection.receive(decode_link(frame), now)
-                if isinstance(event, Online):
-                    self._go_online(event.agreement, now)
-                elif event is not None:
-                    self._handler.on_event(self, event)
+                message = decode_link(frame)
+                self.connection.receive(message, now)
+                if isinstance(message, Hello):
+                    self._go_online(now)
+                elif not isinstance(message, Ping | Pong):
+                    self._handler.on_event(self, message)
         finally:
             self._is_corked = False
             if self.state is not LinkState.CLOSED:
                 self._flush_control()
                 self._shut_when_flushed()
 
-    def _go_online(self, agreement: Agreement, now: float) -> None:
-        self.agreement = agreement
+    def _go_online(self, now: float) -> None:
+        agreement = self.agreement = self.connection.agreement
+        assert agreement is not None
         self.max_frame = agreement.send_max_frame
         self.is_narrow = self.max_frame < self._forwarder.limits.max_frame
         self.state = LinkState.LOGGED_IN

@@ -678,7 +678,7 @@ class ProbeSubscribers:
 
 def largest_frame(links: Iterable[Link], announced: int) -> int:
     """The largest frame that may arrive, in bytes: what new peers learn, or any that is connected did."""
-    return max([announced, *(link.connection.max_frame for link in links)])
+    return max([announced, *(link.connection.own.max_frame for link in links)])
 
 
 def refresh_narrow(links: Iterable[Link], largest: int) -> None:

@@ -85,18 +85,8 @@ TRANSITIONS: dict[tuple[LinkPhase, int], LinkPhase] = {
 _PONG = PRELUDE.pack(PRELUDE_BYTES + PING_BYTES, FrameKind.PONG, 0, 0, 0)
 
 
-# --- events for the shell ---
-
-
-@dataclass(frozen=True, slots=True)
-class Online:
-    """HELLO is complete: the connection can carry dialog frames."""
-
-    agreement: Agreement
-
-
-Event = Online | Probe | ProbeReply | Rejected | GoAway | Fatal
-"""The result of a frame. If the shell has to act on the frame, the event is the frame itself."""
+Event = Probe | ProbeReply | Rejected | GoAway | Fatal
+"""A frame on which the shell has to act, once the connection is online."""
 
 
 # --- the machine ---
@@ -110,6 +100,7 @@ class LinkStateMachine:
     received or sent.
 
     Attributes:
+        own: The HELLO of this side, the first frame to send.
         agreement: The agreement with the peer; None until ONLINE.
         last_heard, last_sent: Monotonic seconds at which anything was last received, or sent.
         unanswered_since: Monotonic seconds of the first PING that is not answered; None if all are answered.
@@ -119,13 +110,13 @@ class LinkStateMachine:
     __slots__ = (
         "_answered_at",
         "_hello_due",
-        "_own",
         "_pinged_at",
         "_pings",
         "agreement",
         "handshake_timeout",
         "last_heard",
         "last_sent",
+        "own",
         "round_trip",
         "state",
         "unanswered_since",
@@ -137,7 +128,7 @@ class LinkStateMachine:
         self.handshake_timeout = handshake_timeout
         self.last_heard = now
         self.last_sent = now
-        self._own = own
+        self.own = own
         self._hello_due = now + handshake_timeout
         self._pings = 0
         self._pinged_at = self._answered_at = now
@@ -147,16 +138,7 @@ class LinkStateMachine:
     @property
     def heartbeat(self) -> float:
         """Seconds; as this side's HELLO says."""
-        return self._own.heartbeat_ms / 1000
-
-    @property
-    def max_frame(self) -> int:
-        """Bytes of the largest frame this side takes, as its HELLO says."""
-        return self._own.max_frame
-
-    def hello(self) -> bytes:
-        """The first bytes to send."""
-        return encode_link(self._own)
+        return self.own.heartbeat_ms / 1000
 
     def expect_link_frame(self, kind: int) -> None:
         """
@@ -170,16 +152,13 @@ class LinkStateMachine:
         if (self.state, kind) not in TRANSITIONS:
             raise OutOfSequenceError(_name(kind), self.state.value)
 
-    def receive(self, message: LinkMessage, now: float) -> Event | None:
+    def receive(self, message: LinkMessage, now: float) -> None:
         """
-        Take one link frame.
+        Take one link frame; after a HELLO there is an `agreement`, and `maybe_pong` has the answer to a PING.
 
         Args:
             message: The frame, decoded.
             now: Monotonic seconds at which it was read.
-
-        Returns:
-            What the shell has to act on; None for a PING, to which `maybe_pong` has the answer, and for a PONG.
 
         Raises:
             OutOfSequenceError: a frame that this state does not allow: a second HELLO, anything but HELLO or FATAL
@@ -188,10 +167,13 @@ class LinkStateMachine:
         """
         kind = KIND_OF[type(message)]
         self.expect_link_frame(kind)
-        event = self._follow(message, now)
+        if isinstance(message, Hello):
+            self.agreement = agree(self.own, message)
+            self._pinged_at = self._answered_at = now - self.heartbeat * _share(self.own, message)
+        elif isinstance(message, Pong) and message.payload == self._pings.to_bytes(PING_BYTES, "big"):
+            self._hear_answer(now)
         self.state = TRANSITIONS[self.state, kind]
         self.last_heard = now
-        return event
 
     def maybe_pong(self, frame: bytes) -> bytes | None:
         """The answer to a whole PING; None for another frame, or one too early."""
@@ -238,18 +220,9 @@ class LinkStateMachine:
         asked_at = self._pinged_at if self.last_sent > self._answered_at else self.last_sent
         return min(self.last_sent, asked_at) + self.heartbeat
 
-    def _follow(self, message: LinkMessage, now: float) -> Event | None:
-        if isinstance(message, Hello):
-            self.agreement = agree(self._own, message)
-            self._pinged_at = self._answered_at = now - self.heartbeat * _share(self._own, message)
-            return Online(self.agreement)
-        if isinstance(message, Pong):
-            self._hear_answer(message, now)
-        return None if isinstance(message, Ping | Pong) else message
-
-    def _hear_answer(self, pong: Pong, now: float) -> None:
+    def _hear_answer(self, now: float) -> None:
         """Accept the answer to the last PING; an answer to an older one proves nothing of what was sent after that."""
-        if self.unanswered_since is not None and pong.payload == self._pings.to_bytes(PING_BYTES, "big"):
+        if self.unanswered_since is not None:
             self.unanswered_since, self._answered_at, self.round_trip = None, now, now - self._pinged_at
 
 

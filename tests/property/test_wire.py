@@ -207,7 +207,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     def connect(self, own_beat: int, peer_beat: int) -> None:
         self.now = 0.0
         self.sides = [LinkStateMachine(Hello(heartbeat_ms=beat), now=0.0) for beat in (own_beat, peer_beat)]
-        self.wires: list[list[bytes]] = [[self.sides[1].hello()], [self.sides[0].hello()]]
+        self.wires: list[list[bytes]] = [[encode_link(side.own)] for side in reversed(self.sides)]
 
     @rule(side=st.integers(0, 1))
     def hear(self, side: int) -> None:

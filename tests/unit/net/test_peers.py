@@ -632,7 +632,7 @@ async def test_new_settings_hold_at_once_and_old_links_keep_what_they_agreed_on(
     hello = peers.hello
     assert (1 << 20, 3000, ("tcp://new:1",)) == (hello.max_frame, hello.heartbeat_ms, hello.addresses)
     assert (before.arbitration, before.instance) == (hello.arbitration, hello.instance)
-    assert before.max_frame == link.connection.max_frame
+    assert before.max_frame == link.connection.own.max_frame
     assert (2.0, 3.0) == (peers.handshaker.timeout, peers.dialer.seconds)
     assert (7, 9) == (peers.admission.most, peers.handshaker.handshakes.most)
 
@@ -640,7 +640,7 @@ async def test_new_settings_hold_at_once_and_old_links_keep_what_they_agreed_on(
 async def test_largest_frame_and_narrow_links_follow_what_each_side_was_told(near: Neighbourhood) -> None:
     near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
     [link] = near.links
-    own = link.connection.max_frame
+    own = link.connection.own.max_frame
 
     assert [own, own, 2 * own] == [largest_frame([], own), largest_frame([link], 9), largest_frame([link], 2 * own)]
     for largest in (link.max_frame + 1, link.max_frame):
