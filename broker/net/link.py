@@ -300,18 +300,22 @@ class Link:
         return "" if self.agreement is None else self.agreement.peer.name[:PEER_NAME_MAX]
 
     @property
+    def principal(self) -> str:
+        """The principal that the peer has proved; empty if it has proved none."""
+        identity = self.transport.identity
+        return "" if identity is None else identity.principal_name
+
+    @property
     def peer_id(self) -> str:
         """The peer of the connection: the principal that it has proved, or its host if it has proved none."""
-        identity = self.transport.identity
-        return host_of(self.address) if identity is None else identity.principal_name
+        return self.principal or host_of(self.address)
 
     @property
     def peer_shown(self) -> str:
         """The peer for people: its name and the principal that it has proved, as far as they are known."""
-        identity = self.transport.identity
-        if identity is None:
-            return self.peer_name or "the peer"
-        return f"{self.peer_name} ({identity.principal_name})" if self.peer_name else identity.principal_name
+        if self.peer_name and self.principal:
+            return f"{self.peer_name} ({self.principal})"
+        return self.peer_name or self.principal or "the peer"
 
     @property
     def is_paused(self) -> bool:

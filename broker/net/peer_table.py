@@ -178,8 +178,7 @@ class PeerTable:
     def expel(self, address: NetworkAddress, principal: str) -> None:
         """Stop links of peers that have proved to be another principal from serving an address."""
         for link in list(self._links.get(address, ())):
-            identity = link.transport.identity
-            if identity is not None and identity.principal_name != principal:
+            if link.principal not in {"", principal}:
                 del self._links[address][link]
                 del self._addresses[link][address]
 
@@ -382,8 +381,7 @@ class LinksByProcess:
 
 def _process_key(link: Link, *, is_accept: bool) -> _ProcessKey:
     assert link.agreement is not None
-    identity = link.transport.identity
-    return link.agreement.peer.arbitration, "" if identity is None else identity.principal_name, is_accept
+    return link.agreement.peer.arbitration, link.principal, is_accept
 
 
 class PeerFrameCounts:
@@ -411,9 +409,7 @@ class PeerFrameCounts:
 
     def open(self, link: Link) -> None:
         """A link is online: give it its label."""
-        identity = link.transport.identity
-        has_name = self._claim(link.peer_name, "" if identity is None else identity.principal_name)
-        link.label = link.peer_name if has_name else OTHER_PEERS
+        link.label = link.peer_name if self._claim(link.peer_name, link.principal) else OTHER_PEERS
         self._closed.setdefault(link.label, Counter())
 
     def close(self, link: Link) -> None:

@@ -272,19 +272,18 @@ class Peers:
             return
         self.frame_counts.open(link)
         self.admission.on_hello(link)
-        identity = link.transport.identity
         if dialled is not None:
             history = self.table.histories[dialled]
             history.record_success()
             history.is_dialling = False
-            if identity is not None:
-                history.principal = identity.principal_name
-                self.table.expel(dialled, history.principal)
+            if link.principal:
+                history.principal = link.principal
+                self.table.expel(dialled, link.principal)
         announced = announced_addresses(
-            agreement, identity, is_authenticating=self.handshaker.security.is_authenticating
+            agreement, link.transport.identity, is_authenticating=self.handshaker.security.is_authenticating
         )
-        if identity is not None:  # once an address was dialled, only the principal that answered there announces it
-            accepted = ("", identity.principal_name)
+        if link.principal:  # once an address was dialled, only the principal that answered there announces it
+            accepted = ("", link.principal)
             announced = frozenset(one for one in announced if self.table.principal_at(one) in accepted)
         if len(agreement.peer.addresses) > ADDRESSES_MAX:
             log.warning("too many addresses announced", peer=link.address, name=link.peer_name, kept=len(announced))

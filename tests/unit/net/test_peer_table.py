@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import msgspec
 import pytest
@@ -45,9 +44,7 @@ class FakeLink:
         self.reason = ""
         self.sends = sends
         self.is_accept = is_accept
-        certificate = str(uuid4())  # renewed before each link
-        identity = SimpleNamespace(fingerprint=certificate, principal_name=proved) if proved else None
-        self.transport = SimpleNamespace(identity=identity)
+        self.principal = proved
         self.agreement: Agreement | None = agree(OWN, msgspec.structs.replace(PEER, arbitration=arbitration))
 
 
@@ -350,10 +347,7 @@ def test_another_principal_is_another_process_and_a_renewed_certificate_is_not()
 
 
 def named(name: str, principal: str = "", received: dict[int, int] | None = None) -> Any:
-    identity = SimpleNamespace(principal_name=principal) if principal else None
-    return SimpleNamespace(
-        peer_name=name, label="", received=Counter(received or {}), transport=SimpleNamespace(identity=identity)
-    )
+    return SimpleNamespace(peer_name=name, principal=principal, label="", received=Counter(received or {}))
 
 
 def labels(counts: PeerFrameCounts, *links: Any) -> list[str]:
