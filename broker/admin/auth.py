@@ -49,7 +49,7 @@ from broker.config.settings import AdminSettings
 from broker.ddl import statements as ddl
 from broker.errors import DdlSyntaxError
 from broker.files import mark_of
-from broker.net.tls import NO_SECURITY, Identity, Security, identify, identify_issuer, verified_chain
+from broker.net.tls import NO_SECURITY, Identity, Security, identify_chain, verified_chain
 
 log = structlog.get_logger(__name__)
 
@@ -202,7 +202,7 @@ class Authenticator:
         return Caller(f"user:{name}", origin, max(roles), way)
 
     def _of_certificate(self, chain: Sequence[bytes], origin: str) -> Caller:
-        verified = identify_chain(chain)
+        verified = _identified(chain)
         if not (self._security.is_authenticating and self._security.accepts(verified)):
             raise UnauthorizedError(self._security.refusal(verified))
         who = verified[0].who
@@ -309,10 +309,10 @@ def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
     return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def identify_chain(chain: Sequence[bytes]) -> tuple[Identity, ...]:
+def _identified(chain: Sequence[bytes]) -> tuple[Identity, ...]:
     """Read the certificates that TLS verified, as DER, the client's own first; raises UnauthorizedError."""
     try:
-        return identify(chain[0]), *map(identify_issuer, chain[1:])
+        return identify_chain(chain)
     except ValueError as error:
         raise UnauthorizedError(f"the certificate that was shown is not understood: {error}") from None
 

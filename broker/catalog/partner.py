@@ -27,7 +27,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
 from broker.advice import render_name
@@ -620,7 +619,7 @@ def _refuse_hosts(partner: Partner, routes: Iterable[RouteRow]) -> None:
     """Refuse a certificate that covers the host of a route to another peer: its holder could announce that address."""
     hosts = {one.host for one in map(parse_address, partner.file.addresses) if isinstance(one, NetworkAddress)}
     for certificate in partner.endpoint:
-        identity = identify(certificate.public_bytes(Encoding.DER))
+        identity = identify(certificate)
         for route in routes:
             for text in filter(None, (route.address, route.mirror_address)):
                 address = parse_address(text)

@@ -30,6 +30,7 @@ from broker.net.tls import (
     file_problems,
     is_readable_by_others,
     load_security,
+    matching,
     narrowed,
 )
 from broker.security.certificate_files import read_certificates
@@ -42,7 +43,7 @@ POLL_SECONDS = 2.0  # between two polls of the files: a change is used within tw
 
 Section = Literal["endpoint", "admin"]
 
-FileMarks: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+FileMarks: TypeAlias = tuple[tuple[Path, tuple[int, ...]], ...]
 """The state of files, by which changes are found: path, device, inode, size and time of change of each."""
 
 log = structlog.get_logger(__name__)
@@ -112,10 +113,7 @@ def trusted_files(patterns: tuple[str, ...]) -> list[Path]:
     """The files of absolute paths and patterns, each once, in their order; a plain path also when nothing is there."""
     found: list[Path] = []
     for pattern in patterns:
-        matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - patterns are absolute
-        if not matches and not glob.has_magic(pattern):
-            matches = [pattern]
-        found += map(Path, matches)
+        found += matching(pattern) or ([] if glob.has_magic(pattern) else [Path(pattern)])
     return list(dict.fromkeys(found))
 
 
@@ -404,8 +402,8 @@ class CertificateWatch:
 
 
 def marks_of(paths: Iterable[Path | None], patterns: Iterable[str]) -> FileMarks:
-    """The state of these files, and of those that the patterns match or would match. Blocking."""
-    files = [str(path) for path in paths if path is not None]
+    """The state of these files, and of those that the patterns match. Blocking."""
+    files = [path for path in paths if path is not None]
     for pattern in patterns:
-        files += sorted(glob.glob(pattern, recursive=True)) or [pattern]  # noqa: PTH207 - patterns are absolute
+        files += matching(pattern)
     return tuple((file, mark_of(file)) for file in files)

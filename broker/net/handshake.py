@@ -24,7 +24,7 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -34,16 +34,7 @@ from broker.forwarding.pool import READ_BYTES
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
 from broker.net.quotas import host_of
-from broker.net.tls import (
-    ALPN,
-    Encryption,
-    Identity,
-    Security,
-    advice_for_hosts,
-    identify,
-    identify_issuer,
-    verified_chain,
-)
+from broker.net.tls import ALPN, Encryption, Identity, Security, advice_for_hosts, identify_chain, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.protocol.frame import Fatal, encode_link
 from broker.routing.address import NetworkAddress
@@ -189,7 +180,7 @@ class Handshaker:
             async with asyncio.timeout(self.timeout):
                 transport = await self._handshake(sock, self.security, is_accept=False)
             try:
-                _check_host(transport.identity, address.host)
+                _check_host(transport.identity, address.host, self.security.pinned)
             except TlsRefusedError as error:
                 _send_last(transport, encode_link(Fatal(code=error.code, text=error.problem)))
                 raise
@@ -358,16 +349,15 @@ def _proved(tls: ssl.SSLObject, security: Security) -> tuple[Identity, ...]:
     """Return the identities that a peer has proved, its own certificate first; empty where peers prove nothing."""
     if not security.is_authenticating:
         return ()
-    own, *issuers = verified_chain(tls)
     try:
-        return identify(own, pinned=security.pinned), *map(identify_issuer, issuers)
+        return identify_chain(verified_chain(tls))
     except ValueError as error:
         raise TlsRefusedError(f"the certificate of the peer cannot be read ({error}): make it again") from None
 
 
-def _check_host(identity: Identity | None, host: str) -> None:
+def _check_host(identity: Identity | None, host: str, pinned: Collection[str]) -> None:
     """Raise when a peer has proved to be another one. A peer whose own certificate is trusted needs no name in it."""
-    if identity is None or identity.is_pinned or identity.covers(host):
+    if identity is None or identity.fingerprint in pinned or identity.covers(host):
         return
     hint = f"correct the route, or {advice_for_hosts(identity, host)}"
     raise TlsRefusedError(f"{identity.for_hosts} and not for {host}: {hint}")
@@ -382,7 +372,7 @@ def _step(tls: ssl.SSLObject, security: Security) -> str | None:
     except ssl.SSLError as error:
         chain: tuple[Identity, ...] = ()
         with contextlib.suppress(ValueError):  # a certificate that cannot be read has no label
-            chain = tuple(map(identify, verified_chain(tls)))
+            chain = identify_chain(verified_chain(tls))
         return explain(error, chain, security.own, security.peers)
     return None
 

@@ -59,7 +59,6 @@ class Identity:
         principal_name: The subject of the certificate, or its first name if it has no subject.
         fingerprint: SHA-256 in lower-case hexadecimal digits.
         hosts: Names and addresses that the certificate covers, in lower case.
-        is_pinned: Whether the certificate itself was named as trusted.
         is_self_issued: Whether it names no CA as its issuer.
         who: The holder of the certificate, for permissions.
     """
@@ -69,7 +68,6 @@ class Identity:
     hosts: tuple[str, ...]
     not_before: datetime
     not_after: datetime
-    is_pinned: bool = False
     is_self_issued: bool = False
     who: Who = NOBODY
 
@@ -165,18 +163,13 @@ NO_SECURITY = Security()
 # --- certificates ---
 
 
-def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
+def identify(certificate: x509.Certificate) -> Identity:
     """
     Read a certificate.
 
-    Args:
-        der: As it is sent.
-        pinned: Fingerprints of those that are themselves named as trusted.
-
     Raises:
-        ValueError: it is not a certificate, or one that no sensible CA makes.
+        ValueError: it is one that no sensible CA makes.
     """
-    certificate = load_der(der)
     fingerprint = certificate.fingerprint(SHA256()).hex()
     hosts = hosts_of(certificate)
     subject = certificate.subject.rfc4514_string() or (hosts[0] if hosts else fingerprint)
@@ -186,16 +179,20 @@ def identify(der: bytes, *, pinned: frozenset[str] = frozenset()) -> Identity:
         hosts=hosts,
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
-        is_pinned=fingerprint in pinned,
         is_self_issued=certificate.issuer == certificate.subject,
         who=who_of(certificate),
     )
 
 
+def identify_chain(chain: Sequence[bytes]) -> tuple[Identity, ...]:
+    """Read certificates of a peer as DER, its own first; raises ValueError for what is none."""
+    return *(identify(load_der(der)) for der in chain[:1]), *map(_identify_issuer, chain[1:])
+
+
 @lru_cache(maxsize=ISSUERS_MAX)
-def identify_issuer(der: bytes) -> Identity:
+def _identify_issuer(der: bytes) -> Identity:
     """Read the certificate of a CA: there are few, each above many peers. Raises ValueError."""
-    return identify(der)
+    return identify(load_der(der))
 
 
 def advice_for_hosts(identity: Identity, *hosts: str) -> str:
@@ -246,8 +243,8 @@ def load_security(
     client.check_hostname = False  # a certificate that is itself trusted needs no name; see `Handshaker`
     in_trust, in_peers = load_trust(trust, peers) if is_authenticating else ({}, {})
     trusted = {**in_trust, **in_peers}
-    anchors = {one.fingerprint: one for some in trusted.values() for one in map(_identify, some)}
-    authorities = {_identify(one).fingerprint for some in in_trust.values() for one in some if may_issue(one)}
+    anchors = {one.fingerprint: one for some in trusted.values() for one in map(identify, some)}
+    authorities = {identify(one).fingerprint for some in in_trust.values() for one in some if may_issue(one)}
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.set_alpn_protocols([ALPN])
@@ -320,7 +317,7 @@ def load_trust(
 def _named(setting: str, patterns: Sequence[str]) -> dict[Path, list[x509.Certificate]]:
     found: dict[Path, list[x509.Certificate]] = {}
     for pattern in patterns:
-        paths = _matching(pattern)
+        paths = matching(pattern)
         if not paths:
             hint = "name the CA of the peers, or their certificates" if setting == "trust" else "name files that exist"
             raise CertificateUnusableError(setting, pattern, "no such file", hint)
@@ -358,9 +355,9 @@ def still_named(files: Mapping[str, frozenset[Path]], patterns: Sequence[str]) -
     unreadable: set[Path] = set()
     # A directory that cannot be listed, for want of descriptors say, hides no file that is known.
     known = {path for paths in files.values() for path in paths if os.path.exists(path)}  # noqa: PTH110 - of any error
-    for path in known.union(*map(_matching, patterns)):
+    for path in known.union(*map(matching, patterns)):
         try:
-            present.update(_identify(one).fingerprint for one in read_certificates(path, "trust"))
+            present.update(identify(one).fingerprint for one in read_certificates(path, "trust"))
         except CertificateUnusableError:
             unreadable.add(path)
     return {one for one, paths in files.items() if one in present or paths & unreadable}
@@ -386,7 +383,8 @@ def verified_chain(tls: ssl.SSLObject) -> tuple[bytes, ...]:
     return tuple(ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in found or ())
 
 
-def _matching(pattern: str) -> list[Path]:
+def matching(pattern: str) -> list[Path]:
+    """The files that a path or pattern names, in the order of their names; empty where there is none. Blocking."""
     return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]  # noqa: PTH207 - patterns are absolute
 
 
@@ -395,12 +393,12 @@ def places_of(found: Mapping[Path, Sequence[x509.Certificate]]) -> dict[str, fro
     places: dict[str, set[Path]] = {}
     for path, certificates in found.items():
         for one in certificates:
-            places.setdefault(_identify(one).fingerprint, set()).add(path)
+            places.setdefault(identify(one).fingerprint, set()).add(path)
     return {fingerprint: frozenset(paths) for fingerprint, paths in places.items()}
 
 
 def _own(path: Path) -> list[Identity]:
-    found = [_identify(one) for one in read_certificates(path)]
+    found = [identify(one) for one in read_certificates(path)]
     own = found[0]
     now = datetime.now(UTC)
     if own.not_after <= now:
@@ -415,10 +413,6 @@ def _own(path: Path) -> list[Identity]:
 def _set_clock(now: datetime) -> str:
     """For hints: the reader sees whether the clock is wrong. Not part of a problem, which stays the same."""
     return f"set the clock of this machine, which says {now:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _identify(certificate: x509.Certificate) -> Identity:
-    return identify(certificate.public_bytes(Encoding.DER))
 
 
 def _check_key(path: Path) -> None:

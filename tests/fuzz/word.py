@@ -19,7 +19,7 @@ from broker.errors import BrokerError, PartnerFileError
 from broker.net.tls import identify
 from broker.routing.address import parse_address, transport_address
 from broker.security.certificate_files import read_certificates, read_keys
-from broker.security.identity import parse_own, parse_peers
+from broker.security.identity import load_der, parse_own, parse_peers
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
 from examples.routing_service.answering import parse_inquiry
 from tests.fuzz.target import KIB, Target, refused
@@ -157,7 +157,7 @@ def _pem(data: bytes) -> None:
 
 def _der(data: bytes) -> None:
     """A certificate as it comes in a handshake: names, hosts and days of it, or a ValueError."""
-    identity = identify(data)
+    identity = identify(load_der(data))
     assert len(identity.fingerprint) == 64
     assert identity.covers("gateway.example") in {True, False}
 

@@ -18,15 +18,15 @@ from tests.support.played import PlayedLoop, PlayedSocket
 async def test_certificate_has_to_cover_the_host_unless_it_is_itself_trusted() -> None:
     pair = make("a", "a.example")
 
-    _check_host(identify(pair.der), "a.example")
-    _check_host(identify(pair.der, pinned=frozenset({pair.fingerprint})), "b.example")
-    _check_host(None, "b.example")
+    _check_host(identify(pair.certificate), "a.example", ())
+    _check_host(identify(pair.certificate), "b.example", {pair.fingerprint})
+    _check_host(None, "b.example", ())
     with pytest.raises(TlsRefusedError, match=r"of CN=a is for a.example and not for b.example") as caught:
-        _check_host(identify(pair.der), "b.example")
+        _check_host(identify(pair.certificate), "b.example", ())
     command = "broker certs issue a --host a.example --host b.example --ca DIRECTORY --out DIRECTORY --force"
     assert caught.value.problem.endswith(command)
     with pytest.raises(TlsRefusedError, match="is for no host"):
-        _check_host(identify(make("a").der), "b.example")
+        _check_host(identify(make("a").certificate), "b.example", ())
 
 
 async def test_a_refusal_by_certificates_that_have_changed_since_is_forgotten() -> None:

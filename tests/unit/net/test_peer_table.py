@@ -312,7 +312,7 @@ def test_announced_addresses_that_are_not_addresses_are_left_out() -> None:
 
 
 def test_where_peers_prove_who_they_are_only_covered_hosts_are_accepted() -> None:
-    agreement, identity = announcing("tcp://a.example", "tcp://b.example"), identify(make("a", "a.example").der)
+    agreement, identity = announcing("tcp://a.example", "tcp://b.example"), identify(make("a", "a.example").certificate)
 
     assert {NetworkAddress("a.example")} == announced_addresses(agreement, identity, is_authenticating=True)
     assert set() == announced_addresses(agreement, None, is_authenticating=True)

@@ -25,25 +25,26 @@ from tests.support.exhaustion import no_descriptors
 def test_certificate_tells_who_when_and_where() -> None:
     pair = make("gateway-a", "Gateway-A.example", "127.0.0.1", "::1", "spiffe://shop.example/a")
 
-    identity, pinned = identify(pair.der), identify(pair.der, pinned=frozenset({pair.fingerprint}))
+    identity = identify(pair.certificate)
 
     assert ("CN=gateway-a", pair.fingerprint) == (identity.principal_name, identity.fingerprint)
     assert ("gateway-a.example", "127.0.0.1", "::1") == identity.hosts
     assert pair.certificate.not_valid_before_utc == identity.not_before
     assert pair.certificate.not_valid_after_utc == identity.not_after
-    assert (False, True) == (identity.is_pinned, pinned.is_pinned)
     assert Who("CN=gateway-a", "gateway-a", ("spiffe://shop.example/a",), pair.fingerprint) == identity.who
 
 
 def test_certificate_without_a_subject_is_called_by_its_first_name_or_its_fingerprint() -> None:
     named, nameless = make("", "a.example"), make("")
 
-    assert ["a.example", nameless.fingerprint] == [identify(one.der).principal_name for one in (named, nameless)]
-    assert f"sha256:{nameless.fingerprint}" == identify(nameless.der).who.name
+    assert ["a.example", nameless.fingerprint] == [
+        identify(one.certificate).principal_name for one in (named, nameless)
+    ]
+    assert f"sha256:{nameless.fingerprint}" == identify(nameless.certificate).who.name
 
 
 def test_hosts_are_covered_by_name_wildcard_or_address_and_not_by_the_subject() -> None:
-    identity = identify(make("subject.example", "a.example", "*.wild.example", "*.com", "127.0.0.1", "::1").der)
+    identity = identify(make("subject.example", "a.example", "*.wild.example", "*.com", "127.0.0.1", "::1").certificate)
     covered = ["a.example", "A.Example.", "x.wild.example", "127.0.0.1", "::1"]
     others = ["b.example", "x.y.wild.example", "wild.example", "127.0.0.2", "localhost", "bank.com", "subject.example"]
 
@@ -220,7 +221,7 @@ def test_certificates_behind_ones_own_are_those_that_are_sent(tmp_path: Path) ->
 
 def test_peer_is_accepted_as_long_as_one_of_its_chain_is_trusted(tmp_path: Path) -> None:
     ca, other, leaf = authority(), authority("other CA"), make("leaf")
-    chain = [identify(one.der) for one in (leaf, ca)]
+    chain = [identify(one.certificate) for one in (leaf, ca)]
 
     by_ca = security(tmp_path, "by its CA", make("a"), ca, other)
     assert [True, False, False] == [by_ca.accepts(one) for one in (chain, chain[:1], [])]
@@ -247,8 +248,8 @@ def test_certificate_of_a_peer_vouches_for_itself_and_for_nobody_else(
     side = security(tmp_path, "a", make("a"), peer, authority(), peers=[peer] if is_in_peers else [])
     forged = make("another", by=peer)
 
-    assert side.accepts([identify(peer.der)])
-    assert is_authority == side.accepts([identify(one.der) for one in (forged, peer)])
+    assert side.accepts([identify(peer.certificate)])
+    assert is_authority == side.accepts([identify(one.certificate) for one in (forged, peer)])
     assert is_authority == (peer.fingerprint in side.authorities)
 
 
@@ -256,7 +257,7 @@ def test_peer_that_was_issued_by_another_peer_is_refused_with_both_names(tmp_pat
     peer, other = make("peer", is_authority=True), authority()
     side = security(tmp_path, "a", make("a"), other, peers=[peer])
 
-    told = side.refusal([identify(one.der) for one in (make("forged", by=peer), peer)])
+    told = side.refusal([identify(one.certificate) for one in (make("forged", by=peer), peer)])
 
     assert "(CN=forged) was issued by CN=peer, which is trusted as a peer's own certificate" in told
-    assert "no longer trusted" in side.refusal([identify(make("gone").der)])
+    assert "no longer trusted" in side.refusal([identify(make("gone").certificate)])

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa, x25519
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from broker.net.tls import identify
 from broker.security.identity import (
     KnownPeers,
     Sealing,
@@ -52,7 +51,7 @@ NONE = GOOD.der.replace(VERSION_3, VERSION_29, 1)  # of a version that there is 
 NONE_PEM = ssl.DER_cert_to_PEM_cert(NONE)
 
 
-@pytest.mark.parametrize("read", [lambda: load_der(NONE), lambda: load_pem(NONE_PEM.encode()), lambda: identify(NONE)])
+@pytest.mark.parametrize("read", [lambda: load_der(NONE), lambda: load_pem(NONE_PEM.encode())])
 def test_one_of_a_version_that_there_is_not_is_a_value_error(read: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="28 is not a valid X509 version"):
         read()
