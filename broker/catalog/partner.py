@@ -58,7 +58,6 @@ from broker.security.grants import Permission, PermissionRule, PermissionState, 
 from broker.security.identity import (
     Signing,
     Use,
-    describe,
     is_signed_by,
     load_keys,
     load_pem,
@@ -67,6 +66,7 @@ from broker.security.identity import (
     parse_peers,
     public_key,
     reading,
+    use_of,
     who_of,
 )
 from broker.security.issue import certificates_pem
@@ -149,7 +149,7 @@ class Partner:
     @property
     def fingerprint(self) -> str:
         """The fingerprint that two people compare: of the endpoint's certificate, as `broker certs show` prints it."""
-        return describe(self.endpoint[0]).fingerprint
+        return f"sha256:{self.who.fingerprint}"
 
 
 class RouteRow(NamedTuple):
@@ -239,7 +239,7 @@ def export(
     text = (
         f"# Partner file of the broker instance {json.dumps(file.instance)}. It holds no secret.\n"
         f"# Import it with: broker partner import FILE\n"
-        f"# Compare by phone: {describe(shown[0]).fingerprint}\n"
+        f"# Compare by phone: sha256:{who_of(shown[0]).fingerprint}\n"
         f"version = {VERSION}\ninstance = {_quoted(file.instance)}\n"
         f"addresses = {_quoted(file.addresses)}\n"
         f"services = {_quoted(file.services)}  # others may send to them\n"
@@ -319,7 +319,7 @@ def read_partner(data: bytes) -> Partner:
         database = () if file.database is None else _dialog_certificates(file.database.certificate.encode())
         with reading():
             for one in (*endpoint, *database):
-                describe(one)
+                identify(one), use_of(one)
         holders = [[who_of(one) for one in endpoint], [one.who for one in identities]]
         is_mixed = any(len({(who.subject, who.uris) for who in one}) > 1 for one in holders)
     except ValueError as error:
@@ -396,7 +396,7 @@ def plan(
     if via is not None and (own is None or not via.is_gateway):
         problem = "this instance has no database" if own is None else f"{via.file.instance} has services"
         raise PartnerFileError(f"{problem}, so nothing is reached through a gateway", "leave --via out")
-    if not describe(hop.endpoint[0]).is_valid_at(now):
+    if not hop.endpoint[0].not_valid_before_utc <= now < hop.endpoint[0].not_valid_after_utc:
         raise PartnerFileError(f"the certificate of {hop.who.name} is not valid today", "ask for a new file")
     for path in filter(None, (endpoint.certificate, None if own is None else own.certificate)):
         if {*read_certificates(path)} & {*hop.endpoint, *partner.endpoint, *partner.database}:
@@ -572,7 +572,7 @@ def _refuse_namesakes(
             is_namesake = _is_namesake(who, holder)
             if holder.fingerprint in own:
                 is_known = True
-            elif describe(other).use is Use.SEALING:
+            elif use_of(other) is Use.SEALING:
                 continue
             elif path == place and not is_namesake:
                 hint = f"remove that file if {who.name} is its new name, or let the partner take another instance.name"

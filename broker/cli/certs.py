@@ -36,7 +36,7 @@ from broker.security.certificate_files import (
     with_new_sealing,
     with_sealing_of,
 )
-from broker.security.identity import Use, describe
+from broker.security.identity import Use, hosts_of, key_of, use_of, who_of
 from broker.security.issue import (
     Authority,
     CertificateSubject,
@@ -50,6 +50,7 @@ from broker.security.issue import (
 
 AUTHORITY_DAYS, LEAF_DAYS, LEAF_DAYS_MAX = 3650, 365, 825
 _WHERE_NAMED = "certificate and trust in [endpoint] and [admin], certificate and peers in [databases.NAME]"
+SUBJECT_MAX = 256  # characters that are shown
 SKEW = timedelta(minutes=5)  # a new certificate is valid at once also where a clock is slow
 
 _force_option = click.option("--force", is_flag=True, help="Replace files that are there, keys included.")
@@ -214,7 +215,7 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
         broker certs renew tls/gateway-a.pem --ca ca
         broker certs renew tls/billing.dialog.pem
     """
-    use = describe(read_certificates(file)[0]).use
+    use = use_of(read_certificates(file)[0])
     if use is Use.AUTHORITY:
         _renew_authority(file, how["days"], output)
         return
@@ -348,15 +349,15 @@ def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], line
 
 
 def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
-    one = describe(certificate)
+    who, ends = who_of(certificate), certificate.not_valid_after_utc
     return ({} if file is None else {"file": str(file)}) | {
-        "for": str(one.use),
-        "subject": one.subject,
-        "hosts": ", ".join([*one.hosts, *one.uris]),
-        "fingerprint": one.fingerprint,
-        "issuer": one.issuer,
-        "key": one.key,
-        "begins": f"{one.begins:%Y-%m-%d %H:%M:%S}",
-        "ends": f"{one.ends:%Y-%m-%d %H:%M:%S}",
-        "days_left": one.days_left(now),
+        "for": str(use_of(certificate)),
+        "subject": who.subject[:SUBJECT_MAX],
+        "hosts": ", ".join([*hosts_of(certificate), *who.uris]),
+        "fingerprint": f"sha256:{who.fingerprint}",
+        "issuer": certificate.issuer.rfc4514_string()[:SUBJECT_MAX],
+        "key": key_of(certificate),
+        "begins": f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S}",
+        "ends": f"{ends:%Y-%m-%d %H:%M:%S}",
+        "days_left": (ends - now).days,
     }

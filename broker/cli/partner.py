@@ -32,7 +32,6 @@ from broker.config.settings import Settings
 from broker.errors import PartnerFileError
 from broker.security.certificate_files import store_files
 from broker.security.grants import Permission, PermissionRule, PermissionState
-from broker.security.identity import describe
 from broker.security.principal import parse_principal
 
 _SERVICES = "SELECT name FROM sys.services"
@@ -221,10 +220,9 @@ def _shown(settings: Settings, database: str | None, found: Partner, via: Partne
     lines = []
     for what, one in (("partner", found), ("gateway", via)):
         if one is not None:
-            certificate = describe(one.endpoint[0])
             lines += [
                 f"{what} {one.file.instance} at {', '.join(one.file.addresses)}",
-                f"certificate of {one.who.name}, valid until {certificate.ends:%Y-%m-%d}",
+                f"certificate of {one.who.name}, valid until {one.endpoint[0].not_valid_after_utc:%Y-%m-%d}",
                 f"compare by phone: {one.fingerprint}",
             ]
     if database and not is_sealed(settings, database, found):

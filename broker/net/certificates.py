@@ -28,13 +28,14 @@ from broker.net.tls import (
     Security,
     advice_for_hosts,
     file_problems,
+    identify,
     is_readable_by_others,
     load_security,
     matching,
     narrowed,
 )
 from broker.security.certificate_files import read_certificates
-from broker.security.identity import Use, describe, is_signed_by, lists_cert_sign, may_issue, reading, who_of
+from broker.security.identity import Use, is_signed_by, lists_cert_sign, may_issue, reading, use_of, who_of
 from broker.security.principal import Who
 from broker.supervision import Supervision
 
@@ -249,11 +250,11 @@ def _unclear_authorities(settings: Settings, section: Section) -> Iterator[Setti
         peers = [one for path in trusted_files(named.peers) for one in read_certificates(path)]
         trusted = [(path, one) for path in trusted_files(named.trust) for one in read_certificates(path)]
         with reading():
-            described = [(path, one, describe(one)) for path, one in trusted if one not in (*own, *peers)]
+            shown = [(path, one, identify(one), use_of(one)) for path, one in trusted if one not in (*own, *peers)]
     except (CertificateUnusableError, ValueError):
         return
-    for path, one, said in described:
-        if said.use is not Use.AUTHORITY:
+    for path, one, said, use in shown:
+        if use is not Use.AUTHORITY:
             continue
         if not may_issue(one):
             problem = f"says CA:TRUE and is trusted as a peer's own certificate only, because it names {said.hosts[0]}"
@@ -263,7 +264,7 @@ def _unclear_authorities(settings: Settings, section: Section) -> Iterator[Setti
             hint = f"if it is a peer's own certificate, name it in {section}.peers; if it is a CA, let it be"
         else:
             continue
-        yield settings.error((section, "trust"), f"{said.subject} in {path} {problem}", hint)
+        yield settings.error((section, "trust"), f"{said.principal_name} in {path} {problem}", hint)
 
 
 # --- watching ---

@@ -40,7 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from broker.errors import CertificateUnusableError
 from broker.files import keep_names
-from broker.security.identity import SigningKey, Use, describe, is_signed_by, load_keys, load_pem, who_of
+from broker.security.identity import SigningKey, Use, is_signed_by, load_keys, load_pem, use_of, who_of
 from broker.security.issue import (
     Authority,
     Issued,
@@ -278,10 +278,10 @@ def renewed(old: Issued, validity: Validity, authority: Authority | None) -> Iss
     """
     own = old.certificates[0]
     if authority is not None and not any(is_signed_by(own, root) for root in authority.roots):
-        issuer = describe(own).issuer
+        issuer = own.issuer.rfc4514_string()
         problem, hint = f"is not signed by this authority but by {issuer}", "name the directory of that one with --ca"
-        raise CertificateUnusableError("certificate", describe(own).subject, problem, hint)
-    issue = issue_database if describe(own).use is Use.SIGNING else issue_endpoint
+        raise CertificateUnusableError("certificate", who_of(own).subject, problem, hint)
+    issue = issue_database if use_of(own) is Use.SIGNING else issue_endpoint
     return issue(own, validity, authority)
 
 
@@ -293,14 +293,14 @@ def with_new_sealing(old: Issued, validity: Validity, *, now: datetime) -> Issue
         CertificateUnusableError: they are not a database's.
     """
     signing, key = old.certificates[0], old.keys[0]
-    if describe(signing).use is not Use.SIGNING or isinstance(key, X25519PrivateKey):
+    subject = who_of(signing).subject
+    if use_of(signing) is not Use.SIGNING or isinstance(key, X25519PrivateKey):
         hint = "name the file that broker certs issue has made for a database"
-        subject = describe(signing).subject
         raise CertificateUnusableError("certificate", subject, "is not an identity of a database", hint)
-    refuse_expired(signing, describe(signing).subject, now=now, hint="renew it as well, with --signing")
+    refuse_expired(signing, subject, now=now, hint="renew it as well, with --signing")
     assert isinstance(key, SigningKey)
     new = issue_sealing(signing, key, validity)
-    others = [one for one in old.certificates if describe(one).use is not Use.SEALING]
+    others = [one for one in old.certificates if use_of(one) is not Use.SEALING]
     return with_sealing_of(Issued((*others, *new.certificates), (key, *new.keys)), old, now=now)
 
 
@@ -313,7 +313,7 @@ def with_sealing_of(own: Issued, other: Issued, *, now: datetime) -> Issued:
     certificates = [
         one
         for one in other.certificates
-        if describe(one).use is Use.SEALING and one.not_valid_after_utc > now and one not in own.certificates
+        if use_of(one) is Use.SEALING and one.not_valid_after_utc > now and one not in own.certificates
     ]
     keys: list[PrivateKey] = [key for key in other.keys if any(is_key_of(key, one) for one in certificates)]
     return Issued((*own.certificates, *certificates), (*own.keys, *keys))
@@ -334,4 +334,4 @@ def bundle_of(new: Issued, old: Issued, *, now: datetime) -> Content:
 
 def _own(issued: Issued) -> list[x509.Certificate]:
     """The holder's own, without those of an authority."""
-    return [one for one in issued.certificates if describe(one).use is not Use.AUTHORITY]
+    return [one for one in issued.certificates if use_of(one) is not Use.AUTHORITY]

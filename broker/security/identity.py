@@ -8,8 +8,7 @@ the certificate itself, as in the original, so no one can make another that is a
 subject, the one that is valid the longest is used to seal.
 
 Every fault of a certificate is a ValueError: the library raises other errors for some parts, and parses most parts only
-when they are read. `describe` returns the content of a certificate, for people. Bytes and instants are arguments: no
-file and no clock is read.
+when they are read. Bytes and instants are arguments: no file and no clock is read.
 
 Source: Service Broker documentation, "Certificates for Dialog Security"; RFC 8410; RFC 5280; RFC 4514.
 """
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
@@ -36,7 +35,6 @@ from broker.security.principal import Principal, Who
 
 FINGERPRINT_BYTES = 32  # SHA-256
 CERTIFICATES_MAX = 4096  # of all far databases that one database knows
-SUBJECT_MAX = 256  # characters that are shown
 SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
@@ -281,57 +279,29 @@ class Use(StrEnum):
     SEALING = "dialog sealing"
 
 
-class CertificateSummary(NamedTuple):
-    """
-    A certificate in words.
-
-    Attributes:
-        subject, issuer: As RFC 4514 writes them.
-        hosts: Names and addresses, `uris` likewise from the subject alternative names.
-        fingerprint: "sha256:" and 64 lower-case hexadecimal digits.
-        begins, ends: UTC.
-    """
-
-    use: Use
-    subject: str
-    common_name: str
-    issuer: str
-    hosts: tuple[str, ...]
-    uris: tuple[str, ...]
-    fingerprint: str
-    begins: datetime
-    ends: datetime
-    key: str
-
-    def is_valid_at(self, now: datetime) -> bool:
-        """Whether its dates say so."""
-        return self.begins <= now < self.ends
-
-    def days_left(self, now: datetime) -> int:
-        """Whole days until its end; negative once it is over."""
-        return (self.ends - now).days
+def use_of(certificate: x509.Certificate) -> Use:
+    """The purpose of a certificate; raises ValueError."""
+    key = public_key(certificate)
+    if isinstance(key, x25519.X25519PublicKey):
+        return Use.SEALING
+    if _is_authority(certificate):
+        return Use.AUTHORITY
+    is_for_tls = any(isinstance(one.value, x509.ExtendedKeyUsage) for one in certificate.extensions)
+    return Use.SIGNING if isinstance(key, ed25519.Ed25519PublicKey) and not is_for_tls else Use.TRANSPORT
 
 
-def describe(certificate: x509.Certificate) -> CertificateSummary:
-    """
-    Read a certificate.
-
-    Raises:
-        ValueError: parts of it are none.
-    """
-    who = who_of(certificate)
-    return CertificateSummary(
-        use=_use(certificate),
-        subject=who.subject[:SUBJECT_MAX],
-        common_name=who.common_name,
-        issuer=certificate.issuer.rfc4514_string()[:SUBJECT_MAX],
-        hosts=hosts_of(certificate),
-        uris=who.uris,
-        fingerprint=f"sha256:{who.fingerprint}",
-        begins=certificate.not_valid_before_utc,
-        ends=certificate.not_valid_after_utc,
-        key=_key(certificate),
-    )
+def key_of(certificate: x509.Certificate) -> str:
+    """The kind of its key, in words."""
+    key = public_key(certificate)
+    match key:
+        case None:
+            return "unknown"
+        case ec.EllipticCurvePublicKey():
+            return f"EC {key.curve.name}"
+        case rsa.RSAPublicKey():
+            return f"RSA {key.key_size}"
+        case _:
+            return type(key).__name__.strip("_").removesuffix("PublicKey")
 
 
 def is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
@@ -357,16 +327,6 @@ def lists_cert_sign(certificate: x509.Certificate) -> bool:
     """Whether the key usage of a certificate lists keyCertSign."""
     usage = _extension(certificate, x509.KeyUsage)
     return usage is not None and usage.key_cert_sign
-
-
-def _use(certificate: x509.Certificate) -> Use:
-    key = public_key(certificate)
-    if isinstance(key, x25519.X25519PublicKey):
-        return Use.SEALING
-    if _is_authority(certificate):
-        return Use.AUTHORITY
-    is_for_tls = any(isinstance(one.value, x509.ExtendedKeyUsage) for one in certificate.extensions)
-    return Use.SIGNING if isinstance(key, ed25519.Ed25519PublicKey) and not is_for_tls else Use.TRANSPORT
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -425,16 +385,3 @@ def public_key(certificate: x509.Certificate) -> object:
         return certificate.public_key()
     except UnsupportedAlgorithm:
         return None
-
-
-def _key(certificate: x509.Certificate) -> str:
-    key = public_key(certificate)
-    match key:
-        case None:
-            return "unknown"
-        case ec.EllipticCurvePublicKey():
-            return f"EC {key.curve.name}"
-        case rsa.RSAPublicKey():
-            return f"RSA {key.key_size}"
-        case _:
-            return type(key).__name__.strip("_").removesuffix("PublicKey")

@@ -71,9 +71,10 @@ def test_what_is_made_has_the_names_and_the_length_that_were_said() -> None:
 
     assert [9, 99, 364, 364] == [made["certificates"][0]["days_left"] for made in (short, clipped, own, usual)]
     assert ["tls/gateway.key", "tls/gateway.pem"] == own["files"]
-    assert ("transport", "CN=gateway", "CN=gateway", "127.0.0.1") == tuple(
-        own["certificates"][0][key] for key in ("for", "subject", "issuer", "hosts")
+    assert ("transport", "CN=gateway", "CN=gateway", "127.0.0.1", "EC secp256r1") == tuple(
+        own["certificates"][0][key] for key in ("for", "subject", "issuer", "hosts", "key")
     )
+    assert "spiffe://shop/billing" == usual["certificates"][0]["hosts"]
     signing = dialog_identity("billing").signing.who
     assert ("CN=billing", ("spiffe://shop/billing",)) == (signing.subject, signing.uris)
 
