@@ -743,7 +743,7 @@ class Link:
             self._shut_when_flushed()
 
 
-def render_rejected(frame: Buffer, disposition: Disposition, permit: Permit = EVERYTHING) -> bytes:
+def render_rejected(frame: Buffer, disposition: Disposition, permit: Permit) -> bytes:
     """The REJECTED frame for a dropped frame, with the permission that its sender lacks."""
     message = rejected(frame, disposition)
     if disposition is Disposition.NOT_PERMITTED:

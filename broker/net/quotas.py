@@ -26,6 +26,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -36,7 +37,7 @@ from broker.forwarding.pool import Pool, PoolQuota, forget_feeders
 from broker.net.tls import Identity, is_ip
 from broker.ratelimit import TokenBucket
 from broker.routing.table import RouteTable
-from broker.security.grants import OPEN, Grants, Permission, Profile
+from broker.security.grants import Grants, Permission, Profile
 from broker.security.principal import NOBODY, Who
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ class Meter:
     A meter of what one peer sends, on all its connections.
 
     Attributes:
-        pool_quota: The peer's part of the pool, None where that has no limit.
+        pool_quota: The peer's part of the pool, in force where that has a limit.
         free_at: Loop time from which a new meter would not allow more than this one.
     """
 
-    def __init__(self, limits: LimitSettings, quota: PoolQuota | None, pauses: Counter[str]) -> None:
+    def __init__(self, limits: LimitSettings, pool: Pool, pauses: Counter[str]) -> None:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         rates = {"bytes_per_second": limits.bytes_per_second, "messages_per_second": limits.messages_per_second}
@@ -76,18 +77,18 @@ class Meter:
         self._pauses = pauses
         self._counted: dict[Link, tuple[int, int]] = {}  # bytes and messages that are paid
         self._paused: dict[Link, str] = {}
-        self.pool_quota = quota
+        self.pool_quota = PoolQuota(pool, limits.pool_share)
         self.free_at = now
 
     def __len__(self) -> int:
         return len(self._counted)
 
-    def apply(self, limits: LimitSettings, quota: PoolQuota | None) -> None:
+    def apply(self, limits: LimitSettings) -> None:
         """Use these limits from now on; a debt stays, and is paid at the new rate."""
         for limit, bucket in self._buckets.items():
             bucket.rate = getattr(limits, limit)
             bucket.burst = bucket.rate * BURST_SECONDS
-        self.pool_quota = quota
+        self.pool_quota.percent = limits.pool_share
 
     def add(self, link: Link) -> None:
         """Measure one more connection; what it brought before is free."""
@@ -140,10 +141,9 @@ class Meters:
             return
         meter = link.meter = self._meters.get(link.peer_id)
         if meter is None:
-            quota = PoolQuota(pool, self._limits.pool_share) if self._limits.pool_share else None
-            meter = link.meter = self._meters[link.peer_id] = Meter(self._limits, quota, self.pauses)
+            meter = link.meter = self._meters[link.peer_id] = Meter(self._limits, pool, self.pauses)
         meter.add(link)
-        if meter.pool_quota is not None:
+        if self._limits.pool_share:
             pool.quotas[link] = meter.pool_quota
 
     def apply(self, limits: LimitSettings, links: Iterable[Link], pool: Pool) -> None:
@@ -153,18 +153,12 @@ class Meters:
             for link in list(links):
                 (self.add if are_metered(limits) else self.remove)(link, pool)
         for meter in self._meters.values():
-            quota = meter.pool_quota
-            if quota is None and limits.pool_share:
-                quota = PoolQuota(pool, limits.pool_share)
-            elif quota is not None:
-                quota.percent = limits.pool_share
-            meter.apply(limits, quota if limits.pool_share else None)
+            meter.apply(limits)
         for link in links:
-            quota = None if link.meter is None else link.meter.pool_quota
-            if quota is None:
-                pool.quotas.pop(link, None)
+            if link.meter is not None and limits.pool_share:
+                pool.quotas[link] = link.meter.pool_quota
             else:
-                pool.quotas[link] = quota
+                pool.quotas.pop(link, None)
 
     def remove(self, link: Link, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still charged to its peer."""
@@ -176,9 +170,8 @@ class Meters:
     def prune(self, now: float) -> None:
         """Forget peers that have gone, owe nothing and have nothing in the pool."""
         for name, meter in list(self._meters.items()):
-            if meter.pool_quota is not None:
-                forget_feeders(meter.pool_quota, now)
-            if not meter and now >= meter.free_at and (meter.pool_quota is None or not meter.pool_quota.used_bytes):
+            forget_feeders(meter.pool_quota, now)
+            if not meter and now >= meter.free_at and not meter.pool_quota.used_bytes:
                 del self._meters[name]
 
 
@@ -316,29 +309,22 @@ class Admission:
 # --- permissions ---
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Permit:
     """The permissions of one peer: `who` it has proved to be, and the `profile` with its SEND permissions."""
 
-    __slots__ = ("_permissions", "profile", "who")
-
-    def __init__(self, who: Who, profile: Profile, permissions: Permissions | None = None) -> None:
-        self.who = who
-        self.profile = profile
-        self._permissions = permissions
+    who: Who
+    profile: Profile
+    permissions: Permissions
 
     def why_refused(self, service: str) -> str:
         """Why this peer may not send to a service; remembered among the refusals."""
-        if self._permissions is None:
-            return ""
-        why, refusals = self._permissions.grants.send(self.who, service).why[:REASON_MAX], self._permissions.refusals
+        why, refusals = self.permissions.grants.send(self.who, service).why[:REASON_MAX], self.permissions.refusals
         refusals.pop(key := (self.who.name, service), None)
         refusals[key] = time.monotonic(), f"{self.who.name} may not send: {why}"
         if len(refusals) > REFUSALS_MAX:
             del refusals[next(iter(refusals))]
         return why
-
-
-EVERYTHING = Permit(NOBODY, OPEN)  # of a link before its peer was judged
 
 
 class Permissions:
@@ -394,6 +380,9 @@ class Permissions:
             problem = self.warning.removeprefix(NOBODY_CONNECTS).partition("; ")[0]
             log.warning("nobody may connect", problem=problem, hint=self._check)
         return True
+
+
+EVERYTHING = Permissions().permit_of(None)  # of a link before its peer was judged
 
 
 def host_of(address: str) -> str:

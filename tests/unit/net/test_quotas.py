@@ -15,7 +15,7 @@ from broker.flow import Disposition
 from broker.forwarding.pool import HELD_OVERHEAD
 from broker.net.handshake import Opening
 from broker.net.link import Link, LinkState
-from broker.net.quotas import EVERYTHING, REASON_MAX, TURNED_AWAY_MAX, Admission, Permissions
+from broker.net.quotas import REASON_MAX, TURNED_AWAY_MAX, Admission, Permissions
 from broker.net.tls import Identity
 from broker.net.transport import PlainTransport
 from broker.protocol.frame import Fatal, encode_dialog
@@ -365,7 +365,6 @@ def test_nothing_is_asked_before_there_are_grants(permissions: Permissions) -> N
     permit = permissions.permit_of(None)
 
     assert (None, NOBODY, OPEN) == (permissions.refuse(permit), permit.who, permit.profile)
-    assert "" == EVERYTHING.why_refused("//a")
 
 
 def test_refusal_names_who_and_the_missing_statement(permissions: Permissions) -> None:
