@@ -200,19 +200,20 @@ def raise_limit() -> int:
     return soft
 
 
+def _limit() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return UNLIMITED if limit == resource.RLIM_INFINITY else limit
+
+
 def is_reserved(descriptor: int) -> bool:
     """Whether a descriptor that was just given out is in the reserve."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return False
+    limit = _limit()
     return descriptor >= limit - min(RESERVED, limit // RESERVED_SHARE)
 
 
 def room_for_connections(besides: int) -> int:
     """How many connections there may be along with so many others, outside the reserve; one at least."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit == resource.RLIM_INFINITY:
-        return UNLIMITED
+    limit = _limit()
     kept = min(RESERVED, limit // RESERVED_SHARE) + min(OWN, limit // RESERVED_SHARE)
     return max(1, limit - kept - besides)
 

@@ -86,11 +86,7 @@ class Transport(ABC):
         When the system reports an error on a socket, uvloop calls back once and never again. If bytes had come before
         the error, that one call brings the bytes, and the error would stay unknown. Costs a microsecond.
         """
-        try:
-            self._loop.add_reader(self._sock, callback)
-        except RuntimeError:  # uvloop has given the socket up, and forgets that once it is removed
-            self._loop.remove_reader(self._sock)
-            self._loop.add_reader(self._sock, callback)
+        self._watch(self._loop.add_reader, self._loop.remove_reader, callback)
 
     def remove_reader(self) -> None:
         """Stop calling back."""
@@ -98,15 +94,18 @@ class Transport(ABC):
 
     def add_writer(self, callback: Callback) -> None:
         """Call back when something can be sent, again and again."""
-        try:
-            self._loop.add_writer(self._sock, callback)
-        except RuntimeError:  # as above
-            self._loop.remove_writer(self._sock)
-            self._loop.add_writer(self._sock, callback)
+        self._watch(self._loop.add_writer, self._loop.remove_writer, callback)
 
     def remove_writer(self) -> None:
         """Stop calling back."""
         self._loop.remove_writer(self._sock)
+
+    def _watch(self, add: Callable[..., object], remove: Callable[..., object], callback: Callback) -> None:
+        try:
+            add(self._sock, callback)
+        except RuntimeError:  # uvloop has given the socket up, and forgets that once it is removed
+            remove(self._sock)
+            add(self._sock, callback)
 
 
 class PlainTransport(Transport):
