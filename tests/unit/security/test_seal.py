@@ -9,13 +9,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 
 from broker.flow import Disposition
 from broker.protocol.frame import Header, decode_dialog, encode_head
-from broker.protocol.layout import Flag, FrameKind
+from broker.protocol.layout import SEAL_MAX_BYTES, Flag, FrameKind
 from broker.security.identity import OwnIdentity, Sealing, Signing
 from broker.security.principal import Who
 from broker.security.seal import (
     CLEAR,
     NO_ECHO,
-    PACKET_MAX,
     TAG_BYTES,
     Direction,
     SealRefusedError,
@@ -63,7 +62,7 @@ def test_the_secret_comes_out(*, is_full: bool) -> None:
     data = packet(is_full=is_full)
 
     assert SECRET == opened(data)
-    assert len(data) <= PACKET_MAX
+    assert CLEAR.size + TAG_BYTES + len(data) <= SEAL_MAX_BYTES
     assert SECRET not in data
 
 
