@@ -106,7 +106,7 @@ class _Life:
     def begin(self, served: Instance) -> None:
         """The instance serves from now on."""
         self._served = served
-        served.drain.on_change = self._on_drain
+        served.drain.followers.append(self._on_drain)
         served.drain.process = os.getpid()
         self._notify.ready(STATUS_SERVING)
         if self._hangups:

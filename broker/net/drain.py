@@ -122,7 +122,7 @@ class Drain:
         reason: The reason for the drain, "" while the instance serves.
         remainder: The rest of the drain, as of the last poll.
         changes: The number of changes that were reported.
-        on_change: Called with each change; to be set by the process that reports to a service manager.
+        followers: Called with each change; the process that reports to a service manager is one.
         process: ID of the process that ends after the drain, set by its runner; None if an application continues
             without the instance.
     """
@@ -132,7 +132,7 @@ class Drain:
         self.reason = ""
         self.remainder = DrainRemainder()
         self.changes = 0
-        self.on_change: Callable[[], None] = lambda: None
+        self.followers: list[Callable[[], None]] = []
         self.process: int | None = None
         self._leaver = leaver
         self._settings_of = settings_of
@@ -255,7 +255,8 @@ class Drain:
         self.changes += 1
         self._changed.set()
         self._changed.clear()
-        self.on_change()
+        for follower in self.followers:
+            follower()
 
 
 class OwnDeparture:

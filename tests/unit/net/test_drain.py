@@ -200,7 +200,7 @@ async def test_whoever_follows_hears_of_every_change_and_of_the_end(loop: Played
     leaver = Leaver(lambda now: HELD if now < began + 2.5 else DrainRemainder())
     drain = drain_of(leaver)
     told: list[str] = []
-    drain.on_change = lambda: told.append(drain.sentence)
+    drain.followers.append(lambda: told.append(drain.sentence))
 
     drain.begin("SIGTERM")
     drain.begin("asked for by somebody")
