@@ -143,7 +143,7 @@ class Handshaker:
                 sock.recv(HANDSHAKE_READ_BYTES)  # otherwise the system would discard the frame
             _send_last(PlainTransport(sock), encode_link(Fatal(code=error.code, text=TLS_ONLY)))
             raise error
-        return await self._handshake(sock, self.security, is_accept=True)
+        return await self._handshake(sock, is_accept=True)
 
     # --- peers that we dial ---
 
@@ -178,7 +178,7 @@ class Handshaker:
     async def _secure_dialled(self, sock: socket.socket, address: NetworkAddress) -> Transport:
         try:
             async with asyncio.timeout(self.timeout):
-                transport = await self._handshake(sock, self.security, is_accept=False)
+                transport = await self._handshake(sock, is_accept=False)
             try:
                 _check_host(transport.identity, address.host, self.security.pinned)
             except TlsRefusedError as error:
@@ -213,7 +213,8 @@ class Handshaker:
             elif security.encryption is Encryption.REQUIRED:
                 link.fail(TlsRefusedError("this endpoint asks for a certificate from now on: set encryption"))
 
-    async def _handshake(self, sock: socket.socket, security: Security, *, is_accept: bool) -> TlsTransport:
+    async def _handshake(self, sock: socket.socket, *, is_accept: bool) -> TlsTransport:
+        security = self.security
         context = security.server if is_accept else security.client
         if context is None:
             raise TlsRefusedError("encryption was disabled here since the connection was made: connect again")

@@ -181,10 +181,9 @@ class Town:
     def __init__(self) -> None:
         self.table = PeerTable()
         self.boxes: dict[NetworkAddress, list[Box]] = {}
-        self.requested: list[NetworkAddress] = []
         self.told: list[tuple[NetworkAddress, object]] = []
-        me, forwarder, request = cast("Any", (self, SimpleNamespace(table=self), self.requested.append))
-        self.binder = OutboxBinder(self.table, forwarder, me, request_link=request, on_capacity=lambda: None)
+        me, forwarder = cast("Any", (self, SimpleNamespace(table=self)))
+        self.binder = OutboxBinder(self.table, forwarder, me, request_link=lambda _: None, on_capacity=lambda: None)
 
     @property
     def outboxes(self) -> dict[NetworkAddress, list[Box]]:
@@ -195,9 +194,6 @@ class Town:
 
     def alternatives(self) -> dict[NetworkAddress, set[NetworkAddress]]:
         return {NORTH: {EAST, WEST}}
-
-    def all_outboxes(self) -> list[Box]:
-        return [box for boxes in self.boxes.values() for box in boxes]
 
     def on_served(self, address: NetworkAddress, link: object) -> None:
         self.told.append((address, link))
@@ -223,16 +219,7 @@ async def test_outboxes_of_an_address_get_the_link_that_serves_it(town: Town) ->
     town.binder.rebind(NORTH, "the peer is draining")
 
     told = [(NORTH, link), (SOUTH, link), (NORTH, link), (NORTH, "the peer is draining")]
-    assert ([], told) == (town.requested, town.told)
-
-
-async def test_link_is_requested_where_there_is_none_and_frames_wait(town: Town) -> None:
-    town.boxes = {NORTH: [Box(held=1)], SOUTH: [Box()]}
-
-    for address in town.boxes:
-        town.binder.bind_outboxes(address)
-
-    assert [NORTH] == town.requested
+    assert told == town.told
 
 
 @pytest.mark.parametrize("sends", range(3))
@@ -249,15 +236,6 @@ async def test_all_that_wait_for_a_link_are_flushed_and_another_is_the_first_eac
     town.binder.flush(link)
 
     assert [boxes[sends], boxes[(sends + 1) % 3], boxes[(sends + 2) % 3]] == order
-
-
-async def test_something_is_pending_while_a_link_may_accept_what_is_held(town: Town) -> None:
-    town.boxes = {NORTH: [Box(held=1)], SOUTH: [Box(outlet=new_link())]}
-    assert not town.binder.has_pending
-
-    town.boxes[NORTH][0].outlet = new_link()
-
-    assert town.binder.has_pending
 
 
 async def test_frames_for_an_address_may_go_there_again_or_where_else_they_lead(town: Town) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def golden() -> dict[str, bytes]:
-    """Whole frames by the name of their kind, and what it shows where there are several of a kind."""
-    text = Path(__file__).with_name("golden.json").read_text(encoding="utf-8")
-    return {name: bytes.fromhex(digits) for name, digits in json.loads(text).items()}
+    """Whole frames of docs/protocol.md by the name of their kind, and of what it shows where there are several."""
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^#### ([^\n]+)\n\n```text\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    return {name: bytes.fromhex(digits) for name, digits in blocks}

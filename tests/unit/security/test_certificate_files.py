@@ -20,7 +20,6 @@ from broker.security.certificate_files import (
     bundle_of,
     is_trusted_itself,
     read_authority,
-    read_certificates,
     read_keys,
     read_pair,
     refuse_expired,
@@ -147,29 +146,6 @@ def test_left_over_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None
     store_files({tmp_path / "a.key": SECRET}, is_replacing=False)
 
     assert ["a.key"] == [path.name for path in tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (None, "cannot be read: No such file or directory"),
-        (b"", "holds no certificate in PEM form"),
-        (BILLING.key_pem, "holds a private key and no certificate"),
-        (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "holds no certificate in PEM form"),
-        (b"x" * (4 * 1024 * 1024 + 1), "is above 4 MiB"),
-    ],
-    ids=["missing", "empty", "key", "garbage", "large"],
-)
-def test_file_without_certificates_says_what_it_is(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    path = tmp_path / "a.pem"
-    if content is not None:
-        path.write_bytes(content)
-
-    with pytest.raises(CertificateUnusableError) as caught:
-        read_certificates(path)
-
-    assert caught.value.problem.startswith(problem)
-    assert str(path) == caught.value.path
 
 
 def pkcs8(password: str = "") -> bytes:
