@@ -24,8 +24,9 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -109,12 +110,8 @@ class Handshaker:
         if self.security.encryption is Encryption.DISABLED:
             self._on_accepted(Opening(PlainTransport(sock), address, now))
             return
-        host = host_of(address)
-        self.handshakes.evict(host)
         sock.setblocking(False)
-        task = self._loop.create_task(self._admit(sock, address, now), name=f"handshake {address}")
-        self.handshakes.add(task, sock, host)
-        task.add_done_callback(self._on_ended)
+        self.handshakes.begin(self._admit(sock, address, now), sock, address)
 
     async def _admit(self, sock: socket.socket, address: str, now: float) -> None:
         try:
@@ -268,14 +265,6 @@ class Handshaker:
         self._protocol_errors[TlsRefusedError.__name__] += 1
         log.warning("connection refused", peer=address, reason=reason)
 
-    def _on_ended(self, task: asyncio.Task[None]) -> None:
-        sock = self.handshakes.remove(task)
-        if task.cancelled():  # also one that never began
-            sock.close()
-        elif task.exception() is not None:
-            sock.close()
-            log.error("task failed", task=task.get_name(), exc_info=task.exception())
-
 
 def names_nobody(reason: str) -> bool:
     """Whether a refusal names no certificate: then it is about the last peer of that host."""
@@ -304,25 +293,20 @@ class Handshakes:
     def __len__(self) -> int:
         return len(self._sockets)
 
-    def evict(self, host: str) -> None:
-        """One more is about to begin: end one where there are too many."""
+    def begin(self, work: Coroutine[Any, Any, None], sock: socket.socket, address: str) -> None:
+        """Begin one more; before that, end one where there are too many."""
+        host = host_of(address)
         own = self._live.get(host, {})
         if len(own) >= max(1, self.most // HOST_SHARE) and not self._is_known(host):
             self._end(host, "too many TLS handshakes at one time from this address")
         elif len(self._hosts) >= self.most:
             hosts = [one for one in self._live if not self._is_known(one)] or list(self._live)
             self._end(max(hosts, key=lambda one: len(self._live[one])), "too many TLS handshakes at one time")
-
-    def add(self, task: Task, sock: socket.socket, host: str) -> None:
-        """One has begun."""
+        task = asyncio.get_running_loop().create_task(work, name=f"handshake {address}")
         self._sockets[task] = sock
         self._hosts[task] = host
         self._live.setdefault(host, {})[task] = None
-
-    def remove(self, task: Task) -> socket.socket:
-        """One has ended; its socket."""
-        self._forget(task)
-        return self._sockets.pop(task)
+        task.add_done_callback(self._on_ended)
 
     async def close(self) -> None:
         """End every one."""
@@ -336,6 +320,15 @@ class Handshakes:
         task = next(iter(self._live[host]))
         self._forget(task)
         task.cancel(reason)
+
+    def _on_ended(self, task: Task) -> None:
+        self._forget(task)
+        sock = self._sockets.pop(task)
+        if task.cancelled():  # also one that never began
+            sock.close()
+        elif task.exception() is not None:
+            sock.close()
+            log.error("task failed", task=task.get_name(), exc_info=task.exception())
 
     def _forget(self, task: Task) -> None:
         """Remove a task from the count of handshakes."""

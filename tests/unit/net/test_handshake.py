@@ -57,10 +57,7 @@ class Hall:
     async def begin(self, host: str, name: str = "") -> None:
         name = name or f"{host}#{len(self.sockets)}"
         self.sockets[name] = PlayedSocket(self._loop)
-        self.handshakes.evict(host)
-        task = self._loop.create_task(self._shake(name))
-        task.add_done_callback(lambda task: self.handshakes.remove(task).close())
-        self.handshakes.add(task, self.sockets[name], host)
+        self.handshakes.begin(self._shake(name), self.sockets[name], f"tcp://{host}:40000")
         for _ in range(3):
             await asyncio.sleep(0)
 
