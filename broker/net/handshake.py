@@ -34,7 +34,7 @@ from broker.errors import MAY_NOT_CONNECT, TLS_ONLY, TlsRefusedError
 from broker.forwarding.pool import READ_BYTES
 from broker.net.link import Link
 from broker.net.listener import SocketAddress, render_endpoint
-from broker.net.quotas import host_of
+from broker.net.quotas import host_of, keep_latest
 from broker.net.tls import ALPN, Encryption, Identity, Security, advice_for_hosts, identify_chain, verified_chain
 from broker.net.transport import PlainTransport, TlsTransport, Transport, explain
 from broker.protocol.frame import Fatal, encode_link
@@ -257,9 +257,7 @@ class Handshaker:
         host = host_of(address)
         for key in [key for key in self.refused if key[0] == host and (names_nobody(key[1]) or key[1] == reason)]:
             del self.refused[key]
-        self.refused[host, reason] = self._loop.time()
-        if len(self.refused) > REFUSED_MAX:
-            del self.refused[next(iter(self.refused))]
+        keep_latest(self.refused, (host, reason), self._loop.time(), REFUSED_MAX)
 
     def _report(self, address: str, reason: str) -> None:
         self._protocol_errors[TlsRefusedError.__name__] += 1

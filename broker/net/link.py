@@ -28,7 +28,7 @@ from broker.forwarding.entry import Buffer, conversation_of, rejected
 from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.latency import SHARED_FRAMES
 from broker.forwarding.pool import READ_BYTES
-from broker.net.quotas import EVERYTHING, Meter, Permit, host_of
+from broker.net.quotas import EVERYTHING, Meter, Permit, host_of, keep_latest
 from broker.net.transport import Transport
 from broker.protocol.decoder import check_frame, maybe_length
 from broker.protocol.frame import Hello, Ping, Pong, decode_link, encode_link
@@ -369,11 +369,8 @@ class Link:
         """Advise the peer with REJECTED, within a rate; a frame that may be accepted later is remembered."""
         self.frames_rejected += 1
         if disposition in CURABLE:
-            self._refused.pop(conversation_of(frame), None)
-            self._refused[conversation_of(frame)] = bytes(frame[:HEAD_MAX_BYTES])
+            keep_latest(self._refused, conversation_of(frame), bytes(frame[:HEAD_MAX_BYTES]), REFUSED_MAX)
             self._refused_by = self._decided_by()
-            if len(self._refused) > REFUSED_MAX:
-                del self._refused[next(iter(self._refused))]
         if self._rejects.allow(self._loop.time()):
             self.send_control(render_rejected(frame, disposition, self.permit))
 

@@ -38,7 +38,7 @@ from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.listener import room_for_connections
 from broker.net.mirrors import AnswerProbe, Mirrors
 from broker.net.peer_table import LinksByProcess, OutboxBinder, PeerFrameCounts, PeerTable, announced_addresses
-from broker.net.quotas import Admission, Permissions
+from broker.net.quotas import Admission, Permissions, keep_latest
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.frame import Fatal, GoAway, Hello, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import ADDRESSES_MAX, NAME_MAX_BYTES
@@ -656,11 +656,8 @@ class ProbeSubscribers:
     def answer(self, link: Link, probe: Probe) -> None:
         """Answer with what holds now, and remember who asked."""
         self.answered += 1
-        probes = self._probes.setdefault(link, {})
-        probes.pop(probe.broker_instance, None)
-        probes[probe.broker_instance] = msgspec.structs.replace(probe, service=probe.service[:NAME_MAX_BYTES])
-        if len(probes) > ASKED_MAX:
-            del probes[next(iter(probes))]
+        kept = msgspec.structs.replace(probe, service=probe.service[:NAME_MAX_BYTES])
+        keep_latest(self._probes.setdefault(link, {}), probe.broker_instance, kept, ASKED_MAX)
         link.send_control(encode_link(self._answer_probe(probe)))
 
     def announce(self, broker_instance: bytes) -> None:

@@ -27,7 +27,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -51,6 +51,8 @@ TURNED_AWAY_MAX = 64  # refused connections that are sent the reason; they last 
 NOBODY_CONNECTS = "no peer may connect: "
 REFUSALS_MAX = 64  # of frames, that are remembered
 REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body has 16 KiB
+
+_Key, _Value = TypeVar("_Key"), TypeVar("_Value")
 
 log = structlog.get_logger(__name__)
 
@@ -300,10 +302,7 @@ class Admission:
         return link.transport.identity is not None or self.is_known(host_of(link.address))
 
     def _remember(self, host: str) -> None:
-        self._known[host] = None
-        self._known.move_to_end(host)
-        if len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+        keep_latest(self._known, host, None, KNOWN_MAX)
 
 
 # --- permissions ---
@@ -320,10 +319,8 @@ class Permit:
     def why_refused(self, service: str) -> str:
         """Why this peer may not send to a service; remembered among the refusals."""
         why, refusals = self.permissions.grants.send(self.who, service).why[:REASON_MAX], self.permissions.refusals
-        refusals.pop(key := (self.who.name, service), None)
-        refusals[key] = time.monotonic(), f"{self.who.name} may not send: {why}"
-        if len(refusals) > REFUSALS_MAX:
-            del refusals[next(iter(refusals))]
+        told = time.monotonic(), f"{self.who.name} may not send: {why}"
+        keep_latest(refusals, (self.who.name, service), told, REFUSALS_MAX)
         return why
 
 
@@ -383,6 +380,14 @@ class Permissions:
 
 
 EVERYTHING = Permissions().permit_of(None)  # of a link before its peer was judged
+
+
+def keep_latest(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
+    """Remember something as the latest; above so many, the oldest is forgotten."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def host_of(address: str) -> str:
