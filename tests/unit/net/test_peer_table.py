@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,37 +19,35 @@ from broker.net.peer_table import (
     SPREAD,
     DialHistory,
     LinksByProcess,
-    OutboxBinder,
     PeerFrameCounts,
     PeerTable,
     announced_addresses,
 )
 from broker.net.tls import identify
+from broker.protocol.frame import GoAway, encode_link
 from broker.protocol.layout import NO_GUID
 from broker.protocol.link_state import Agreement, agree
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from tests.support.certificates import make
-from tests.support.peers import HIGHER, LOWER, OWN, PEER
+from tests.support.peers import HIGHER, LOWER, OWN, PEER, Neighbourhood, sent
 
 NORTH, SOUTH, EAST, WEST = (NetworkAddress(name) for name in ("north", "south", "east", "west"))
 
 
 class FakeLink:
-    """As much of a link as the table and the binder use."""
+    """As much of a link as the table uses."""
 
-    def __init__(self, arbitration: bytes, proved: str, *, is_accept: bool, sends: int) -> None:
+    def __init__(self, arbitration: bytes, proved: str, *, is_accept: bool) -> None:
         self.state = LinkState.LOGGED_IN
         self.is_peer_draining = False
-        self.reason = ""
-        self.sends = sends
         self.is_accept = is_accept
         self.principal = proved
         self.agreement: Agreement | None = agree(OWN, msgspec.structs.replace(PEER, arbitration=arbitration))
 
 
-def new_link(arbitration: bytes = HIGHER, *, is_accept: bool = True, proved: str = "", sends: int = 0) -> Any:
-    return FakeLink(arbitration, proved, is_accept=is_accept, sends=sends)
+def new_link(arbitration: bytes = HIGHER, *, is_accept: bool = True, proved: str = "") -> Any:
+    return FakeLink(arbitration, proved, is_accept=is_accept)
 
 
 @pytest.fixture
@@ -160,120 +158,77 @@ def test_back_off_doubles_to_its_cap_and_starts_low_again_after_a_rest() -> None
     assert (0, 0.0, "") == (history.failures, history.suppressed_until, history.problem)
 
 
-# --- outboxes and the watcher ---
-
-
-class Box:
-    """An outbox that counts how often it was drained."""
-
-    def __init__(self, *, held: int = 0, outlet: Any = None) -> None:
-        self.held = [0] * held
-        self.outlet = outlet
-        self.drained = 0
-
-    def drain(self, _now: float) -> None:
-        self.drained += 1
-
-
-class Town:
-    """A binder, with a forwarder and a watcher that record what they are told."""
-
-    def __init__(self) -> None:
-        self.table = PeerTable()
-        self.boxes: dict[NetworkAddress, list[Box]] = {}
-        self.told: list[tuple[NetworkAddress, object]] = []
-        me, forwarder = cast("Any", (self, SimpleNamespace(table=self)))
-        self.binder = OutboxBinder(self.table, forwarder, me, request_link=lambda _: None, on_capacity=lambda: None)
-
-    @property
-    def outboxes(self) -> dict[NetworkAddress, list[Box]]:
-        return self.boxes
-
-    def outboxes_to(self, address: NetworkAddress) -> list[Box]:
-        return self.boxes.get(address, [])
-
-    def alternatives(self) -> dict[NetworkAddress, set[NetworkAddress]]:
-        return {NORTH: {EAST, WEST}}
-
-    def on_served(self, address: NetworkAddress, link: object) -> None:
-        self.told.append((address, link))
-
-    def on_unserved(self, address: NetworkAddress, problem: str) -> None:
-        self.told.append((address, problem))
+# --- outboxes and mirrored pairs ---
 
 
 @pytest.fixture
-async def town() -> Town:
-    return Town()
+def told(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkAddress, object]]:
+    """What mirrored pairs hear of addresses: the link, or why there is none."""
+    found: list[tuple[NetworkAddress, object]] = []
+    for name in ("on_served", "on_unserved"):
+        monkeypatch.setattr(near.peers.mirrors, name, lambda *what: found.append(what))
+    return found
 
 
-async def test_outboxes_of_an_address_get_the_link_that_serves_it(town: Town) -> None:
-    """An outbox of its own, and those of pairs whose principal is there; once each."""
-    boxes = town.boxes[NORTH] = [Box(), Box(held=1)]
-    link = new_link()
+async def test_mirrored_pairs_hear_which_link_serves_an_address_and_that_it_leaves(
+    near: Neighbourhood, told: list[tuple[NetworkAddress, object]]
+) -> None:
+    sock = near.accept(addresses=[str(NORTH)])
+    [link] = near.links
 
-    town.binder.serve(link, NORTH, [SOUTH, NORTH])
-    town.binder.rebind(NORTH)
-    assert [(link, 1), (link, 1)] == [(box.outlet, box.drained) for box in boxes]
-    link.is_peer_draining = True
-    town.binder.rebind(NORTH, "the peer is draining")
+    sock.feed(encode_link(GoAway(deadline_ms=5000)))
 
-    told = [(NORTH, link), (SOUTH, link), (NORTH, link), (NORTH, "the peer is draining")]
-    assert told == town.told
+    assert [(NORTH, link), (NORTH, "the peer is draining")] == told
 
 
-@pytest.mark.parametrize("sends", range(3))
-async def test_all_that_wait_for_a_link_are_flushed_and_another_is_the_first_each_time(town: Town, sends: int) -> None:
-    """Or one that always has more would starve the others."""
-    link = new_link(sends=sends)
-    town.binder.serve(link, NORTH, [SOUTH])
-    boxes = [Box(held=1, outlet=link) for _ in range(3)]
-    town.boxes = {NORTH: [boxes[0], Box(outlet=link)], SOUTH: [*boxes[1:], Box(held=1)]}
-    order: list[Box] = []
-    for box in boxes:
-        box.drain = lambda _, box=box: order.append(box)  # type: ignore[method-assign, misc]
+async def test_address_does_not_wait_for_ever_behind_one_of_the_same_link_that_always_has_more(
+    near: Neighbourhood,
+) -> None:
+    sock = near.accept(addresses=[str(NORTH), str(SOUTH)])
+    sock.room = 0
+    waiting = near.send(NORTH, 0), near.send(SOUTH, 0)
 
-    town.binder.flush(link)
+    for number in range(1, 4):
+        for address in (NORTH, SOUTH):
+            near.send(address, number)
+        sock.breathe(len(waiting[0]))
 
-    assert [boxes[sends], boxes[(sends + 1) % 3], boxes[(sends + 2) % 3]] == order
-
-
-async def test_frames_for_an_address_may_go_there_again_or_where_else_they_lead(town: Town) -> None:
-    """Where frames were sent at all, and no lasting link serves it."""
-    town.boxes = {NORTH: [Box()]}
-    town.table.add(new_link(), WEST, is_dialled=True)
-
-    assert {NORTH, EAST} == town.binder.alternatives_to([NORTH, SOUTH])
-    town.table.add(new_link(), NORTH, is_dialled=True)
-    assert set() == town.binder.alternatives_to([NORTH])
+    assert all(frame in sent(sock) for frame in waiting)
 
 
-async def test_a_change_matters_where_routing_asked_or_frames_were_sent_and_no_lasting_link_serves(town: Town) -> None:
-    first, second, third = new_link(), new_link(), new_link()
+async def test_a_change_matters_where_frames_were_sent_or_routing_asked_and_no_lasting_link_serves(
+    near: Neighbourhood,
+) -> None:
+    def serve(address: NetworkAddress, number: int) -> bool:
+        before = near.forwarder.generation
+        near.accept(addresses=[str(address)], arbitration=bytes([number]) * 16)
+        return near.forwarder.generation > before
 
-    assert not town.binder.serve(first, NORTH)
-    town.boxes[NORTH] = []
-    assert not town.binder.serve(second, NORTH)
-    first.is_peer_draining = second.is_peer_draining = True
-    assert town.binder.serve(third, NORTH)
-    town.table.health_for_routing(SOUTH)
-    assert town.binder.serve(third, SOUTH)
+    assert not serve(NORTH, 1)
+    near.send(NORTH)
+    assert not serve(NORTH, 2)
+    for sock in near.socks:
+        sock.feed(encode_link(GoAway(deadline_ms=5000)))
+    assert serve(NORTH, 3)
+    near.peers.table.health_for_routing(SOUTH)
+    assert serve(SOUTH, 4)
 
 
 @pytest.mark.promise("R6.3")
-async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(town: Town) -> None:
-    first, second = new_link(), new_link()
-    town.boxes[NORTH] = []
-    town.binder.serve(first, NORTH)
-    town.binder.serve(second, NORTH)
-    town.told.clear()
+async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(
+    near: Neighbourhood, told: list[tuple[NetworkAddress, object]]
+) -> None:
+    socks = [near.accept(addresses=[str(NORTH)], arbitration=bytes([number]) * 16) for number in (1, 2)]
+    [_, second] = near.links
+    near.reachable.add(SOUTH)
+    near.send(SOUTH)
+    await asyncio.sleep(0)
+    told.clear()
 
-    assert not town.binder.stop_serving(first, NORTH)
-    second.reason = "closed by the peer"
-    assert town.binder.stop_serving(second, NORTH)
-    town.binder.stop_serving(new_link(), SOUTH)  # dialled, and it served nothing yet
+    for sock in (*socks, near.socks[-1]):  # the last one was dialled, and served nothing yet
+        sock.end()
 
-    assert [(NORTH, second), (NORTH, "closed by the peer"), (SOUTH, "the peer is draining")] == town.told
+    assert [(NORTH, second), (NORTH, "closed by the peer"), (SOUTH, "closed by the peer")] == told
 
 
 # --- who the peers are ---

@@ -617,6 +617,22 @@ async def test_held_frames_try_each_address_and_leave_by_the_one_that_answers(ne
     assert (first, []) == (sent(near.socks[0]), holding(near))
 
 
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_peer_that_leaves_makes_every_address_that_leads_on_be_dialled_unless_it_is_served(
+    near: Neighbourhood, *, is_served: bool
+) -> None:
+    send = two_ways(near)
+    sock = near.accept(addresses=[str(NORTH)])
+    send(1)
+    if is_served:
+        near.accept(addresses=[str(SOUTH)], arbitration=HIGHER)
+
+    sock.feed(encode_link(GoAway(deadline_ms=5000)))
+    await asyncio.sleep(0)
+
+    assert ({NORTH} if is_served else {NORTH, SOUTH}) == {address for address, _ in near.dialled}
+
+
 # --- reload ---
 
 
