@@ -64,7 +64,7 @@ class Neighbourhood:
     Peers, their forwarder and the sockets to play on.
 
     Shape: `reachable` addresses that answer when dialled; `dialled` what was tried, with the time; `socks` of the
-    links by number; `rooms` counts what dialogs were told.
+    links by number; `rooms` counts what dialogs were told; `role` that is answered to a PROBE.
     """
 
     def __init__(self, loop: PlayedLoop, monkeypatch: pytest.MonkeyPatch, **hello: Any) -> None:
@@ -74,6 +74,7 @@ class Neighbourhood:
         self.socks: list[PlayedSocket] = []
         self.rejected: list[Rejected] = []
         self.rooms = 0
+        self.role = "unknown"
         self.peers = Peers(
             msgspec.structs.replace(OWN, **hello),
             Settings(endpoint=EndpointSettings(handshake_timeout=10.0, connect_timeout=5.0)),
@@ -81,8 +82,9 @@ class Neighbourhood:
             make_forwarder=partial(
                 Forwarder, Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16), deliver=lambda *_: None
             ),
-            answer_probe=answer_unknown,
+            answer_probe=self._answer_probe,
             on_capacity=self._on_room,
+            jitter=lambda: 0.0,
         )
         self.forwarder = self.peers.forwarder
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
@@ -108,7 +110,8 @@ class Neighbourhood:
 
     def send(self, address: NetworkAddress, number: int = 1, **fields: Any) -> bytes:
         """A frame for this address comes in; as it will leave."""
-        header = replace(PLAIN, to_service=f"{address}/x", sequence_number=number, **fields)
+        own: dict[str, Any] = {"to_service": f"{address}/x", "sequence_number": number}
+        header = replace(PLAIN, **(own | fields))
         frame = encode_dialog(header, b"body")
         self.forwarder.slab[: len(frame)] = frame
         self.forwarder.forward(self.forwarder.slab, len(frame), self.loop.time(), Origin())
@@ -116,6 +119,9 @@ class Neighbourhood:
 
     def _on_room(self) -> None:
         self.rooms += 1
+
+    def _answer_probe(self, probe: Probe) -> ProbeReply:
+        return msgspec.structs.replace(answer_unknown(probe), role=self.role)
 
     async def _connect(self, address: NetworkAddress, *, timeout: float) -> tuple[PlayedSocket, tuple[str, int]]:  # noqa: ASYNC109
         assert timeout == 5.0

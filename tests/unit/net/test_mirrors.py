@@ -1,12 +1,11 @@
-"""Who is asked when, and what follows from the answers: the carrier alone, between played peers and a played pass."""
+"""Who is asked when, and what follows from the answers, between played neighbours."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import SimpleNamespace
+from itertools import count
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,16 +15,16 @@ from structlog.testing import capture_logs
 from broker.conversation.window import NEVER
 from broker.dialog.status import PathProblem
 from broker.flow import Disposition
-from broker.net.link import Link
-from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog, Mirrors
-from broker.protocol.frame import Probe, ProbeReply, Rejected
-from broker.protocol.layout import NO_GUID
+from broker.net.mirrors import AT_ONCE, CHECK_SECONDS, PAUSE_SECONDS, STATE_CHANGED, MirrorLog
+from broker.protocol.frame import Probe, ProbeReply, Rejected, encode_link
 from broker.routing.address import NetworkAddress
+from broker.routing.decide import Hosted
 from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import build_table
 from tests.support.loopback import until
-from tests.support.played import PlayedLoop
+from tests.support.peers import HIGHER, Neighbourhood, said
+from tests.support.played import PlayedLoop, PlayedSocket
 
 # --- the log ---
 
@@ -106,7 +105,7 @@ async def test_few_changes_are_told_at_once_and_many_once_a_second(watched: Watc
     assert [] == watched.changes()
 
 
-# --- in words ---
+# --- between neighbours ---
 
 
 BILLING, ORDERS = UUID(int=1), UUID(int=2)
@@ -124,117 +123,70 @@ def pair_of(one: Route) -> MirroredPair:
     return one.pair
 
 
-@dataclass(eq=False)
-class PlayedLink:
-    """A link; `addresses` it serves, `agreement` with the instance at its end."""
-
-    addresses: list[NetworkAddress]
-    agreement: Any = None
-
-
 class Town:
-    """
-    Peers, and the pass that is told.
+    """Neighbours at the addresses of pairs. Shape: `socks` of those that serve an address now."""
 
-    Shape: `links` by the address that they serve; `asked` addresses with the probes said there, in order; `wanted`
-    addresses that nobody serves; `led` what the pass was told; `rooms` how often dialogs were.
-    """
-
-    def __init__(self) -> None:
-        self.links: dict[NetworkAddress, Any] = {}
-        self.asked: list[tuple[NetworkAddress, Probe]] = []
-        self.wanted: list[NetworkAddress] = []
-        self.led: list[Mapping[MirroredPair, NetworkAddress | None]] = []
-        self.rooms = 0
-        self.role = "principal"
-        self.routing_context = SimpleNamespace(own=set(), principals={})
-        self.pair_outboxes: dict[MirroredPair, Any] = {}
-        me = cast("Any", self)
-        self.mirrors = Mirrors(
-            me,
-            send_probe=me.send_probe,
-            addresses_served_by=me.addresses_served_by,
-            answer_probe=self.prove,
-            on_capacity=self._on_room,
-            jitter=lambda: 0.0,
-        )
-
-    # peers
-
-    def send_probe(self, address: NetworkAddress, probe: Probe) -> PlayedLink | None:
-        link = self.links.get(address)
-        if link is None:
-            self.wanted.append(address)
-        else:
-            self.asked.append((address, probe))
-        return link
-
-    def addresses_served_by(self, link: PlayedLink) -> list[NetworkAddress]:
-        return [address for address in link.addresses if self.links.get(address) is link]
-
-    def prove(self, probe: Probe) -> ProbeReply:
-        return ProbeReply(probe.id, probe.broker_instance, self.role, 5)
-
-    # the pass
+    def __init__(self, near: Neighbourhood) -> None:
+        self.near = near
+        self.mirrors = near.peers.mirrors
+        self.socks: dict[NetworkAddress, PlayedSocket] = {}
+        self._numbers = count(1)
 
     @property
-    def table(self) -> Town:
-        return self
-
-    def set_principals(self, changes: Mapping[MirroredPair, NetworkAddress | None], _now: float) -> None:
-        self.led.append(changes)
-        known = {**self.routing_context.principals, **changes}
-        self.routing_context.principals = {pair: address for pair, address in known.items() if address is not None}
-
-    def _on_room(self) -> None:
-        self.rooms += 1
-
-    # the test
-
-    def connect(self, *addresses: NetworkAddress, instance: UUID | None = None) -> Link:
-        peer = SimpleNamespace(instance=NO_GUID if instance is None else instance.bytes)
-        link: Any = PlayedLink(list(addresses), SimpleNamespace(peer=peer))
-        for address in addresses:
-            self.links[address] = link
-            self.mirrors.on_served(address, link)
-        return cast("Link", link)
-
-    async def lead_to(self, address: NetworkAddress, *routes: Route) -> Link:
-        """Routes whose addresses are connected, one link each, are in use and led to a principal."""
-        self.route(*routes)
-        links = {one: self.connect(one) for one in (NORTH, SOUTH)}
-        await self.use(*routes)
-        for instance in {route.broker_instance for route in routes if route.broker_instance}:
-            self.says(address, "principal", instance=instance)
-        self.asked.clear()
-        return links[address]
-
-    def cut(self, address: NetworkAddress) -> None:
-        del self.links[address]
-        self.mirrors.on_unserved(address, "cut")
+    def led(self) -> Mapping[MirroredPair, NetworkAddress]:
+        return self.near.forwarder.routing_context.principals
 
     def route(self, *routes: Route) -> None:
-        self.mirrors.on_routes([build_table(routes, now=datetime.now(UTC))])
+        table = build_table(routes, now=datetime.now(UTC))
+        self.near.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
+        self.mirrors.on_routes([table])
 
     async def use(self, *routes: Route) -> None:
         for one in routes:
             self.mirrors.use(pair_of(one))
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def connect(self, address: NetworkAddress, **hello: Any) -> PlayedSocket:
+        """A neighbour announces an address; whoever served it before goes."""
+        arbitration, before = next(self._numbers).to_bytes(16, "big"), self.socks.get(address)
+        self.socks[address] = self.near.accept(addresses=[str(address)], arbitration=arbitration, **hello)
+        if before is not None:
+            before.end()
+        return self.socks[address]
+
+    async def lead_to(self, address: NetworkAddress, *routes: Route) -> PlayedSocket:
+        """Routes whose addresses are connected, one link each, are in use and led to a principal."""
+        self.route(*routes)
+        self.connect(NORTH)
+        self.connect(SOUTH)
+        await self.use(*routes)
+        for instance in {route.broker_instance for route in routes if route.broker_instance}:
+            self.says(address, "principal", instance=instance)
+        self.asked()
+        return self.socks[address]
 
     def says(self, address: NetworkAddress, role: str, epoch: int = 1, instance: UUID = BILLING) -> None:
-        self.mirrors.on_probe_reply(self.links[address], ProbeReply(0, instance.bytes, role, epoch))
+        self.socks[address].feed(encode_link(ProbeReply(0, instance.bytes, role, epoch)))
+
+    def asked(self) -> list[tuple[str, bytes]]:
+        """Who was asked since the last look, and about which broker instance."""
+        probes = [(to.host, one) for to, sock in self.socks.items() for one in said(sock) if isinstance(one, Probe)]
+        for sock in self.socks.values():
+            sock.written = b""
+        return [(host, one.broker_instance) for host, one in probes]
 
     def hosts_asked(self) -> list[str]:
-        hosts = [address.host for address, _ in self.asked]
-        self.asked.clear()
-        return hosts
+        return [host for host, _ in self.asked()]
+
+    @property
+    def dialled(self) -> set[NetworkAddress]:
+        return {address for address, _ in self.near.dialled}
 
 
 @pytest.fixture
-async def town() -> Any:
-    town = Town()
-    yield town
-    town.mirrors.close()
+async def town(near: Neighbourhood) -> Town:
+    return Town(near)
 
 
 ONE = route_to("one")
@@ -248,18 +200,20 @@ async def test_all_pairs_of_one_service_and_broker_instance_are_asked(town: Town
         town.connect(address)
 
     await town.use(ONE)
+    assert ["east", "north", "south", "west"] == sorted(town.hosts_asked())
     town.says(EAST, "principal")
 
-    assert ["east", "north", "south", "west"] == sorted(town.hosts_asked())
-    assert [{pair_of(moved): EAST}] == town.led
+    assert {pair_of(moved): EAST} == town.led
 
 
 async def test_who_is_not_connected_is_dialled_and_asked_by_the_first_link(town: Town) -> None:
+    town.near.reachable.add(SOUTH)
     town.route(ONE)
     await town.use(ONE)
-    assert ([NORTH, SOUTH], 0) == (town.wanted, town.mirrors.probes)
+    assert ({NORTH, SOUTH}, 0) == (town.dialled, town.mirrors.probes)
 
-    town.connect(SOUTH)
+    [town.socks[SOUTH]] = town.near.socks
+    town.near.greet(town.socks[SOUTH])
 
     assert ["south"] == town.hosts_asked()
 
@@ -270,12 +224,13 @@ async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
     town.route(ONE)
     town.connect(SOUTH)
     await town.use(ONE)
+    rooms = town.near.rooms
 
     town.says(SOUTH, "principal", 3)
-    assert [{pair_of(ONE): SOUTH}] == town.led
+    assert ({pair_of(ONE): SOUTH}, rooms) == (town.led, town.near.rooms)
     await asyncio.sleep(0)
 
-    assert (1, SOUTH) == (town.rooms, town.mirrors.principal_of(pair_of(ONE)))
+    assert (rooms + 1, SOUTH) == (town.near.rooms, town.mirrors.principal_of(pair_of(ONE)))
     assert {"principal": 1} == town.mirrors.answers
 
 
@@ -283,36 +238,36 @@ async def test_claim_leads_and_tells_the_dialogs(town: Town) -> None:
 async def test_one_answer_counts_for_every_service_of_the_broker_instance(town: Town) -> None:
     two, three = route_to("two"), route_to("three", instance=ORDERS)
     town.route(ONE, two, three)
-    town.connect(NORTH, SOUTH)
+    town.connect(NORTH)
     await town.use(ONE, two, three)
 
     town.says(NORTH, "principal")
 
-    assert [{pair_of(ONE): NORTH, pair_of(two): NORTH}] == town.led
+    assert {pair_of(ONE): NORTH, pair_of(two): NORTH} == town.led
 
 
 @pytest.mark.promise("R6.4")
 async def test_only_the_link_that_serves_an_address_speaks_for_it(town: Town) -> None:
+    town.near.reachable.add(NORTH)
     town.route(ONE)
-    old = town.connect(NORTH, SOUTH)
     await town.use(ONE)
-    town.connect(NORTH)
+    town.near.greet(town.near.socks[0])
+    other = town.near.accept(addresses=[str(NORTH), str(SOUTH)], arbitration=HIGHER)
 
-    town.mirrors.on_probe_reply(old, ProbeReply(0, BILLING.bytes, "principal", 9))
+    other.feed(encode_link(ProbeReply(0, BILLING.bytes, "principal", 9)))
 
-    assert [{pair_of(ONE): SOUTH}] == town.led
+    assert {pair_of(ONE): SOUTH} == town.led
 
 
 @pytest.mark.promise("R6.2")
 async def test_principal_is_asked_again_by_another_link_and_its_partner_is_not(town: Town) -> None:
     """So that its peer knows whom to tell; R6.2 holds for the partner."""
-    await town.lead_to(NORTH, ONE)
+    before = await town.lead_to(NORTH, ONE)
 
-    again = town.connect(NORTH)
-    town.mirrors.on_served(NORTH, again)
+    town.connect(NORTH)
     town.connect(SOUTH)
 
-    assert ["north"] == town.hosts_asked()
+    assert (["north"], []) == (town.hosts_asked(), said(before))
 
 
 @pytest.mark.parametrize("has_failed", [False, True])
@@ -320,14 +275,14 @@ async def test_question_that_waits_for_its_connection_is_put_though_the_principa
     town: Town, *, has_failed: bool
 ) -> None:
     """Only so it becomes known that the partner is a mirror; after a failed attempt R6.2 holds again."""
+    if not has_failed:
+        town.near.reachable.add(SOUTH)
     town.route(ONE)
     town.connect(NORTH)
     await town.use(ONE)
     town.says(NORTH, "principal")
-    town.hosts_asked()
+    town.asked()
 
-    if has_failed:
-        town.mirrors.on_unserved(SOUTH, "refused")
     town.connect(SOUTH)
 
     assert ([] if has_failed else ["south"]) == town.hosts_asked()
@@ -337,30 +292,33 @@ async def test_question_that_waits_for_its_connection_is_put_though_the_principa
 async def test_lost_principal_is_none_and_both_are_asked_when_it_is_time(town: Town) -> None:
     """Neither sooner than 200 ms after it was asked last."""
     await town.lead_to(NORTH, ONE)
+    town.near.reachable.add(NORTH)
 
-    town.cut(NORTH)
-    assert {pair_of(ONE): None} == town.led[-1]
-    await until(lambda: town.asked)
+    town.socks.pop(NORTH).end()
+    assert {} == town.led
+    await until(lambda: town.near.dialled)
 
-    assert (["south"], [NORTH]) == (town.hosts_asked(), town.wanted)
+    assert (["south"], {NORTH}) == (town.hosts_asked(), town.dialled)
     trouble = town.mirrors.trouble_of(pair_of(ONE))
-    assert f"{NORTH} (cut), {SOUTH} has not answered yet" == trouble.problem
+    assert f"{NORTH} (closed by the peer), {SOUTH} has not answered yet" == trouble.problem
     assert trouble.retry_at != NEVER
 
 
 async def test_this_very_instance_is_asked_without_a_link_and_again_when_its_role_changes(town: Town) -> None:
-    town.routing_context.own.add(SOUTH)
+    town.near.role = "principal"
+    town.near.forwarder.add_own_addresses({SOUTH}, town.near.loop.time())
     town.route(ONE)
 
     await town.use(ONE)
-    await asyncio.sleep(0)
-    assert ([NORTH], [{pair_of(ONE): SOUTH}]) == (town.wanted, town.led)
+    assert ({NORTH}, {pair_of(ONE): SOUTH}) == (town.dialled, town.led)
 
-    town.role = "mirror"
-    town.mirrors.on_role_change(ORDERS.bytes)
-    town.mirrors.on_role_change(BILLING.bytes)
+    town.near.role = "mirror"
+    town.near.peers.announce_role(ORDERS.bytes)
     await asyncio.sleep(0)
-    assert {pair_of(ONE): None} == town.led[-1]
+    assert {pair_of(ONE): SOUTH} == town.led
+    town.near.peers.announce_role(BILLING.bytes)
+    await asyncio.sleep(0)
+    assert {} == town.led
 
 
 @pytest.mark.parametrize("code", [MIRROR, Disposition.INSTANCE_NOT_HERE.number])
@@ -368,72 +326,68 @@ async def test_this_very_instance_is_asked_without_a_link_and_again_when_its_rol
 async def test_refused_frame_makes_the_principal_be_asked_and_its_answer_decides(town: Town, code: int) -> None:
     """What is refused may have been for somebody else there; other refusals do not matter."""
     two = route_to("two")
-    link = await town.lead_to(NORTH, ONE, two)
+    sock = await town.lead_to(NORTH, ONE, two)
     led = {pair_of(ONE): NORTH, pair_of(two): NORTH}
 
-    town.mirrors.on_rejected(link, Rejected(code=Disposition.POOL_LIMIT.number))
-    assert [] == town.hosts_asked()
-    town.mirrors.on_rejected(link, Rejected(code=code))
-    assert (["north"], led) == (town.hosts_asked(), town.routing_context.principals)
+    sock.feed(encode_link(Rejected(code=Disposition.POOL_LIMIT.number)))
+    assert [] == town.asked()
+    sock.feed(encode_link(Rejected(code=code)))
+    assert (["north"], led) == (town.hosts_asked(), town.led)
     town.says(NORTH, "principal")
-    assert led == town.routing_context.principals
+    assert led == town.led
     town.says(NORTH, "mirror")
 
-    assert {pair_of(ONE): None, pair_of(two): None} == town.led[-1]
+    assert {} == town.led
     problem = town.mirrors.trouble_of(pair_of(ONE)).problem
     assert f"{NORTH} says mirror, epoch 1, {SOUTH} has not answered yet" == problem
 
 
 @pytest.mark.promise("R6.3")
-async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_and_then(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frames_refused_all_the_time_have_each_broker_instance_asked_now_and_then(town: Town) -> None:
     """However many come, whomever they were for: every 200 ms at most, and nothing changes."""
     routes = ONE, route_to("two"), route_to("other", instance=ORDERS)
-    link = await town.lead_to(NORTH, *routes)
-    now = asyncio.get_running_loop().time()
-    monkeypatch.setattr(town.mirrors, "_loop", SimpleNamespace(time=lambda: now))
+    sock = await town.lead_to(NORTH, *routes)
 
     for _ in range(100):
-        town.mirrors.on_rejected(link, Rejected(code=MIRROR))
-    assert {BILLING.bytes, ORDERS.bytes} == {probe.broker_instance for _, probe in town.asked}
-    assert ["north", "north"] == town.hosts_asked()
-    now += CHECK_SECONDS
-    town.mirrors.on_rejected(link, Rejected(code=MIRROR))
+        sock.feed(encode_link(Rejected(code=MIRROR)))
+    assert [("north", BILLING.bytes), ("north", ORDERS.bytes)] == sorted(town.asked())
+    await asyncio.sleep(CHECK_SECONDS)
+    sock.feed(encode_link(Rejected(code=MIRROR)))
 
     assert ["north", "north"] == town.hosts_asked()
-    assert {pair_of(one): NORTH for one in routes} == town.routing_context.principals
+    assert {pair_of(one): NORTH for one in routes} == town.led
 
 
 @pytest.mark.parametrize("is_in_use_first", [True, False])
-async def test_both_addresses_of_one_instance_are_alarming(town: Town, is_in_use_first: bool) -> None:  # noqa: FBT001
+async def test_both_addresses_of_one_instance_are_alarming(town: Town, *, is_in_use_first: bool) -> None:
     """By the instance ids that their peers told, whenever they did."""
     town.route(ONE)
     if is_in_use_first:
         await town.use(ONE)
-    town.connect(NORTH, instance=UUID(int=7))
-    town.connect(SOUTH, instance=UUID(int=7))
+    town.connect(NORTH, instance=UUID(int=7).bytes)
+    town.connect(SOUTH, instance=UUID(int=7).bytes)
     await town.use(ONE)
 
     alarm = f"{NORTH} and {SOUTH} both lead to instance {UUID(int=7)}: correct one of them"
     assert alarm == town.mirrors.in_use[pair_of(ONE)].route.alarm
-    town.connect(SOUTH, instance=UUID(int=8))
+    town.connect(SOUTH, instance=UUID(int=8).bytes)
     assert "" == town.mirrors.in_use[pair_of(ONE)].route.alarm
 
 
 async def test_pair_that_no_route_names_any_more_is_forgotten(town: Town) -> None:
     two = route_to("two")
-    await town.lead_to(NORTH, ONE, two)
-    box = SimpleNamespace(held=[1, 2], share=SimpleNamespace(used_bytes=700))
-    town.pair_outboxes[pair_of(two)] = box
-    assert ((0, 0), (2, 700)) == (town.mirrors.waiting(pair_of(ONE)), town.mirrors.waiting(pair_of(two)))
+    sock = await town.lead_to(NORTH, ONE, two)
+    sock.room = 0
+    for number in range(2):
+        town.near.send(NORTH, number, to_service="//two", to_broker_instance=BILLING.bytes)
+    frames, used = town.mirrors.waiting(pair_of(two))
+    assert ((0, 0), 2, True) == (town.mirrors.waiting(pair_of(ONE)), frames, used > 0)
     assert "one" == town.mirrors.route_name(pair_of(ONE))
 
     town.route(two)
-    assert ([pair_of(two)], {pair_of(ONE): None}) == (list(town.mirrors.in_use), town.led[-1])
+    assert ([pair_of(two)], {pair_of(two): NORTH}) == (list(town.mirrors.in_use), town.led)
     town.route()
-    town.hosts_asked()
-    town.cut(NORTH)
+    sock.end()
 
-    assert ({}, {}) == (town.mirrors.in_use, town.routing_context.principals)
+    assert ({}, {}) == (town.mirrors.in_use, town.led)
     assert (PathProblem(), "") == (town.mirrors.trouble_of(pair_of(ONE)), town.mirrors.route_name(pair_of(ONE)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -28,23 +27,13 @@ from broker.net.peers import (
     refresh_narrow,
 )
 from broker.net.tls import NO_SECURITY
-from broker.protocol.frame import (
-    Fatal,
-    GoAway,
-    Ping,
-    Probe,
-    ProbeReply,
-    Rejected,
-    decode_link,
-    encode_dialog,
-    encode_link,
-)
+from broker.protocol.frame import Fatal, GoAway, Ping, Probe, ProbeReply, Rejected, decode_link, encode_link
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
+from tests.support.peers import HIGHER, LOWER, NORTH, OWN, SOUTH, Neighbourhood, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
 # --- who asked for a role ---
@@ -568,14 +557,7 @@ def two_ways(near: Neighbourhood) -> Callable[[int], bytes]:
     routes = [Route("North", NORTH, remote_service_name="//far"), Route("South", SOUTH, remote_service_name="//far")]
     near.forwarder.set_routing(table=build_table(routes, now=datetime.now(UTC)), hosted=Hosted(), is_forwarding=True)
 
-    def send(number: int) -> bytes:
-        header = replace(PLAIN, to_service="//far", sequence_number=number)
-        frame = encode_dialog(header, b"body")
-        near.forwarder.slab[: len(frame)] = frame
-        near.forwarder.forward(near.forwarder.slab, len(frame), near.loop.time(), Origin())
-        return encode_dialog(replace(header, hop_count=1), b"body")
-
-    return send
+    return lambda number: near.send(NORTH, number, to_service="//far")
 
 
 def holding(near: Neighbourhood) -> list[NetworkAddress]:
