@@ -95,8 +95,7 @@ class Backpressure:
             stall.gave_up_at = None
             stall.granted.pop(origin, None)
             stall.waiting[origin] = now
-            origin.slowed_by.add(_name(bound))
-            origin.pause()
+            origin.pause(_name(bound))
             self._arm(bound, stall)
             if now - history.shared_at < SHARED_SECONDS:
                 self._loop.call_later(SHARED_PAUSE_SECONDS, self._end_shared, bound, stall, origin, now)
@@ -163,10 +162,9 @@ class Backpressure:
 
     def _resume(self, bound: Bound, stall: _Stall, link: Link, now: float) -> None:
         since = stall.waiting.pop(link)
-        link.slowed_by.discard(_name(bound))
         history = self._histories.setdefault(link, _History())
         history.ended_at, history.lasted = now, now - since
-        link.resume()
+        link.resume(_name(bound))
 
     def _arm(self, bound: Bound, stall: _Stall) -> None:
         """The timer is that of the longest pause."""

@@ -164,8 +164,7 @@ class LinkActivity:
             state, reason = _ACTIVITIES[link.state]
             return state, reason or link.reason
         if link.is_paused:  # before silence: a link that is not read receives nothing
-            causes = ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
-            return ActivityState.BLOCKED, f"it is not read: {causes}"
+            return ActivityState.BLOCKED, f"it is not read: {', '.join(sorted(link.slowed_by))}"
         connection = link.connection
         if connection.unanswered_since is not None:
             waited = now - max(connection.unanswered_since, connection.last_heard)
@@ -220,7 +219,7 @@ class Link:
         label: The name of the peer in metrics, empty until HELLO is complete.
         received: Dialog frames by kind.
         control_sent: Bytes of `bytes_sent` that are not dialog frames.
-        slowed_by: The settings for which the link is not read now.
+        slowed_by: The settings for which the link is not read now, with the number of pauses for each.
         is_peer_draining: A GOAWAY came while logged in: frames leave by this link only where no other leads on. Not
             the protocol's DRAINING, as a GOAWAY that comes while this side drains does not set it.
         is_narrow: `max_frame` is below what this instance accepts; kept because it is compared at every send.
@@ -259,7 +258,7 @@ class Link:
         self.is_peer_draining = False
         self.max_frame = 0
         self.is_narrow = False
-        self.slowed_by: set[str] = set()
+        self.slowed_by: Counter[str] = Counter()
 
         self.bytes_received = self.bytes_sent = self.control_sent = 0
         self.receives = self.sends = self.frames_rejected = 0
@@ -267,7 +266,6 @@ class Link:
 
         self._input = InputState.READING
         self._input_error = ""
-        self._pauses = 0  # nested
         self._carry = bytearray()  # a partial frame, or whole frames that are deferred
         self._missing = LENGTH_BYTES  # bytes until there is more to do than to keep them
         self._begun_at = 0.0  # when the first byte of `_carry` arrived
@@ -320,7 +318,7 @@ class Link:
     @property
     def is_paused(self) -> bool:
         """Whether reading is paused."""
-        return self._pauses > 0
+        return bool(self.slowed_by)
 
     @property
     def kept_bytes(self) -> int:
@@ -392,15 +390,14 @@ class Link:
 
     # --- reading pauses, time passes ---
 
-    def pause(self) -> None:
-        """Read nothing until `resume`; each call needs its own. May come in the middle of a pass."""
-        self._pauses += 1
-        if self._pauses == 1 and self._input not in _INPUT_OVER:
-            self._stop_reading()
+    def pause(self, setting: str) -> None:
+        """Read nothing until `resume`, for this setting; each call needs its own. May come in the middle of a pass."""
+        self.slowed_by[setting] += 1
+        self._stop_reading()
 
-    def resume(self) -> None:
+    def resume(self, setting: str) -> None:
         """End one pause; reading goes on with the end of the last."""
-        self._pauses -= 1
+        self.slowed_by -= Counter((setting,))
         self._read_bytes = SMALL_READ_BYTES  # the next read may find little space, and others wait for theirs
         if self._input not in _INPUT_OVER:
             self._go_on_reading()
@@ -408,14 +405,14 @@ class Link:
     def rearm_reader(self) -> None:
         """Make sure that the loop still watches this socket: see `Transport.renew_reader`."""
         self._is_rearm_requested = False
-        if self._input is InputState.READING and not self._pauses:
+        if self._input is InputState.READING and not self.slowed_by:
             self.transport.renew_reader(self._on_readable)
 
     def tick(self, now: float) -> None:
         """Once a second or more often: heartbeat, silence, and the deadlines of HELLO and of partial frames."""
         self.activity.update(self, now)
         try:
-            is_unread = self._pauses > 0 or self._input is InputState.DEFERRED
+            is_unread = self.is_paused or self._input is InputState.DEFERRED
             if is_unread and self._input not in _INPUT_OVER:  # then the peer is neither silent nor late
                 self.connection.last_heard = self._begun_at = now
             elif self._carry and self.agreement is not None:
@@ -633,7 +630,7 @@ class Link:
 
     def _go_on_reading(self) -> None:
         """Unless reading is paused."""
-        if self._pauses:
+        if self.slowed_by:
             return
         if self._input is InputState.DEFERRED:
             self._deferred = self._loop.call_soon(self._resume_deferred)

@@ -78,7 +78,7 @@ class Meter:
         self._buckets = {limit: TokenBucket(rate, rate * BURST_SECONDS, now) for limit, rate in rates.items()}
         self._pauses = pauses
         self._counted: dict[Link, tuple[int, int]] = {}  # bytes and messages that are paid
-        self._paused: dict[Link, str] = {}
+        self._paused: set[Link] = set()
         self.pool_quota = PoolQuota(pool, limits.pool_share)
         self.free_at = now
 
@@ -112,16 +112,15 @@ class Meter:
             (bucket.charge(count, now), limit)
             for (limit, bucket), count in zip(self._buckets.items(), brought, strict=True)
         )
-        if seconds > SHORT_SECONDS and not self._paused.get(link):
+        if seconds > SHORT_SECONDS and link not in self._paused:
             self._pauses[limit] += 1
-            self._paused[link] = reason = f"limits.{limit}"
-            link.slowed_by.add(reason)
-            link.pause()
-            self._loop.call_later(seconds, self._resume, link)
+            self._paused.add(link)
+            link.pause(f"limits.{limit}")
+            self._loop.call_later(seconds, self._resume, link, f"limits.{limit}")
 
-    def _resume(self, link: Link) -> None:
-        link.slowed_by.discard(self._paused.pop(link))
-        link.resume()
+    def _resume(self, link: Link, setting: str) -> None:
+        self._paused.discard(link)
+        link.resume(setting)
 
 
 class Meters:

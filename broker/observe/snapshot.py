@@ -498,17 +498,10 @@ def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
             round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
             peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
             peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
-            slowed_by=slowed_by(link),
+            slowed_by=", ".join(sorted(link.slowed_by)),
             last_activity=max(link.connection.last_heard, link.connection.last_sent),
             frames_received=link.received.total(),
         )
-
-
-def slowed_by(link: Link) -> str:
-    """The settings for which a connection is not read now; empty while it is."""
-    if not link.is_paused:
-        return ""
-    return ", ".join(sorted(link.slowed_by)) or "endpoint.backpressure"
 
 
 def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressStatus]]:

@@ -162,12 +162,12 @@ async def test_link_that_is_not_read_or_takes_nothing_is_blocked_and_says_why(en
     """One that is not read does not blame its peer: the answer may be there."""
     ends.go_online()
     ends.link.tick(ends.loop.time() + HEARTBEAT)
-    ends.link.pause()
-    assert look(ends, 2 * HEARTBEAT) == (ActivityState.BLOCKED, "it is not read: endpoint.backpressure")
-    ends.link.slowed_by.add("limits.bytes_per_second")
-    assert look(ends) == (ActivityState.BLOCKED, "it is not read: limits.bytes_per_second")
+    ends.link.pause("limits.b")
+    ends.link.pause("limits.a")
+    assert look(ends, 2 * HEARTBEAT) == (ActivityState.BLOCKED, "it is not read: limits.a, limits.b")
 
-    ends.link.resume()
+    ends.link.resume("limits.a")
+    ends.link.resume("limits.b")
     ends.sock.room = 10
     ends.link.send(message())
     assert look(ends)[0] is ActivityState.FLOWING
@@ -247,13 +247,13 @@ async def test_paused_link_has_no_turn(ends: LinkEnds) -> None:
     ends.sock.feed(PING * MORE)
     kept = ends.link.kept_bytes
 
-    ends.link.pause()
+    ends.link.pause("limits")
     for _ in range(10):
         await asyncio.sleep(0)
     ends.link.rearm_reader()
     assert (kept, {}) == (ends.link.kept_bytes, ends.loop.readers)
     ends.link.tick(ends.loop.time() + 1000)
-    ends.link.resume()
+    ends.link.resume("limits")
 
     assert 3 == await turns(ends)
     assert LinkState.LOGGED_IN is ends.link.state
@@ -449,13 +449,13 @@ async def test_whatever_is_said_has_the_same_bound_but_for_the_last_words(ends: 
 async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends: LinkEnds) -> None:
     ends.go_online()
 
-    ends.link.pause()
-    ends.link.pause()
+    ends.link.pause("limits")
+    ends.link.pause("limits")
     ends.sock.feed(message())
-    ends.link.resume()
+    ends.link.resume("limits")
     ends.sock.read()
     assert ([], True) == (ends.delivered, ends.link.is_paused)
-    ends.link.resume()
+    ends.link.resume("limits")
     ends.sock.read()
 
     assert (1, False) == (len(ends.delivered), ends.link.is_paused)
@@ -464,11 +464,11 @@ async def test_paused_link_is_not_read_until_everybody_lets_it_go_on(ends: LinkE
 async def test_link_closed_while_it_pauses_stays_closed_and_is_told_once(ends: LinkEnds, loop: PlayedLoop) -> None:
     ends.go_online()
 
-    ends.link.pause()
+    ends.link.pause("limits")
     ends.link.rearm_reader()
     assert {} == loop.readers
     ends.link.close("first")
-    ends.link.resume()
+    ends.link.resume("limits")
     ends.link.rearm_reader()
     ends.link.close("second")
     ends.link.fail(FrameMalformedError("third"))
@@ -484,8 +484,8 @@ async def test_link_whose_peer_has_ended_is_not_read_again_and_writes_what_it_ha
     ends.link.keep_rest(frame[10:])
 
     ends.sock.end()
-    ends.link.pause()
-    ends.link.resume()
+    ends.link.pause("limits")
+    ends.link.resume("limits")
     assert ({}, LinkState.LINGERING, ["lost"]) == (ends.loop.readers, ends.link.state, ends.told)
     ends.sock.breathe()
     await asyncio.sleep(0)

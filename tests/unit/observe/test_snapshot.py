@@ -40,7 +40,6 @@ from broker.observe.snapshot import (
     expiry_warnings,
     read_snapshot,
     read_snapshot_in_steps,
-    slowed_by,
 )
 from broker.observe.status import JournalStatus, ScriptStatus, TransportWarning, WarningKind
 from broker.protocol.frame import Header, encode_dialog
@@ -621,14 +620,6 @@ async def test_frames_that_left_are_by_the_principal_of_that_time_as_of_the_firs
         RouteFrames("to billing", str(NORTH), 3),
         RouteFrames("to billing", str(SOUTH), 2),
     } == {first, *values}
-
-
-def test_a_connection_that_is_not_read_says_by_which_setting() -> None:
-    def told(*reasons: str, is_paused: bool = True) -> str:
-        link: Any = SimpleNamespace(is_paused=is_paused, slowed_by=set(reasons))
-        return slowed_by(link)
-
-    assert ["", "endpoint.backpressure", "a, b"] == [told("a", is_paused=False), told(), told("b", "a")]
 
 
 # --- certificates ---
