@@ -42,6 +42,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from broker.flow import Disposition
+from broker.protocol.frame import Header
 from broker.security.identity import FINGERPRINT_BYTES, OwnIdentity, Sealing, SigningKey, VerifyingKey
 from broker.security.secured import SECRET_BYTES, Mode
 
@@ -103,6 +104,17 @@ class Direction:
         texts = self.to_service.encode(), self.from_service.encode()
         names = b"".join(len(name).to_bytes(2, "big") + name for name in texts)
         return bytes((self.is_from_target,)) + self.conversation_id + self.broker_instance + names
+
+
+def direction_of(header: Header) -> Direction:
+    """The direction that a frame travels in."""
+    return Direction(
+        header.conversation_id,
+        header.is_from_target,
+        header.to_service,
+        header.from_service,
+        header.from_broker_instance,
+    )
 
 
 # --- the box ---

@@ -56,6 +56,7 @@ from broker.security.seal import (
     KeyPacket,
     SealRefusedError,
     clear_part,
+    direction_of,
     frame_key,
     make_packet,
     open_frame,
@@ -138,7 +139,7 @@ class Sealer:
         Raises:
             CannotSealError: a certificate is missing or not valid today.
         """
-        key = self._usable_key(now)
+        key = self.check(now)
         packet = self._packet if with_packet or not self._has_arrived else b""
         clear, nonce = clear_part(self._key_id, self._echo, self._frames, packet)
         self._frames += 1
@@ -159,11 +160,8 @@ class Sealer:
         elif echo == NO_ECHO:  # it has no key, or has it no longer
             self._has_arrived = False
 
-    def check(self, now: float) -> None:
-        """See whether a frame can be sealed now. Raises CannotSealError."""
-        self._usable_key(now)
-
-    def _usable_key(self, now: float) -> AESGCM:
+    def check(self, now: float) -> AESGCM:
+        """The key by which a frame can be sealed now; raises CannotSealError where none can."""
         age = now - self._made_at
         limit = KEY_SECONDS if self._has_arrived or not self._packet else REWRAP_SECONDS
         if self._key is None or self._frames >= KEY_FRAMES or not -REWRAP_SECONDS <= age < limit:
@@ -298,7 +296,7 @@ class Opener:
         if known is None and not is_trusting:
             problem = "too many seals from where it came were broken within this second"
             raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, problem)
-        key, source = known or self._find_key(box, _direction(header), secured(), now)
+        key, source = known or self._find_key(box, direction_of(header), secured(), now)
         content = open_frame(key, box, frame, len(frame) - len(body))
         if known is None:
             self._keys[name] = (key, source)
@@ -363,13 +361,3 @@ def _source(packet: KeyPacket, secret: bytes, signing: Signing | None, secured: 
     if secured is not None and secured.secret != secret:
         raise SealRefusedError(Disposition.SESSION_KEY_UNKNOWN, "the dialog began with another secret")
     return KeySource(secured or found, NOBODY, packet.made_at)
-
-
-def _direction(header: Header) -> Direction:
-    return Direction(
-        header.conversation_id,
-        header.is_from_target,
-        header.to_service,
-        header.from_service,
-        header.from_broker_instance,
-    )

@@ -19,6 +19,7 @@ from broker.security.seal import (
     Direction,
     SealRefusedError,
     clear_part,
+    direction_of,
     frame_key,
     make_packet,
     open_frame,
@@ -189,14 +190,7 @@ def test_the_vector_of_the_page() -> None:
     """The frame opens, and is made to the letter."""
     data = VECTORS["frame"]
     header, body = decode_dialog(data)
-    direction = Direction(
-        header.conversation_id,
-        header.is_from_target,
-        header.to_service,
-        header.from_service,
-        header.from_broker_instance,
-    )
-    key = frame_key(VECTORS["secret"], direction, VECTORS["key id"])
+    key = frame_key(VECTORS["secret"], direction_of(header), VECTORS["key id"])
     box = read_box(body)
     clear, nonce = clear_part(VECTORS["key id"], box.echo, 7)
 
