@@ -337,9 +337,6 @@ class PeerDepartures:
         self._departures: dict[Link, _PeerDeparture] = {}
         self._timer = Timer()
 
-    def __len__(self) -> int:
-        return len(self._departures)
-
     def begin(self, link: Link, seconds: float, addresses: Iterable[NetworkAddress]) -> None:
         """The peer of a link leaves in so many seconds; these addresses may serve in its place."""
         now = self._loop.time()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,88 +17,50 @@ from broker.net.drain import (
     Drain,
     DrainRemainder,
     DrainStage,
-    PeerDepartures,
 )
-from broker.net.peer_table import DialHistory, PeerTable
 from broker.protocol.frame import GoAway, encode_link
-from broker.routing.address import NetworkAddress
 from tests.support.peers import HIGHER, LOWER, NORTH, SOUTH, Neighbourhood, said
 from tests.support.played import PlayedLoop
 
-# --- departures ---
+# --- departures of peers ---
 
 
-class Station:
-    """Departures, what they dial, and what they give up; a link of theirs may be any object."""
-
-    def __init__(self) -> None:
-        self.addresses = PeerTable()
-        self.given_up: list[object] = []
-        self.departures = PeerDepartures(self.addresses, self.dial, self.given_up.append)
-
-    def begin(self, *hopes: NetworkAddress) -> Any:
-        link: Any = object()
-        self.departures.begin(link, 5.0, hopes)
-        return link
-
-    def dial(self, address: NetworkAddress) -> None:
-        self.addresses.histories[address] = DialHistory(is_dialling=True)
-
-    def come_to_an_end(self, address: NetworkAddress) -> None:
-        self.addresses.histories[address].is_dialling = False
-        self.departures.poll()
+GOAWAY = encode_link(GoAway(deadline_ms=5000))
 
 
-@pytest.fixture
-async def station(loop: PlayedLoop) -> Station:
-    return Station()
-
-
-async def test_link_that_nobody_could_replace_is_given_up_after_the_least_time_unless_it_has_ended(
-    station: Station,
-) -> None:
-    link, ended = station.begin(), station.begin()
-    station.departures.forget(ended)
-    station.departures.postpone(ended, 3.0)
+async def test_link_that_nobody_could_replace_is_given_up_after_the_least_time(near: Neighbourhood) -> None:
+    sock = near.accept()
+    sock.feed(GOAWAY)
 
     await asyncio.sleep(LEAST_SECONDS - 0.01)
-    assert [] == station.given_up
-    await asyncio.sleep(1)
+    near.accept(arbitration=HIGHER)  # then departures are looked through
+    assert not sock.shut
+    await asyncio.sleep(0.02)
 
-    assert ([link], 0) == (station.given_up, len(station.departures))
-
-
-async def test_nothing_is_given_up_any_more_once_closed(station: Station) -> None:
-    station.begin()
-
-    station.departures.close()
-    await asyncio.sleep(1)
-
-    assert [] == station.given_up
+    assert sock.shut
 
 
-async def test_link_is_used_while_an_address_that_may_replace_it_is_dialled(station: Station) -> None:
-    link = station.begin(NORTH)
-    station.dial(SOUTH)
-    station.departures.add_hope(SOUTH)
+async def test_link_is_used_while_an_address_that_may_replace_it_is_dialled_until_a_deadline_that_may_be_moved(
+    near: Neighbourhood,
+) -> None:
+    first, second = (near.accept(arbitration=arbitration) for arbitration in (LOWER, HIGHER))
+    first.feed(GOAWAY)
+    second.feed(GOAWAY)
+    near.reachable.add(SOUTH)
+    near.peers.request_link(SOUTH)  # is dialled, and says no HELLO
 
     await asyncio.sleep(2)
-    station.come_to_an_end(NORTH)
-    assert [] == station.given_up
-    station.come_to_an_end(SOUTH)
+    second.feed(encode_link(GoAway(deadline_ms=10_000)))
+    assert (False, False) == (first.shut, second.shut)
+    await asyncio.sleep(4.5)
+    assert (True, False) == (first.shut, second.shut)
+    near.socks[-1].end()
+    await asyncio.sleep(1.5)
 
-    assert [link] == station.given_up
+    assert second.shut
 
 
-async def test_deadline_ends_every_hope_and_may_be_moved(station: Station) -> None:
-    first, second = station.begin(NORTH), station.begin(NORTH)
-
-    station.departures.postpone(second, 10.0)
-    await asyncio.sleep(6)
-    station.departures.poll()
-
-    assert [first] == station.given_up
-    assert 4.0 == pytest.approx(station.departures.remaining(second), abs=0.1)
+# --- an instance ---
 
 
 HELD = DrainRemainder(held=3, unserved=0, peers=1, by_hop={"tcp://north:4022": 3})
@@ -319,7 +280,7 @@ async def test_instance_that_leaves_goes_nowhere_itself_when_its_peer_leaves_too
     near.greet(near.socks[0])
     near.peers.own_departure.announce(reason="upgrade", seconds=5.0)
 
-    near.socks[0].feed(encode_link(GoAway(deadline_ms=5000)))
+    near.socks[0].feed(GOAWAY)
     await asyncio.sleep(0.2)
 
     assert (1, True) == (len(near.dialled), near.socks[0].shut)

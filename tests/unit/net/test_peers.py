@@ -16,18 +16,9 @@ from broker.flow import Disposition
 from broker.net import peers as module
 from broker.net.link import LINGER_SECONDS, LinkState
 from broker.net.peer_table import BACKOFF_FIRST
-from broker.net.peers import (
-    ASKED_MAX,
-    ENDS,
-    REARM_SECONDS,
-    REARMS,
-    LoopFairness,
-    ProbeSubscribers,
-    largest_frame,
-    refresh_narrow,
-)
+from broker.net.peers import ASKED_MAX, ENDS, REARM_SECONDS, REARMS, LoopFairness, largest_frame, refresh_narrow
 from broker.net.tls import NO_SECURITY
-from broker.protocol.frame import Fatal, GoAway, Ping, Probe, ProbeReply, Rejected, decode_link, encode_link
+from broker.protocol.frame import Fatal, GoAway, Ping, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
@@ -42,44 +33,41 @@ from tests.support.played import PlayedLoop, PlayedSocket
 BILLING, ORDERS = b"b" * 16, b"o" * 16
 
 
-class ProbingLink:
-    """A link that keeps what it sends."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def send_control(self, frame: bytes) -> None:
-        self.heard.append(decode_link(frame))
+def answers(sock: PlayedSocket) -> list[ProbeReply]:
+    return [one for one in said(sock) if isinstance(one, ProbeReply)]
 
 
-def test_change_of_role_reaches_all_that_asked_with_the_id_of_their_last_probe() -> None:
+async def test_change_of_role_reaches_all_that_asked_with_the_id_of_their_last_probe(near: Neighbourhood) -> None:
     """Every PROBE is answered at once; a peer that asked for something else, or is gone, hears nothing more."""
-    role = ["mirror"]
-    subscribers = ProbeSubscribers(lambda probe: ProbeReply(probe.id, probe.broker_instance, role[0], 3))
-    first, other, gone = cast("Any", (ProbingLink(), ProbingLink(), ProbingLink()))
-    for link, number, instance in ((first, 1, BILLING), (first, 2, BILLING), (other, 5, ORDERS), (gone, 9, BILLING)):
-        subscribers.answer(link, Probe(number, "//s", instance))
-    subscribers.forget(gone)
-    subscribers.forget(cast("Any", ProbingLink()))
-    role[0] = "principal"
+    near.role = "mirror"
+    first, other, gone = (near.accept(arbitration=bytes([number]) * 16) for number in range(3))
+    for sock, number, instance in ((first, 1, BILLING), (first, 2, BILLING), (other, 5, ORDERS), (gone, 9, BILLING)):
+        sock.feed(encode_link(Probe(number, "//s", instance)))
+    gone.end()
+    near.role = "principal"
 
-    subscribers.announce(BILLING)
+    near.peers.announce_role(BILLING)
 
-    assert [(1, "mirror"), (2, "mirror"), (2, "principal")] == [(reply.id, reply.role) for reply in first.heard]
-    assert ([ProbeReply(5, ORDERS, "mirror", 3)], 1, 4) == (other.heard, len(gone.heard), subscribers.answered)
+    assert [(1, "mirror"), (2, "mirror"), (2, "principal")] == [(reply.id, reply.role) for reply in answers(first)]
+    assert ([5], 1, 4) == (
+        [one.id for one in answers(other)],
+        len(answers(gone)),
+        near.peers.probe_subscribers.answered,
+    )
+    assert set(near.links) == near.peers.probe_subscribers._probes.keys()
 
 
-def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only() -> None:
-    subscribers, link = ProbeSubscribers(lambda probe: ProbeReply(probe.id, probe.broker_instance)), ProbingLink()
+async def test_peer_that_asks_for_ever_more_is_remembered_for_the_latest_only(near: Neighbourhood) -> None:
+    sock = near.accept()
     instances = [number.to_bytes(16, "big") for number in range(ASKED_MAX + 1)]
     for instance in (instances[0], *instances):
-        subscribers.answer(cast("Any", link), Probe(1, "//x" * 4000, instance))
-    link.heard.clear()
+        sock.feed(encode_link(Probe(1, "//x", instance)))
+    sock.written = b""
 
     for instance in instances:
-        subscribers.announce(instance)
+        near.peers.announce_role(instance)
 
-    assert [reply.broker_instance for reply in link.heard] == instances[1:]
+    assert [reply.broker_instance for reply in answers(sock)] == instances[1:]
 
 
 # --- deferred work ---
@@ -608,11 +596,19 @@ async def test_peer_that_leaves_makes_every_address_that_leads_on_be_dialled_unl
     send(1)
     if is_served:
         near.accept(addresses=[str(SOUTH)], arbitration=HIGHER)
+    before = len(near.socks)
+    near.reachable |= {NORTH, SOUTH}
 
-    sock.feed(encode_link(GoAway(deadline_ms=5000)))
+    sock.feed(encode_link(GOAWAY))
     await asyncio.sleep(0)
 
     assert ({NORTH} if is_served else {NORTH, SOUTH}) == {address for address, _ in near.dialled}
+    assert is_served is (SOUTH not in near.peers.table.histories)
+    for attempt in near.socks[before:]:
+        assert not sock.shut
+        attempt.end()
+        await asyncio.sleep(1.1)
+    assert sock.shut
 
 
 # --- reload ---
