@@ -498,7 +498,7 @@ class Peers:
             await asyncio.sleep(pause)
             now = self._loop.time()
             if now - due < TICK_SECONDS:  # otherwise the loop was late, and bytes from peers have yet to be read
-                await self._fairness.visit(list(self.links.values()), _tick)
+                await self._fairness.tick(list(self.links.values()))
             now = self._loop.time()
             self.forwarder.expire(now)
             self.backpressure.release_waiting()
@@ -593,11 +593,11 @@ class LoopFairness:
             self._closed += 1
             self._do(self._ended.popleft(), lambda link: link.close_after_eof())
 
-    async def visit(self, links: Iterable[Link], act: Callable[[Link], None]) -> None:
-        """Do something for each of these links, in as many iterations as that takes."""
+    async def tick(self, links: Iterable[Link]) -> None:
+        """Have each of these links do what is due by time, in as many iterations as that takes."""
         due = time.monotonic() + VISIT_SECONDS
         for link in links:
-            self._do(link, act)
+            self._do(link, lambda link: link.tick(self._loop.time()))
             if time.monotonic() >= due:
                 await asyncio.sleep(0)
                 due = time.monotonic() + VISIT_SECONDS
@@ -682,8 +682,3 @@ def refresh_narrow(links: Iterable[Link], largest: int) -> None:
     for link in links:
         if link.agreement is not None:
             link.is_narrow = link.max_frame < largest
-
-
-def _tick(link: Link) -> None:
-    if link.state is not LinkState.CLOSED:
-        link.tick(asyncio.get_running_loop().time())

@@ -6,7 +6,6 @@ import asyncio
 import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,9 +13,9 @@ from structlog.testing import capture_logs
 from broker.config.settings import EndpointSettings, LimitSettings, Settings
 from broker.flow import Disposition
 from broker.net import peers as module
-from broker.net.link import LINGER_SECONDS, LinkState
+from broker.net.link import LINGER_SECONDS, Link, LinkState
 from broker.net.peer_table import BACKOFF_FIRST
-from broker.net.peers import ASKED_MAX, ENDS, REARM_SECONDS, REARMS, LoopFairness, largest_frame, refresh_narrow
+from broker.net.peers import ASKED_MAX, ENDS, REARM_SECONDS, TICK_SECONDS, largest_frame, refresh_narrow
 from broker.net.tls import NO_SECURITY
 from broker.protocol.frame import Fatal, GoAway, Ping, Probe, ProbeReply, Rejected, encode_link
 from broker.protocol.layout import NO_GUID
@@ -31,6 +30,10 @@ from tests.support.played import PlayedLoop, PlayedSocket
 
 
 BILLING, ORDERS = b"b" * 16, b"o" * 16
+
+
+def fail(*_: object) -> None:
+    raise AssertionError("a bug")
 
 
 def answers(sock: PlayedSocket) -> list[ProbeReply]:
@@ -102,9 +105,6 @@ async def test_link_that_fails_in_a_pass_is_closed_behind_it_and_its_address_ser
     broken = near.accept(addresses=[str(NORTH)], arbitration=b"1" * 16)
     (link,) = near.links
 
-    def fail(data: object) -> int:
-        raise RuntimeError("no more")
-
     monkeypatch.setattr(link, "send", fail)
     frames = [near.send(NORTH, number) for number in range(3)]
     assert ([link], 3) == (near.links, near.forwarder.pool.frames)
@@ -119,86 +119,63 @@ async def test_link_that_fails_in_a_pass_is_closed_behind_it_and_its_address_ser
 # --- fairness ---
 
 
-class Played:
-    """A link that ends when it is told to, or fails."""
+async def test_crowd_ends_over_many_turns_and_in_order(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what is done for one of them fails."""
+    socks = [near.accept(is_greeting=False) for _ in range(3 * ENDS)]
+    monkeypatch.setattr(near.links[0], "close_after_eof", fail)
 
-    def __init__(self, *, is_broken: bool = False) -> None:
-        self.is_broken = is_broken
-        self.done = 0
+    def closed() -> list[bool]:
+        return [sock.is_closed for sock in socks]
 
-    def close_after_eof(self) -> None:
-        self.done += 1
-        assert not self.is_broken
-
-    rearm_reader = close_after_eof
-
-
-class Paced:
-    """A pace and its links; `failed` are those it told of."""
-
-    def __init__(self, sound: int) -> None:
-        self.links: list[Any] = [Played(is_broken=True), *(Played() for _ in range(sound))]
-        self.failed: list[Any] = []
-        self.pace = LoopFairness(lambda link, _: self.failed.append(link))
-
-    @property
-    def done(self) -> list[int]:
-        return [link.done for link in self.links]
-
-
-async def test_crowd_ends_over_many_turns_and_in_order() -> None:
-    paced = Paced(3 * ENDS)
-
-    for link in paced.links:
-        paced.pace.close_soon(link)
-    assert ENDS == sum(paced.done)
+    for sock in socks:
+        sock.end()
+    assert ENDS - 1 == sum(closed())
     await asyncio.sleep(0)
-    assert [1] * 2 * ENDS + [0] * (ENDS + 1) == paced.done
-    paced.links.append(Played())
-    paced.pace.close_soon(paced.links[-1])
-    assert 2 * ENDS == sum(paced.done)
+    assert [True] * 2 * ENDS + [False] * ENDS == closed()
+    socks.append(near.accept(is_greeting=False))
+    socks[-1].end()
+    assert 2 * ENDS == sum(closed())
     for _ in range(4):
         await asyncio.sleep(0)
 
-    assert ([1] * len(paced.links), paced.links[:1]) == (paced.done, paced.failed)
+    assert all(closed())
 
 
-async def test_long_look_is_taken_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ticks_of_many_links_are_spread_over_turns(near: Neighbourhood, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "VISIT_SECONDS", 0.0)
-    paced = Paced(10)
-    looking = asyncio.ensure_future(paced.pace.visit(paced.links, lambda link: cast("Played", link).close_after_eof()))
+    ticked: list[Link] = []
+    monkeypatch.setattr(Link, "tick", lambda link, _: ticked.append(link))
+    socks = [near.accept(arbitration=bytes([number]) * 16) for number in range(10)]
+    monkeypatch.setattr(near.links[0], "tick", fail)
 
-    counts = []
-    while not looking.done():
+    await asyncio.sleep(TICK_SECONDS)
+    counts = [len(ticked)]
+    while counts[-1] < 9:
         await asyncio.sleep(0)
-        counts.append(sum(paced.done))
+        counts.append(len(ticked))
 
-    assert (list(range(1, 12)), 11, paced.links[:1]) == (sorted(set(counts)), counts[-1], paced.failed)
-
-
-async def test_readers_are_renewed_a_moment_later_some_in_a_turn() -> None:
-    paced = Paced(REARMS)
-
-    for link in paced.links:
-        paced.pace.rearm_soon(link)
-    assert 0 == sum(paced.done)
-    await asyncio.sleep(REARM_SECONDS)
-    for _ in range(3):
-        await asyncio.sleep(0)
-
-    assert ([1] * (REARMS + 1), paced.links[:1]) == (paced.done, paced.failed)
+    assert (list(range(counts[0], 10)), True) == (sorted(set(counts)), counts[0] <= 1)
+    assert [True] + [False] * 9 == [sock.is_closed for sock in socks]
 
 
-async def test_nothing_happens_any_more_when_it_is_closed() -> None:
-    paced = Paced(2 * ENDS)
-    for link in paced.links:
-        paced.pace.close_soon(link)
-    paced.pace.rearm_soon(paced.links[-1])
+async def test_readers_are_renewed_a_moment_later_some_in_a_turn(
+    near: Neighbourhood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REARMS", 2)
+    renewed: list[Link] = []
+    counts: list[int] = []
 
-    paced.pace.close()
-    await asyncio.sleep(1)
+    def rearm(link: Link) -> None:
+        renewed.append(link)
+        near.loop.call_soon(lambda: counts.append(len(renewed)))
 
-    assert ENDS == sum(paced.done)
+    monkeypatch.setattr(Link, "rearm_reader", rearm)
+    for number in range(3):
+        near.accept(arbitration=bytes([number]) * 16)
+    assert [] == renewed
+    await asyncio.sleep(2 * REARM_SECONDS)
+
+    assert (near.links, [2, 2, 3]) == (renewed, counts)
 
 
 async def dialled(near: Neighbourhood, address: NetworkAddress = NORTH, **hello: object) -> PlayedSocket:
