@@ -525,7 +525,6 @@ class Peers:
         )
         self.backpressure.close()
         self._departures.close()
-        self._fairness.close()
         await self.handshaker.handshakes.close()
         await self.dialer.close()
         if self._ticks is not None:
@@ -607,15 +606,6 @@ class LoopFairness:
         self._read.append(link)
         if self._rearm is None:
             self._rearm = self._loop.call_later(REARM_SECONDS, self._rearm_next)
-
-    def close(self) -> None:
-        """Do nothing more; the caller closes all links."""
-        self._ended.clear()
-        if self._rearm is not None:
-            self._rearm.cancel()
-        if self._next is not None:
-            self._next.cancel()
-            self._next = None
 
     def _close_next(self) -> None:
         self._next = None
