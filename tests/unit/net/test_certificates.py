@@ -234,8 +234,8 @@ async def test_other_settings_are_used_at_once_and_their_files_looked_at(files: 
     assert (3, NO_SECURITY) == (len(files.used), files.used[-1])
 
 
-def settings_with(directory: Path, *, days: float = 365, **endpoint: Any) -> Settings:
-    certificate, key = make("a", "localhost", ends=timedelta(days=days)).store(directory, "a")
+def settings_with(directory: Path, *, days: float = 365, by: Pair | None = None, **endpoint: Any) -> Settings:
+    certificate, key = make("a", "localhost", ends=timedelta(days=days), by=by).store(directory, "a")
     named = {"encryption": "required", "certificate": str(certificate), "private_key": str(key)}
     return Settings.read({"endpoint": named | endpoint})
 
@@ -258,19 +258,10 @@ def test_advertised_host_that_the_certificate_does_not_name_is_a_warning(
     """Peers name a self-signed certificate itself, which needs no name of a host."""
     ca = authority()
     (tmp_path / "ca.pem").write_bytes(ca.pem)
-    certificate, key = make("a", "localhost", ends=timedelta(days=365), by=None if is_self_signed else ca).store(
-        tmp_path, "a"
-    )
-    endpoint = {
-        "encryption": "required",
-        "authentication": "certificate",
-        "certificate": str(certificate),
-        "private_key": str(key),
-        "peers": [str(tmp_path / "ca.pem")],
-        "advertise": ["tcp://localhost", "tcp://a.example"],
-    }
+    named: dict[str, Any] = {"peers": [str(tmp_path / "ca.pem")], "advertise": ["tcp://localhost", "tcp://a.example"]}
+    by = None if is_self_signed else ca
 
-    warnings = certificate_warnings(Settings.read({"endpoint": endpoint}))
+    warnings = certificate_warnings(settings_with(tmp_path, by=by, authentication="certificate", **named))
 
     command = "broker certs issue a --host localhost --host a.example --ca DIRECTORY --out DIRECTORY --force"
     assert ([] if is_self_signed else ["endpoint.advertise[1]"]) == [one.key for one in warnings]
@@ -358,25 +349,25 @@ def test_plain_text_has_to_be_spelled_out_where_other_machines_are(endpoint: dic
             security_of(settings)
 
 
+NEAR, PLAIN = ["127.0.0.1:4022"], "connections are not encrypted"
+
+
 @pytest.mark.parametrize(
-    ("encryption", "told"),
+    ("encryption", "listen", "connects", "told"),
     [
-        ("disabled", ["connections are not encrypted"]),
-        ("supported", ["connections are not encrypted where the peer has no TLS"]),
-        ("required", []),
+        ("disabled", NEAR, False, PLAIN),
+        ("supported", NEAR, False, f"{PLAIN} where the peer has no TLS"),
+        ("required", NEAR, True, ""),
+        ("disabled", [], True, PLAIN),
+        ("disabled", [], False, ""),
     ],
 )
-def test_plain_text_is_a_warning_wherever_it_is_possible(tmp_path: Path, encryption: str, told: list[str]) -> None:
-    settings = settings_with(tmp_path, encryption=encryption, listen=["127.0.0.1:4022"])
+def test_plain_text_is_a_warning_wherever_it_is_possible(
+    tmp_path: Path, encryption: str, listen: list[str], told: str, *, connects: bool
+) -> None:
+    settings = settings_with(tmp_path, encryption=encryption, listen=listen)
 
-    assert told == [one for one in [plain_text_told(settings.endpoint, connects=False)] if one]
-    assert [f'is "{encryption}": {one}' for one in told] == [one.problem for one in certificate_warnings(settings)]
+    warnings = certificate_warnings(settings, connects=connects)
 
-
-@pytest.mark.parametrize(("connects", "told"), [(True, ["connections are not encrypted"]), (False, [])])
-def test_plain_text_is_none_where_nothing_connects(tmp_path: Path, *, connects: bool, told: list[str]) -> None:
-    settings = settings_with(tmp_path, encryption="disabled", listen=[])
-
-    found = certificate_warnings(settings, connects=connects)
-
-    assert [f'is "disabled": {one}' for one in told] == [one.problem for one in found]
+    assert told == plain_text_told(settings.endpoint, connects=connects)
+    assert [f'is "{encryption}": {told}'] * bool(told) == [one.problem for one in warnings]
