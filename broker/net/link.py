@@ -679,7 +679,7 @@ class Link:
     def _go_online(self, now: float) -> None:
         agreement = self.agreement = self.connection.agreement
         assert agreement is not None
-        self.max_frame = agreement.send_max_frame
+        self.max_frame = agreement.peer.max_frame
         self.is_narrow = self.max_frame < self._forwarder.limits.max_frame
         self.state = LinkState.LOGGED_IN
         self.online_at = now

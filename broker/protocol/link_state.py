@@ -250,7 +250,6 @@ class Agreement:
 
     Attributes:
         version: The highest version that both sides speak.
-        send_max_frame: Largest frame in bytes that the peer accepts.
         peer_heartbeat: Seconds of silence after which the peer sends PING.
         peer: Its HELLO as received.
         is_self: The peer claims to be this process, or another one of the same instance; any peer that has seen our
@@ -258,7 +257,6 @@ class Agreement:
     """
 
     version: int
-    send_max_frame: int
     peer_heartbeat: float
     peer: Hello
     is_self: bool
@@ -290,7 +288,6 @@ def agree(own: Hello, peer: Hello) -> Agreement:
     shortest, longest = HEARTBEAT_MS_RANGE
     return Agreement(
         version=max(common),
-        send_max_frame=peer.max_frame,
         peer_heartbeat=min(max(peer.heartbeat_ms, shortest), longest) / 1000,
         peer=peer,
         # Another process of this instance decides by the same routes: frames sent there would circle.

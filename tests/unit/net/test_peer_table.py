@@ -235,7 +235,7 @@ async def test_link_that_ends_leaves_its_addresses_to_others_or_to_none(
 
 
 def announcing(*texts: str) -> Agreement:
-    return Agreement(1, OWN.max_frame, 1.0, msgspec.structs.replace(PEER, addresses=texts), is_self=False)
+    return Agreement(1, 1.0, msgspec.structs.replace(PEER, addresses=texts), is_self=False)
 
 
 def test_announced_addresses_that_are_not_addresses_are_left_out() -> None:

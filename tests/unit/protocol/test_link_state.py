@@ -23,7 +23,7 @@ from broker.protocol.frame import (
     encode_link,
 )
 from broker.protocol.layout import NO_GUID, FrameKind
-from broker.protocol.link_state import TRANSITIONS, Agreement, LinkPhase, LinkStateMachine, agree, stays
+from broker.protocol.link_state import TRANSITIONS, LinkPhase, LinkStateMachine, agree, stays
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=65536, heartbeat_ms=2000)
 PEER = Hello(arbitration=b"p" * 16, heartbeat_ms=3000)
@@ -240,12 +240,6 @@ def test_fatal_tells_code_and_sentence_and_closes(state: LinkPhase) -> None:
 LOW, HIGH = b"\x01" + b"\xff" * 15, b"\x02" + b"\x00" * 15
 A_LOW = Hello(instance=b"o" * 16, arbitration=LOW, name="own", max_frame=65536, heartbeat_ms=1000)
 A_HIGH = Hello(instance=b"p" * 16, arbitration=HIGH, name="peer", max_frame=131072, heartbeat_ms=2500)
-
-
-def test_agreement_takes_the_limits_of_the_peer() -> None:
-    expected = Agreement(version=1, send_max_frame=131072, peer_heartbeat=2.5, peer=A_HIGH, is_self=False)
-
-    assert expected == agree(A_LOW, A_HIGH)
 
 
 @pytest.mark.parametrize(
