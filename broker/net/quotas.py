@@ -52,7 +52,8 @@ NOBODY_CONNECTS = "no peer may connect: "
 REFUSALS_MAX = 64  # of frames, that are remembered
 REASON_MAX = 4096  # characters of a refusal that a peer is sent; a link body has 16 KiB
 
-_Key, _Value = TypeVar("_Key"), TypeVar("_Value")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,6 @@ class Meter:
         self._buckets = {limit: TokenBucket(rate, rate * BURST_SECONDS, now) for limit, rate in rates.items()}
         self._pauses = pauses
         self._counted: dict[Link, tuple[int, int]] = {}  # bytes and messages that are paid
-        self._paused: set[Link] = set()
         self.pool_quota = PoolQuota(pool, limits.pool_share)
         self.free_at = now
 
@@ -112,15 +112,10 @@ class Meter:
             (bucket.charge(count, now), limit)
             for (limit, bucket), count in zip(self._buckets.items(), brought, strict=True)
         )
-        if seconds > SHORT_SECONDS and link not in self._paused:
+        if seconds > SHORT_SECONDS:
             self._pauses[limit] += 1
-            self._paused.add(link)
             link.pause(f"limits.{limit}")
-            self._loop.call_later(seconds, self._resume, link, f"limits.{limit}")
-
-    def _resume(self, link: Link, setting: str) -> None:
-        self._paused.discard(link)
-        link.resume(setting)
+            self._loop.call_later(seconds, link.resume, f"limits.{limit}")
 
 
 class Meters:

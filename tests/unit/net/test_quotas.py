@@ -334,6 +334,8 @@ async def test_limits_that_come_later_or_go_hold_for_who_is_connected(source: So
     assert not link.is_paused
     sock.feed(source.frames(150))
     assert (True, True) == (link.is_paused, link in pool.quotas)
+    admission.apply(LimitSettings(bytes_per_second=RATE, pool_share=30), 1000, pool)
+    assert 30 == pool.quotas[link].percent
     admission.apply(LimitSettings(), 1000, pool)
     await asyncio.sleep(1.0)
     sock.feed(source.frames(300))
