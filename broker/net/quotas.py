@@ -58,11 +58,6 @@ _Value = TypeVar("_Value")
 log = structlog.get_logger(__name__)
 
 
-def are_metered(limits: LimitSettings) -> bool:
-    """Whether what one peer brings has to be measured."""
-    return bool(limits.bytes_per_second or limits.messages_per_second or limits.pool_share)
-
-
 class Meter:
     """
     A meter of what one peer sends, on all its connections.
@@ -132,29 +127,25 @@ class Meters:
         self._meters: dict[str, Meter] = {}
 
     def add(self, link: Link, pool: Pool) -> None:
-        """A connection was admitted."""
-        if not are_metered(self._limits):
+        """A connection was admitted; what it brings is measured where that is limited."""
+        limits = self._limits
+        if not (limits.bytes_per_second or limits.messages_per_second or limits.pool_share):
             return
         meter = link.meter = self._meters.get(link.peer_id)
         if meter is None:
-            meter = link.meter = self._meters[link.peer_id] = Meter(self._limits, pool, self.pauses)
+            meter = link.meter = self._meters[link.peer_id] = Meter(limits, pool, self.pauses)
         meter.add(link)
-        if self._limits.pool_share:
+        if limits.pool_share:
             pool.quotas[link] = meter.pool_quota
 
     def apply(self, limits: LimitSettings, links: Iterable[Link], pool: Pool) -> None:
         """Use these limits from now on, for these connections too; what a peer holds of the pool stays its own."""
-        before, self._limits = self._limits, limits
-        if are_metered(before) != are_metered(limits):
-            for link in list(links):
-                (self.add if are_metered(limits) else self.remove)(link, pool)
+        self._limits = limits
         for meter in self._meters.values():
             meter.apply(limits)
         for link in links:
-            if link.meter is not None and limits.pool_share:
-                pool.quotas[link] = link.meter.pool_quota
-            else:
-                pool.quotas.pop(link, None)
+            self.remove(link, pool)
+            self.add(link, pool)
 
     def remove(self, link: Link, pool: Pool) -> None:
         """A connection is closed; what its frames take of the pool is still charged to its peer."""
