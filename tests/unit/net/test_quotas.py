@@ -138,6 +138,9 @@ async def test_peer_has_so_many_connections_and_no_more(door: Door) -> None:
     assert ["10.1.0.1", "10.1.0.1", "10.1.0.2"] == door.hosts
     assert "10.1.0.1 has 2 connections here already" in fatal(socks[2]).text
     assert {"connections_per_peer": 1} == dict(admission.refused)
+    socks[0].end()
+    door.come("10.1.0.1", "10.1.0.1")
+    assert ["10.1.0.1", "10.1.0.2", "10.1.0.1"] == door.hosts
 
 
 async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
@@ -148,6 +151,9 @@ async def test_crowd_that_is_refused_is_not_told_one_by_one(door: Door) -> None:
 
     assert TURNED_AWAY_MAX == sum(not sock.is_closed for sock in socks)
     assert TURNED_AWAY_MAX + 1 == len(door.near.links)
+    await asyncio.sleep(2.0)
+    [late] = door.come("10.2.0.99", is_greeting=False)
+    assert not late.is_closed
 
 
 async def test_no_more_hosts_are_remembered_than_may_be(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
