@@ -49,8 +49,7 @@ from broker.observe.database_stats import (
     state_samples,
 )
 from broker.observe.logs import dropped_lines
-from broker.observe.snapshot import DatabaseSnapshot, RoutesSnapshot, Snapshot, SnapshotSection
-from broker.observe.status_rendering import kind_name
+from broker.observe.snapshot import RoutesSnapshot, Snapshot, SnapshotSection, kind_name
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirrorRole
 from broker.routing.route import is_live
@@ -208,10 +207,6 @@ def _commits(scrape: Scrape) -> Samples:
         yield from histogram_samples((name,), dict(enumerate(counts)), seconds)
 
 
-def _of_database(get: Callable[[DatabaseSnapshot], float]) -> Read:
-    return lambda scrape: [((name,), get(database)) for name, database in scrape.snapshot.databases]
-
-
 def _backlog(attribute: str) -> Read:
     """Of the databases whose files can be read."""
     get = operator.attrgetter(attribute)
@@ -353,7 +348,7 @@ METRICS = (
         "broker_forward_share_exceeded_total",
         "Dialog frames dropped because their next hop had used its share of the pool; also counted as "
         "pool limit exceeded.",
-        _one("forwarding.over_share"),
+        _one("traffic.over_share"),
     ),
     MetricDefinition(
         "broker_hop_duration_seconds",
@@ -435,13 +430,13 @@ METRICS = (
     MetricDefinition(
         "broker_store_write_lock_wait_seconds_total",
         "Time that the writer of a database has waited for write transactions of applications.",
-        _of_database(lambda database: database.write_waits.seconds),
+        lambda scrape: [((name,), one.write_lock_s) for name, one in scrape.snapshot.databases],
         ("database",),
     ),
     MetricDefinition(
         "broker_database_replaced",
         "1 while a new, empty database replaces a lost one, until broker database keep accepts it.",
-        _of_database(lambda database: int(bool(database.replaced))),
+        lambda scrape: [((name,), bool(one.status.replaced)) for name, one in scrape.snapshot.databases],
         ("database",),
     ),
     MetricDefinition(
@@ -568,7 +563,7 @@ METRICS = (
         "broker_forward_peer_share_exceeded_total",
         "Dialog frames dropped because their sender had used its share of the pool; also counted as pool "
         "limit exceeded.",
-        _one("forwarding.over_peer_share"),
+        _one("traffic.over_peer_share"),
     ),
     *(
         MetricDefinition(name, text, partial(_process, name), ("generation",) if name.startswith("python_") else ())

@@ -44,7 +44,10 @@ from broker.observe.drops import DropSnapshot, dropped_by_reason, read_drops
 from broker.observe.instance import Running
 from broker.observe.status import (
     AddressStatus,
+    BlockedStatus,
+    DatabaseStatus,
     DrainStatus,
+    ForwardingStatus,
     JournalStatus,
     NextHopStatus,
     ReloadStatus,
@@ -53,8 +56,10 @@ from broker.observe.status import (
     TaskStatus,
     TransportWarning,
     WarningKind,
+    WriteLockStatus,
     struct_from,
 )
+from broker.protocol.layout import FrameKind, show_guid
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
 from broker.routing.mirrored import AddressState, OwnRoleStatus
@@ -69,6 +74,7 @@ NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
 REFUSED_SECONDS = 60.0  # for which the refusal of a peer is a warning
+_KIND_NAMES: dict[int, str] = {FrameKind.MESSAGE: "message", FrameKind.ACK: "ack", FrameKind.FAULT: "fault"}
 
 
 SnapshotSection: TypeAlias = Literal[
@@ -116,21 +122,6 @@ class RunSnapshot(Struct, frozen=True, kw_only=True):
     journal: JournalStatus | None = None
 
 
-class ForwardingSnapshot(Struct, frozen=True, kw_only=True):
-    """Counters of the forwarder, and its pool of waiting frames. `received` is by kind of frame."""
-
-    received: Mapping[int, int] = {}
-    forwarded: int = 0
-    delivered: int = 0
-    dropped: Mapping[Disposition, int] = {}
-    held: int = 0
-    pool_bytes: int = 0
-    pool_limit_bytes: int = 0
-    over_share: int = 0
-    over_peer_share: int = 0
-    unaccounted: int = 0
-
-
 class TrafficSnapshot(Struct, frozen=True, kw_only=True):
     """
     Counters of the whole instance; what departed databases had counted is in them, so that none ever shrinks.
@@ -139,6 +130,8 @@ class TrafficSnapshot(Struct, frozen=True, kw_only=True):
         received: Dialog frames by name of the peer and kind; "" are the databases here.
         round_trips: By next hop, the number of acknowledgements by bucket and their sum.
         hops: Frames by the bucket of how long they were here.
+        over_share: Frames dropped because their next hop had used its share of the pool.
+        over_peer_share: Frames dropped because their sender had.
     """
 
     received: Mapping[str, Mapping[int, int]] = {}
@@ -152,6 +145,8 @@ class TrafficSnapshot(Struct, frozen=True, kw_only=True):
     peer_errors: Mapping[str, int] = {}
     mirror_probes: int = 0
     mirror_answers: Mapping[str, int] = {}
+    over_share: int = 0
+    over_peer_share: int = 0
 
 
 class LinkSnapshot(Struct, frozen=True, kw_only=True):
@@ -246,22 +241,14 @@ class DatabaseSnapshot(Struct, frozen=True):
     A user database at work.
 
     Attributes:
+        status: All but what is in its file.
         commits: Transactions by bucket of their duration, and their sum in seconds.
-        write_waits: How its writer waits for the write transactions of applications.
-        blocked: Dialogs whose messages do not get through, as `Transmitter.blocked` returns them.
-        replaced: A sentence about the lost database in whose place it was made; empty once that was accepted.
+        write_lock_s: How long its writer has waited for the write transactions of applications.
     """
 
-    broker_instance: bytes
-    path: Path
-    problem: str
-    services: Mapping[str, ServiceCounts]
-    dropped: Mapping[Disposition, int]
-    sending_dialogs: int
-    commits: tuple[tuple[int, ...], float]
-    write_waits: WriteWaits = WriteWaits()
-    blocked: Mapping[str, tuple[int, float]] = {}
-    replaced: str = ""
+    status: DatabaseStatus
+    commits: tuple[tuple[int, ...], float] = ((), 0.0)
+    write_lock_s: float = 0.0
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -281,7 +268,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     endpoint: EndpointSettings
     draining: DrainStatus | None
     run: RunSnapshot = RunSnapshot()
-    forwarding: ForwardingSnapshot = ForwardingSnapshot()
+    forwarding: ForwardingStatus = ForwardingStatus()
     traffic: TrafficSnapshot = TrafficSnapshot()
     links: tuple[LinkSnapshot, ...] = ()
     addresses: tuple[tuple[str, AddressStatus], ...] = ()
@@ -302,7 +289,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     @property
     def paths(self) -> dict[str, Path]:
         """The files of the user databases by name."""
-        return {name: database.path for name, database in self.databases}
+        return {name: Path(database.status.path) for name, database in self.databases}
 
 
 def read_snapshot(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
@@ -364,32 +351,39 @@ def _read_run(instance: Running) -> RunSnapshot:
         lag_s=instance.lag.seconds,
         tasks=tuple(TaskStatus(**task) for task in instance.supervision.status()),
         task_failures=failures if journal is None else failures | {"journal": journal.failures},
-        scripts=tuple(
-            ScriptStatus(one.source, one.stage.value, one.size, one.position, one.statements)
-            for one in instance.catalog.scripts
-        ),
+        scripts=tuple(struct_from(ScriptStatus, one, stage=one.stage.value) for one in instance.catalog.scripts),
         reload=ReloadStatus(**instance.reloads.status()),
         reloaded_at=instance.reloads.last_success_at,
         journal=journal,
     )
 
 
-def _read_forwarding(instance: Running) -> ForwardingSnapshot:
+def _read_forwarding(instance: Running) -> ForwardingStatus:
     forwarder, pool = instance.forwarder, instance.forwarder.pool
     forwarded = forwarder.forwarded
-    return struct_from(
-        ForwardingSnapshot,
-        forwarder,
-        pool,
+    received = dict.fromkeys(_KIND_NAMES.values(), 0)
+    for kind, count in forwarder.received.items():
+        received[kind_name(kind)] = received.get(kind_name(kind), 0) + count
+    return ForwardingStatus(
+        enabled=instance.settings.endpoint.message_forwarding,
+        received=received,
         forwarded=forwarded,
-        unaccounted=forwarder.passed_on - forwarded,
-        received=dict(forwarder.received),
-        dropped=dict(forwarder.dropped),
+        delivered=forwarder.delivered,
+        dropped=_reasons(forwarder.dropped),
         held=pool.frames,
         pool_bytes=pool.used_bytes,
         pool_limit_bytes=pool.limit_bytes,
-        over_peer_share=pool.over_quota,
+        unaccounted=forwarder.passed_on - forwarded,
     )
+
+
+def kind_name(kind: int) -> str:
+    """The word for a kind of dialog frame; kinds of later versions share one."""
+    return _KIND_NAMES.get(kind, "other")
+
+
+def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
+    return {disposition.value: count for disposition, count in dropped.items() if count}
 
 
 def _read_traffic(instance: Running) -> TrafficSnapshot:
@@ -421,25 +415,46 @@ def _read_traffic(instance: Running) -> TrafficSnapshot:
         peer_errors=dict(instance.peers.protocol_errors),
         mirror_probes=instance.mirrors.probes,
         mirror_answers=dict(instance.mirrors.answers),
+        over_share=instance.forwarder.pool.over_share,
+        over_peer_share=instance.forwarder.pool.over_quota,
     )
 
 
-def _read_databases(instance: Running, _: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
+def _read_databases(instance: Running, now: float) -> Iterator[tuple[str, DatabaseSnapshot]]:
     for name, endpoint in list(instance.endpoints.items()):
-        transmitter = endpoint.transmitter
+        transmitter, waits = endpoint.transmitter, endpoint.write_waits
         counts = transmitter.sent, transmitter.resent, transmitter.acknowledged, endpoint.delivered
         services = sorted(set(instance.catalog.databases[name].rows.services).union(*counts))
-        database = struct_from(
-            DatabaseSnapshot,
-            endpoint,
+        status = DatabaseStatus(
+            broker_instance=show_guid(endpoint.broker_instance),
+            path=str(endpoint.path),
+            problem=endpoint.problem,
             services={service: ServiceCounts(*(count[service] for count in counts)) for service in services},
-            dropped={disposition: frames for disposition, frames in endpoint.dropped.items() if frames},
+            dropped=_reasons(endpoint.dropped),
             sending_dialogs=len(transmitter.senders),
-            commits=(tuple(endpoint.commits.counts), endpoint.commits.seconds),
-            blocked=transmitter.blocked(),
             replaced=replaced_in(endpoint.path, instance.settings.instance.state_dir),
+            write_lock=_write_lock(waits),
+            blocked=[
+                BlockedStatus(next_hop, dialogs, round(max(0.0, now - since), 3))
+                for next_hop, (dialogs, since) in transmitter.blocked().items()
+            ],
         )
-        yield name, database
+        commits = tuple(endpoint.commits.counts), endpoint.commits.seconds
+        yield name, DatabaseSnapshot(status, commits, waits.seconds)
+
+
+def _write_lock(waits: WriteWaits) -> WriteLockStatus:
+    present, long = waits.present, [*waits.recent, *([waits.present] if waits.present else [])]
+    holder = long[-1].holder if long else None
+    ended = waits.recent[-1].began + waits.recent[-1].seconds if waits.recent and present is None else None
+    return WriteLockStatus(
+        waiting_s=None if present is None else round(present.seconds, 3),
+        pid=None if holder is None else holder.pid,
+        process="" if holder is None else holder.name,
+        recent=len(long),
+        recent_s=round(sum(wait.seconds for wait in long), 3),
+        last_s=None if ended is None else round(max(0.0, time.time() - ended), 3),
+    )
 
 
 def vital_problems(instance: Running) -> dict[str, str]:

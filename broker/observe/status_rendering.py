@@ -12,38 +12,26 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from broker.flow import Disposition
 from broker.net.certificates import CertificateWatch
 from broker.net.tls import Encryption, Identity
 from broker.observe.database_stats import QuickStats, ledger_status
 from broker.observe.drops import DropSnapshot, remedy_of_drop
-from broker.observe.snapshot import (
-    DatabaseSnapshot,
-    ForwardingSnapshot,
-    LinkSnapshot,
-    MirrorSnapshot,
-    Snapshot,
-    SnapshotSection,
-)
+from broker.observe.snapshot import LinkSnapshot, MirrorSnapshot, Snapshot, SnapshotSection
 from broker.observe.status import (
-    BlockedStatus,
     CertificateStatus,
     ConnectionStatus,
     DatabaseStatus,
     DropStatus,
-    ForwardingStatus,
     MirrorStatus,
     PartnerStatus,
     QueueStatus,
     RoleStatus,
     Status,
     TransportStatus,
-    WriteLockStatus,
     struct_from,
 )
-from broker.protocol.layout import FrameKind, show_guid
+from broker.protocol.layout import show_guid
 from broker.routing.mirrored import OwnRoleStatus
-from broker.store.sqlite.write_lock import WriteWaits
 
 STATUS: tuple[SnapshotSection, ...] = (
     "run",
@@ -58,8 +46,6 @@ STATUS: tuple[SnapshotSection, ...] = (
     "drops",
 )
 CERTIFICATES_MAX = 100  # those that end first
-OTHER_KIND = "other"
-_KIND_NAMES: dict[int, str] = {FrameKind.MESSAGE: "message", FrameKind.ACK: "ack", FrameKind.FAULT: "fault"}
 
 
 def render_status(
@@ -87,7 +73,6 @@ def render_status(
         ready=snapshot.is_ready,
         listen=list(snapshot.listen),
         transport=_transport(snapshot),
-        forwarding=_forwarding(snapshot.forwarding, is_enabled=snapshot.endpoint.message_forwarding),
         connections=[_connection(link, snapshot) for link in snapshot.links],
         addresses=dict(snapshot.addresses),
         waiting=list(snapshot.next_hops),
@@ -97,9 +82,7 @@ def render_status(
         reload=snapshot.run.reload,
         journal=snapshot.run.journal,
         mirroring={name: _role(role) for name, role in snapshot.roles},
-        databases={
-            name: _database(database, stats.get(name), snapshot.loop_time) for name, database in snapshot.databases
-        },
+        databases={name: _database(database.status, stats.get(name)) for name, database in snapshot.databases},
         drops=[_drop(drop, snapshot) for drop in snapshot.drops],
         room_problem=room_problem,
         audit_problem=audit_problem,
@@ -109,11 +92,6 @@ def render_status(
 def certificate_part(watch: CertificateWatch) -> dict[str, str]:
     """Whether the certificate files are in use, as a part of an answer about health; empty where there are none."""
     return {} if watch.security.encryption is Encryption.DISABLED else {"certificate files": watch.problem}
-
-
-def kind_name(kind: int) -> str:
-    """The word for a kind of dialog frame; kinds of later versions share one."""
-    return _KIND_NAMES.get(kind, OTHER_KIND)
 
 
 # --- parts ---
@@ -134,14 +112,6 @@ def _transport(snapshot: Snapshot) -> TransportStatus:
 def _certificate(role: str, one: Identity, now: datetime) -> CertificateStatus:
     not_after = one.not_after.isoformat(timespec="seconds")
     return CertificateStatus(role, one.principal_name, one.fingerprint, not_after, (one.not_after - now).days)
-
-
-def _forwarding(forwarding: ForwardingSnapshot, *, is_enabled: bool) -> ForwardingStatus:
-    received = dict.fromkeys(_KIND_NAMES.values(), 0)
-    for kind, count in forwarding.received.items():
-        received[kind_name(kind)] = received.get(kind_name(kind), 0) + count
-    dropped = _reasons(forwarding.dropped)
-    return struct_from(ForwardingStatus, forwarding, enabled=is_enabled, received=received, dropped=dropped)
 
 
 def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
@@ -184,21 +154,7 @@ def _role(role: OwnRoleStatus) -> RoleStatus:
     )
 
 
-def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: float) -> DatabaseStatus:
-    known = DatabaseStatus(
-        broker_instance=show_guid(database.broker_instance),
-        path=str(database.path),
-        problem=database.problem,
-        services=dict(database.services),
-        dropped=_reasons(database.dropped),
-        sending_dialogs=database.sending_dialogs,
-        replaced=database.replaced,
-        write_lock=_write_lock(database.write_waits),
-        blocked=[
-            BlockedStatus(next_hop, dialogs, round(max(0.0, loop_time - since), 3))
-            for next_hop, (dialogs, since) in database.blocked.items()
-        ],
-    )
+def _database(known: DatabaseStatus, stats: QuickStats | None) -> DatabaseStatus:
     if stats is None:
         return known
     return structs.replace(
@@ -212,27 +168,9 @@ def _database(database: DatabaseSnapshot, stats: QuickStats | None, loop_time: f
     )
 
 
-def _write_lock(waits: WriteWaits) -> WriteLockStatus:
-    present, long = waits.present, [*waits.recent, *([waits.present] if waits.present else [])]
-    holder = long[-1].holder if long else None
-    ended = waits.recent[-1].began + waits.recent[-1].seconds if waits.recent and present is None else None
-    return WriteLockStatus(
-        waiting_s=None if present is None else round(present.seconds, 3),
-        pid=None if holder is None else holder.pid,
-        process="" if holder is None else holder.name,
-        recent=len(long),
-        recent_s=round(sum(wait.seconds for wait in long), 3),
-        last_s=None if ended is None else round(max(0.0, time.time() - ended), 3),
-    )
-
-
 def _drop(drop: DropSnapshot, snapshot: Snapshot) -> DropStatus:
     last_s = None if drop.last_at is None else round(max(0.0, snapshot.loop_time - drop.last_at), 3)
     return DropStatus(drop.disposition.value, drop.database, drop.frames, last_s, remedy_of_drop(drop, snapshot.name))
-
-
-def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
-    return {disposition.value: count for disposition, count in dropped.items() if count}
 
 
 def _instant(at: datetime) -> str:

@@ -43,13 +43,12 @@ from broker.observe.metrics import (
     histogram_samples,
     process_samples,
 )
-from broker.observe.snapshot import MirrorSnapshot, RoutesSnapshot, RunSnapshot, read_snapshot
-from broker.observe.status import JournalStatus
+from broker.observe.snapshot import DatabaseSnapshot, MirrorSnapshot, RoutesSnapshot, RunSnapshot, read_snapshot
+from broker.observe.status import DatabaseStatus, JournalStatus
 from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
 from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable, build_table
-from broker.store.sqlite.write_lock import WriteWaits
 from broker.supervision import Supervision
 from tests.support.loopback import until
 from tests.support.scraped import Scraped, samples_of, text_of
@@ -85,7 +84,7 @@ async def test_new_instance_has_every_metric_and_form_is_negotiated(start: Any) 
 @pytest.mark.promise("R6.5")
 async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     """The journal's are all 0 without one; of a pair neither address is the principal while none is known."""
-    snapshot = read_snapshot(await start("near"), ["run", "databases"])
+    snapshot = read_snapshot(await start("near"), ["run"])
     journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
     pair, seen = MirroredPair("//billing", UUID(int=1), A, B), (AddressState(), AddressState())
     known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, *seen, None, "", 0, 0)
@@ -95,8 +94,7 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
         scrape = Scrape(structs.replace(snapshot, **parts))
         return [dict(one.read(scrape)) for one in METRICS if one.name.startswith(prefixes)]
 
-    waits = WriteWaits(2.5)
-    databases = tuple((name, structs.replace(one, write_waits=waits, replaced="x")) for name, one in snapshot.databases)
+    databases = (("near", DatabaseSnapshot(DatabaseStatus(replaced="x"), write_lock_s=2.5)),)
     assert [{("near",): 2.5}, {("near",): 1}] == read(
         ("broker_store_write_lock", "broker_database_replaced"), databases=databases
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +23,7 @@ from broker.observe.snapshot import (
     TransportSnapshot,
     read_snapshot,
 )
-from broker.observe.status import AddressStatus, NextHopStatus, TransportWarning, WarningKind
+from broker.observe.status import AddressStatus, DatabaseStatus, NextHopStatus, TransportWarning, WarningKind
 from broker.observe.stream import (
     COLUMNS,
     GONE_MAX,
@@ -99,7 +98,7 @@ def link(name: str, address: str = "tcp://127.0.0.1:5", **counts: Any) -> LinkSn
 
 
 def database(problem: str = "") -> DatabaseSnapshot:
-    return DatabaseSnapshot(bytes(16), Path("/a.db"), problem, {}, {}, 1, ((), 0.0))
+    return DatabaseSnapshot(DatabaseStatus(path="/a.db", problem=problem, sending_dialogs=1))
 
 
 def drop(frames: int, reason: str = "") -> DropSnapshot:
