@@ -118,15 +118,12 @@ def _order(key: str) -> tuple[bool, int, str]:
 
 # --- the view ---
 
-MESSAGES = "sys.messages"
-MESSAGE_COLUMNS = ("message_id", "language_id", "severity", "is_event_logged", "text", "reason", "remedy")
-
 _ENGLISH = 1033
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # in a text of the catalogue, which pages are made of too
 
 
 def message_rows() -> Iterator[tuple[object, ...]]:
-    """A row for each number, by number."""
+    """The rows of `sys.messages`, by number."""
     for entry in catalogue().values():
         if entry.number:
             remedy = _LINK.sub(r"\1", entry.remedy)

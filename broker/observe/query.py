@@ -32,22 +32,8 @@ from broker import observe
 from broker.advice import near_name
 from broker.catalog.catalog import MSDB
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
-from broker.observe.message_catalogue import MESSAGES, message_rows
 from broker.observe.sql_functions import ALLOWED, add_functions, render_instant
-from broker.observe.views import (
-    FILES_VIEWS,
-    GUID_COLUMNS,
-    MEMORY_VIEWS,
-    MSDB_ROUTES,
-    SYSTEM_COLUMNS,
-    SYSTEM_VIEWS,
-    Row,
-    RowSource,
-    column_rows,
-    database_names,
-    find_name,
-    view_rows,
-)
+from broker.observe.views import GUID_COLUMNS, MEMORY_VIEWS, OWN_VIEWS, Row, RowSource, find_name
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.transaction import sentence
 from broker.store.sqlite.views import COUNTED, FILE_VIEWS, QUEUE, SERVER_PERMISSIONS, FileView, attach, queue_numbers
@@ -233,9 +219,7 @@ COLUMNS_MAX = 128  # of a result; three times those of the widest view, and with
 PROGRESS_STEPS = 50  # steps of SQLite between two readings of the clock; a step on a large value takes milliseconds
 _QUEUE_SCHEMA = "dbo"
 _VIEW_SCHEMA = "sys"
-SELF_MADE = frozenset(
-    {*(view.name for view in FILES_VIEWS), SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES}
-)  # without a snapshot
+SELF_MADE = frozenset(view.name for view in OWN_VIEWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +256,10 @@ class SystemViews:
     The system views of one instance.
 
     Args:
-        databases: The file of each database by name; `msdb` too when it has one.
-        snapshots: By name of a memory view, the source of its rows, values in the order of `MEMORY_VIEWS` (`make_row`
-            brings them into it): UUIDs, datetimes, bools, numbers, texts and None. `msdb.sys.routes` when msdb has no
-            file. Called in the thread that calls `select`, and only when a statement mentions the view.
+        databases: The file of each database by name, msdb first.
+        snapshots: By name of a memory view, the source of its rows, values in the order of `MEMORY_VIEWS`: UUIDs,
+            datetimes, bools, numbers, texts and None. Called in the thread that calls `select`, and only when a
+            statement mentions the view.
         mirrors: The databases whose files must not be opened here.
         limits: For every statement.
     """
@@ -291,10 +275,7 @@ class SystemViews:
         self.databases = databases
         self.snapshots: dict[str, RowSource] = {
             **snapshots,
-            **{view.name: partial(view.rows, databases) for view in FILES_VIEWS},
-            SYSTEM_VIEWS: view_rows,
-            SYSTEM_COLUMNS: column_rows,
-            MESSAGES: message_rows,
+            **{view.name: partial(view.rows, databases) for view in OWN_VIEWS},
         }
         self.mirrors = mirrors
         self.limits = limits or QueryLimits()
@@ -319,20 +300,17 @@ class SystemViews:
         """
         home = self.find_database(database or MSDB)
         if home is None:
-            raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database or '', self.names)}")
+            raise UnknownNameError(
+                911, f"database '{database}' does not exist{nearest(database or '', self.databases)}"
+            )
         watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
         parsed = observe.tsql.SelectQuery(statement)
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
             return _QueryRun(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The databases of the instance, msdb first."""
-        return database_names(self.databases)
-
     def find_database(self, name: str) -> str | None:
         """Find the database of this name, in any case unless two names differ only in case."""
-        return find_name(name, self.names)
+        return find_name(name, self.databases)
 
 
 class _QueryRun:
@@ -385,13 +363,11 @@ class _QueryRun:
             problem = f"the database {table.database!r} is a mirror here: ask its principal"
             raise statement.error_about(table, 954, problem)
         if database is None:
-            hint = nearest(table.database or "", self._views.names)
+            hint = nearest(table.database or "", self._views.databases)
             raise statement.error_about(table, 208, f"invalid object name '{table}'{hint}", kind=UnknownNameError)
         schema = (table.schema or _QUEUE_SCHEMA).lower()
         if schema == _VIEW_SCHEMA:
             view = f"{_VIEW_SCHEMA}.{table.name.lower()}"
-            if view == "sys.routes" and database not in self._views.databases:
-                view = MSDB_ROUTES
             if view in FILE_VIEWS:
                 return self._make_view(MSDB if view == SERVER_PERMISSIONS else database, view, FILE_VIEWS[view])
             if view in MEMORY_VIEWS:
@@ -406,16 +382,13 @@ class _QueryRun:
 
     def _known_names(self, database: str, table: TableName) -> list[str]:
         """Everything that can be read, written with as many parts as the name that cannot."""
-        views = [view for view in (*FILE_VIEWS, *MEMORY_VIEWS) if view != MSDB_ROUTES]
         queues = list(self._queues(database))
         if table.schema is not None:
             queues = [f"{_QUEUE_SCHEMA}.{queue}" for queue in queues]
         prefix = "" if table.database is None else f"{database}."
-        return [prefix + name for name in (*views, *queues)]
+        return [prefix + name for name in (*FILE_VIEWS, *MEMORY_VIEWS, *queues)]
 
     def _queues(self, database: str) -> dict[str, int]:
-        if database not in self._views.databases:
-            return {}
         return queue_numbers(self._db, self._attach(database))
 
     # --- making it readable ---------------------------------------------------------------------------------
@@ -424,12 +397,8 @@ class _QueryRun:
         made = self._made.get((database, key))
         if made is None:
             made = self._made[database, key] = self._next_name()
-            if database in self._views.databases:
-                alias = self._attach(database)
-                now = self._now.timestamp()
-                select = view.render(db=alias, now=now, queue_id=queue_id, shows_bodies=self._shows_bodies)
-            else:
-                select = view.render_empty()
+            alias, now = self._attach(database), self._now.timestamp()
+            select = view.render(db=alias, now=now, queue_id=queue_id, shows_bodies=self._shows_bodies)
             self._columns.update(view.columns)
             self._db.execute(f"CREATE TEMP VIEW {made} AS {select}")
         return made

@@ -37,20 +37,19 @@ from broker.forwarding.held_frames import Held
 from broker.observe.database_stats import read_ledger
 from broker.observe.drops import FrameFields, frame_fields
 from broker.observe.instance import Running
-from broker.observe.message_catalogue import MESSAGE_COLUMNS, MESSAGES
+from broker.observe.message_catalogue import message_rows
 from broker.observe.snapshot import LinkSnapshot, Snapshot, SnapshotSection, read_snapshot
 from broker.routing.mirrored import MirrorRole, OwnRoleStatus
 from broker.store.sqlite.database import origin
 from broker.store.sqlite.reader_slots import activated_tasks, queue_monitors
 from broker.store.sqlite.transaction import open_watch
-from broker.store.sqlite.views import FILE_VIEWS, ROUTES
+from broker.store.sqlite.views import FILE_VIEWS
 
 Row = tuple[object, ...]
 RowSource = Callable[[], Iterable[Row]]
 Column = Callable[[Any, Any], object]
 
 MSDB_ID = 4  # its number in the original, whose first database of a user is 5
-MSDB_ROUTES = "msdb.sys.routes"  # the memory view in place of the table where msdb has no file
 
 
 @dataclass(frozen=True)
@@ -383,11 +382,6 @@ def rows_of_running(instance: Running) -> dict[str, RowSource]:
 # --- views that are read from the files of databases ---
 
 
-def database_names(databases: Mapping[str, Path]) -> tuple[str, ...]:
-    """The databases of the instance, msdb first, whether it has a file or not."""
-    return (MSDB, *(name for name in databases if name != MSDB))
-
-
 def database_ids(databases: Iterable[str]) -> dict[str, int]:
     """A number for each database: 4 for msdb, the others from 5 on by name; a new one may move those after it."""
     return {MSDB: MSDB_ID} | {name: MSDB_ID + 1 + at for at, name in enumerate(sorted({*databases} - {MSDB}))}
@@ -402,14 +396,12 @@ def find_name(name: str, names: Iterable[str]) -> str | None:
 def _database_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
     """One that cannot be read is not enabled: nothing can be sent or received there."""
     ids = database_ids(databases)
-    for name in database_names(databases):
-        path = databases.get(name)
-        guid, is_enabled, made = None, path is None, None
-        if path is not None:
-            with suppress(sqlite3.Error), closing(open_watch(path)) as db:
-                identity, made_at = origin(db)
-                guid, is_enabled, made = uuid.UUID(bytes=identity), True, datetime.fromtimestamp(made_at, UTC)
-        yield name, ids[name], guid, is_enabled, made, False, True, path and str(path)
+    for name, path in databases.items():
+        guid, is_enabled, made = None, False, None
+        with suppress(sqlite3.Error), closing(open_watch(path)) as db:
+            identity, made_at = origin(db)
+            guid, is_enabled, made = uuid.UUID(bytes=identity), True, datetime.fromtimestamp(made_at, UTC)
+        yield name, ids[name], guid, is_enabled, made, False, True, str(path)
 
 
 def _monitor_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
@@ -454,15 +446,15 @@ def _ledger_rows(databases: Mapping[str, Path]) -> Iterator[Row]:
 
 
 @dataclass(frozen=True)
-class FilesView:
-    """A view whose rows are read from the files of databases."""
+class OwnView:
+    """A view without a snapshot: its rows are read from the files of the databases, or are always the same."""
 
     name: str
     columns: tuple[str, ...]
     rows: Callable[[Mapping[str, Path]], Iterator[Row]]
 
 
-DATABASES = FilesView(
+DATABASES = OwnView(
     "sys.databases",
     (
         "name",
@@ -476,7 +468,7 @@ DATABASES = FilesView(
     ),
     _database_rows,
 )
-QUEUE_MONITORS = FilesView(
+QUEUE_MONITORS = OwnView(
     "sys.dm_broker_queue_monitors",
     (
         "database_id",
@@ -491,13 +483,12 @@ QUEUE_MONITORS = FilesView(
     ),
     _monitor_rows,
 )
-ACTIVATED_TASKS = FilesView(
+ACTIVATED_TASKS = OwnView(
     "sys.dm_broker_activated_tasks",
     ("spid", "database_id", "queue_id", "procedure_name", "execute_as", "database_name", "queue_name", "is_waiting"),
     _task_rows,
 )
-LEDGER = FilesView("sys.dm_broker_ledger", ("database_name", "entry", "reason", "messages"), _ledger_rows)
-FILES_VIEWS = (DATABASES, QUEUE_MONITORS, ACTIVATED_TASKS, LEDGER)
+LEDGER = OwnView("sys.dm_broker_ledger", ("database_name", "entry", "reason", "messages"), _ledger_rows)
 
 # --- the newest lines of the audit file; a line that is not an entry is left out ---
 
@@ -569,42 +560,45 @@ def _shown(value: Any) -> object:
 
 # --- which views there are, and which columns each has ---
 
-SYSTEM_VIEWS = "sys.system_views"
-SYSTEM_COLUMNS = "sys.system_columns"
-VIEW_COLUMNS = ("name", "object_id", "schema_id", "type", "type_desc", "is_ms_shipped", "schema_name", "is_instance")
-COLUMN_COLUMNS = ("object_id", "name", "column_id", "schema_name", "view_name")
-
 _SYS_SCHEMA = 4  # the number of the schema `sys` in the original
 
 
-def view_rows() -> Iterator[Row]:
-    """`sys.system_views`, by name; numbers are negative, as those of the original's own objects."""
+def _view_rows(_: Mapping[str, Path]) -> Iterator[Row]:
+    """By name; numbers are negative, as those of the original's own objects."""
     for position, name in enumerate(_ALL_COLUMNS, 1):
-        schema, _, view = name.partition(".")
+        schema, view = name.split(".", 1)
         yield view, -position, _SYS_SCHEMA, "V", "VIEW", True, schema, name in MEMORY_VIEWS
 
 
-def column_rows() -> Iterator[Row]:
-    """`sys.system_columns`, by view and in the order in which `SELECT *` gives them."""
+def _column_rows(_: Mapping[str, Path]) -> Iterator[Row]:
+    """By view and in the order in which `SELECT *` gives them."""
     for number, (name, columns) in enumerate(_ALL_COLUMNS.items(), 1):
-        schema, _, view = name.partition(".")
+        schema, view = name.split(".", 1)
         for position, column in enumerate(columns, 1):
             yield -number, column, position, schema, view
 
 
+SYSTEM_VIEWS = OwnView(
+    "sys.system_views",
+    ("name", "object_id", "schema_id", "type", "type_desc", "is_ms_shipped", "schema_name", "is_instance"),
+    _view_rows,
+)
+SYSTEM_COLUMNS = OwnView(
+    "sys.system_columns", ("object_id", "name", "column_id", "schema_name", "view_name"), _column_rows
+)
+MESSAGES = OwnView(
+    "sys.messages",
+    ("message_id", "language_id", "severity", "is_event_logged", "text", "reason", "remedy"),
+    lambda _: message_rows(),
+)
+OWN_VIEWS = (DATABASES, QUEUE_MONITORS, ACTIVATED_TASKS, LEDGER, SYSTEM_VIEWS, SYSTEM_COLUMNS, MESSAGES)
 MEMORY_VIEWS: Mapping[str, tuple[str, ...]] = {
-    **{view.name: tuple(view.columns) for view in (*SNAPSHOT_VIEWS, *FILES_VIEWS)},
+    **{view.name: tuple(view.columns) for view in (*SNAPSHOT_VIEWS, *OWN_VIEWS)},
     AUDIT: tuple(AUDIT_COLUMNS),
-    SYSTEM_VIEWS: VIEW_COLUMNS,
-    SYSTEM_COLUMNS: COLUMN_COLUMNS,
-    MESSAGES: MESSAGE_COLUMNS,
-    MSDB_ROUTES: tuple(ROUTES.columns),
 }
-_ALL_COLUMNS: Mapping[str, Iterable[str]] = {
-    name: columns
-    for name, columns in sorted({**{name: view.columns for name, view in FILE_VIEWS.items()}, **MEMORY_VIEWS}.items())
-    if name != MSDB_ROUTES
-}
+_ALL_COLUMNS: Mapping[str, Iterable[str]] = dict(
+    sorted({**{name: view.columns for name, view in FILE_VIEWS.items()}, **MEMORY_VIEWS}.items())
+)
 
 # Columns of memory views that hold GUIDs: they compare without case, as the file's GUIDs do.
 GUID_COLUMNS = frozenset(

@@ -93,12 +93,13 @@ SCRIPTS = [
 
 @cache
 def _views() -> SystemViews:
-    path = _directory() / "orders.db"
-    open_store(path).close()
+    databases = {name: _directory() / f"{name}.db" for name in ("msdb", "orders")}
+    for path in databases.values():
+        open_store(path).close()
     asked = view.MEMORY_VIEWS.keys() - query.SELF_MADE
     snapshots: dict[str, Callable[[], list[Any]]] = dict.fromkeys(asked, list)
     limits = query.QueryLimits(seconds=QUERY_SECONDS, rows=1000, result_bytes=KIB * KIB)
-    return query.SystemViews(databases={"orders": path}, snapshots=snapshots, limits=limits)
+    return query.SystemViews(databases=databases, snapshots=snapshots, limits=limits)
 
 
 def _question(data: bytes) -> None:

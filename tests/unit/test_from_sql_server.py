@@ -11,12 +11,12 @@ from broker.ddl.parser import STATEMENTS, parse_script
 from broker.errors import DdlSyntaxError
 from broker.flow import COLUMNS, VisitOutcome
 from broker.observe.metrics import METRICS
-from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.observe.views import MEMORY_VIEWS
 from broker.store.sqlite.views import FILE_VIEWS
 from tools.pages.observe import events
 
 PAGE = (Path(__file__).parents[2] / "docs" / "from-sql-server.md").read_text(encoding="utf-8")
-VIEWS = {*FILE_VIEWS, *MEMORY_VIEWS} - {MSDB_ROUTES}
+VIEWS = {*FILE_VIEWS, *MEMORY_VIEWS}
 OURS = {"sys.dm_broker_audit", "sys.dm_broker_dispositions", "sys.dm_broker_ledger", "sys.dm_broker_mirrors"}
 EVENT_CLASSES = {124, 136, 138, 139, 140, 141, 142, 143, 144, 149, 158, 159, 160, 161, 163}
 COUNTERS = {

@@ -59,7 +59,6 @@ class Example(ExitStack):
         self._catalog = Catalog(databases, lambda: None)
         asyncio.run(execute(self._catalog, read_script(SETUP), database=MSDB))
         snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-        snapshots.pop("msdb.sys.routes", None)
         self._views = SystemViews(databases=paths, snapshots=snapshots, mirrors=[MIRROR])
         self._shop = self.enter_context(closing(sqlite3.connect(paths["shop"], isolation_level=None)))
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 import broker
 from broker.observe import views as memory_views
 from broker.observe.metrics import METRICS, MetricDefinition
-from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.observe.views import MEMORY_VIEWS
 from broker.store.sqlite.views import FILE_VIEWS, QUEUE
 from tools.pages.markers import table
 
@@ -58,7 +58,7 @@ def views() -> str:
     """
     texts = {name: msgspec.convert(text, ViewText) for name, text in _read("views.toml").items()}
     columns = {name: list(view.columns) for name, view in FILE_VIEWS.items()} | {QUEUE_ITSELF: list(QUEUE.columns)}
-    columns |= {name: list(names) for name, names in MEMORY_VIEWS.items() if name != MSDB_ROUTES}
+    columns |= {name: list(names) for name, names in MEMORY_VIEWS.items()}
     if texts.keys() != columns.keys():
         raise ValueError(f"views without text, or texts without view: {sorted(texts.keys() ^ columns.keys())}")
     return "\n\n".join("\n\n".join(_view(name, text, columns[name])) for name, text in texts.items())

@@ -51,10 +51,6 @@ class FileView:
         text = f"SELECT {columns} FROM {self.source}"  # noqa: S608 - made of this file's own words
         return text.format(db=db, now=repr(now), queue_id=queue_id)
 
-    def render_empty(self) -> str:
-        """The SELECT of this view where there is no file: the same columns, no row."""
-        return f"SELECT {', '.join(f'NULL AS {name}' for name in self.columns)} WHERE 0"
-
 
 def guid(column: str) -> str:
     """A GUID as text that compares without case."""

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from broker.client.receiving import receive
 from broker.errors import BrokerError, StatementError, StoreUnavailableError
 from broker.observe.query import ATTACHED_MAX, SELF_MADE, QueryLimits, SystemViews, translate
 from broker.observe.tsql import SelectQuery
-from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.observe.views import MEMORY_VIEWS
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.metadata import put_queue, put_service, queues
 from broker.store.sqlite.views import FILE_VIEWS
@@ -66,10 +65,6 @@ def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
 
 
-def row_of(view: str, **values: object) -> tuple[object, ...]:
-    return tuple(values.get(column) for column in MEMORY_VIEWS[view])
-
-
 @pytest.fixture
 def orders(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """The database `orders`: a service, its queue, and a table of the application."""
@@ -91,8 +86,14 @@ def dialog(orders: sqlite3.Connection) -> Dialog:
 
 
 @pytest.fixture
-def views(orders: sqlite3.Connection, tmp_path: Path) -> SystemViews:
-    return SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots())
+def msdb(tmp_path: Path) -> dict[str, Path]:
+    open_store(tmp_path / "msdb.db").close()
+    return {"msdb": tmp_path / "msdb.db"}
+
+
+@pytest.fixture
+def views(orders: sqlite3.Connection, msdb: dict[str, Path], tmp_path: Path) -> SystemViews:
+    return SystemViews(databases=msdb | {"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots())
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_tsql_is_answered(ask: Any, dialog: Dialog, statement: str, expected: li
     assert expected == ask(statement)
 
 
-@pytest.mark.parametrize("view", [*FILE_VIEWS, *(name for name in MEMORY_VIEWS if name != MSDB_ROUTES)])
+@pytest.mark.parametrize("view", [*FILE_VIEWS, *MEMORY_VIEWS])
 @pytest.mark.parametrize("database", ["orders", "msdb"])
 def test_every_view_can_be_read_in_every_database(views: SystemViews, dialog: Dialog, view: str, database: str) -> None:
     result = views.select(f"SELECT * FROM {view}", database=database)
@@ -218,34 +219,31 @@ def test_queue_is_read_by_any_of_its_names_and_keeps_its_messages(
 # --- databases and memory views -----------------------------------------------------------------------------
 
 
-def test_without_a_database_msdb_is_meant(tmp_path: Path) -> None:
-    row = row_of(MSDB_ROUTES, name="Outside", lifetime=datetime(2026, 1, 1, tzinfo=UTC), is_expired=True)
-    views = SystemViews(databases={}, snapshots=snapshots(msdb__sys__routes=lambda: [row]))
+def test_without_a_database_msdb_is_meant(views: SystemViews) -> None:
+    statement = "SELECT name, lifetime, is_expired, (SELECT COUNT(*) FROM sys.services) FROM sys.routes"
 
-    result = views.select("SELECT name, lifetime, is_expired FROM sys.routes", database=None)
-
-    assert result.rows == [("Outside", "2026-01-01 00:00:00.000", 1)]
+    assert [("AutoCreatedLocal", None, 0, 0)] == views.select(statement, database=None).rows
 
 
-def test_snapshot_is_taken_only_for_what_is_mentioned_and_once() -> None:
+def test_snapshot_is_taken_only_for_what_is_mentioned_and_once(msdb: dict[str, Path]) -> None:
     calls: list[str] = []
 
     def provide(name: str) -> dict[Any, Any]:
         calls.append(name)
         return {}
 
-    views = SystemViews(databases={}, snapshots={name: partial(provide, name) for name in snapshots()})
+    views = SystemViews(databases=msdb, snapshots={name: partial(provide, name) for name in snapshots()})
 
     views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
 
     assert calls == [CONNECTIONS]
 
 
-def test_statement_reads_so_many_databases_and_no_more(tmp_path: Path) -> None:
+def test_statement_reads_so_many_databases_and_no_more(msdb: dict[str, Path], tmp_path: Path) -> None:
     names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
     for name in names:
         open_store(tmp_path / f"{name}.db").close()
-    views = SystemViews(databases={name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots())
+    views = SystemViews(databases=msdb | {name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots())
     selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
 
     assert len(views.select(" UNION ALL ".join(selects[:-1]), database=None).rows) == ATTACHED_MAX

@@ -20,20 +20,19 @@ from broker.observe.snapshot import MirrorSnapshot, read_snapshot
 from broker.observe.views import (
     ACTIVATED_TASKS,
     AUDIT_COLUMNS,
-    COLUMN_COLUMNS,
     DATABASE_MIRRORING,
     DATABASES,
     FORWARDED_MESSAGES,
     MEMORY_VIEWS,
     MIRRORS,
-    VIEW_COLUMNS,
+    SYSTEM_COLUMNS,
+    SYSTEM_VIEWS,
     audit_rows,
-    column_rows,
-    view_rows,
 )
 from broker.routing.address import NetworkAddress
 from broker.routing.mirrored import MirroredRoute, MirrorRole, OwnRoleStatus
 from broker.routing.route import MirroredPair
+from broker.store.sqlite.database import open_store
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from broker.store.sqlite.views import FILE_VIEWS, QUEUE
 from tests.support.shop import Shop
@@ -174,9 +173,10 @@ async def test_a_held_frame_ages_while_it_waits(start: Any, take: Any) -> None:
 
 @pytest.fixture
 def files(shop: Shop, tmp_path: Path) -> dict[str, Path]:
-    """One database, and one whose file is none."""
+    """msdb, one database, and one whose file is none."""
+    open_store(tmp_path / "msdb.db").close()
     (tmp_path / "text.db").write_text("this is a text, and no database at all")
-    return {"shop": shop.path, "broken": tmp_path / "text.db"}
+    return {"msdb": tmp_path / "msdb.db", "shop": shop.path, "broken": tmp_path / "text.db"}
 
 
 @pytest.mark.promise("routes 4", "views 4")
@@ -184,8 +184,8 @@ def test_every_database_has_a_row_also_when_its_file_is_none(files: dict[str, Pa
     rows = shown(DATABASES, files)
 
     told = [(row["name"], row["database_id"], row["is_broker_enabled"], row["path"]) for row in rows]
-    shop, broken = str(files["shop"]), str(files["broken"])
-    assert [("msdb", 4, True, None), ("shop", 6, True, shop), ("broken", 5, False, broken)] == told
+    msdb, shop, broken = map(str, files.values())
+    assert [("msdb", 4, True, msdb), ("shop", 6, True, shop), ("broken", 5, False, broken)] == told
 
 
 @pytest.mark.promise("views 3")
@@ -271,12 +271,12 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_each_view_and_column_has_a_row_under_the_number_of_its_view() -> None:
-    views = {str(row["name"]): row for row in (dict(zip(VIEW_COLUMNS, one, strict=True)) for one in view_rows())}
-    columns = [dict(zip(COLUMN_COLUMNS, row, strict=True)) for row in column_rows()]
+    views = {row["name"]: row for row in shown(SYSTEM_VIEWS, {})}
+    columns = shown(SYSTEM_COLUMNS, {})
 
     assert (True, False) == (views["databases"]["is_instance"], views["routes"]["is_instance"])
-    assert sorted(views) == sorted(views, key=lambda name: -int(str(views[name]["object_id"])))
-    assert all(row["object_id"] == views[str(row["view_name"])]["object_id"] for row in columns)
+    assert sorted(views) == sorted(views, key=lambda name: -views[name]["object_id"])
+    assert all(row["object_id"] == views[row["view_name"]]["object_id"] for row in columns)
     assert [(1, "name"), (2, "database_id")] == [
         (row["column_id"], row["name"]) for row in columns if row["view_name"] == "databases"
     ][:2]

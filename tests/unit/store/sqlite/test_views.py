@@ -17,7 +17,7 @@ from broker.conversation.message_types import END_DIALOG, ERROR, SentBy, Validat
 from broker.conversation.state import ConversationState
 from broker.observe.query import SELF_MADE, SystemViews
 from broker.observe.sql_functions import add_functions
-from broker.observe.views import MEMORY_VIEWS, MSDB_ROUTES
+from broker.observe.views import MEMORY_VIEWS
 from broker.security.grants import Permission, PermissionRule, PermissionState, RemoteServiceBinding
 from broker.security.principal import parse_principal
 from broker.store.sqlite.database import lock_store, open_store
@@ -61,7 +61,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
         ]:
             put_permission(where, PermissionRule(permission, securable, parse_principal(principal), state))
         put_binding(db, RemoteServiceBinding("b", "//far", "CN=far", is_anonymous_on=True))
-        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in {*SELF_MADE, MSDB_ROUTES}}
+        snapshots = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
         views = SystemViews(databases=paths, snapshots=snapshots)
         yield lambda statement, database="orders": views.select(statement, database=database).rows
 
