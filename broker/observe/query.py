@@ -4,8 +4,8 @@ Queries of the system views: one SELECT, read only, within limits of time and si
 Every statement gets a separate connection to an empty database in memory, to which the files it names are attached
 read only. Each view it mentions becomes a temporary view over its file, or a temporary table filled from the daemon,
 under a random name that cannot be guessed. Two checks protect the files. Only a syntax tree that was understood is
-rendered as SQL (`broker.observe.tsql`). And SQLite itself asks `_Guard` about each object that the SQL would access;
-`_Guard` denies everything but those views. A reader never blocks a writer. It keeps the write-ahead log of the file
+rendered as SQL (`broker.observe.tsql`). And SQLite itself asks `_guard` about each object that the SQL would access;
+`_guard` denies everything but those views. A reader never blocks a writer. It keeps the write-ahead log of the file
 from being reset for as long as it runs, one reason for the time limit.
 
 Source: SQLite documentation, "Compile-Time Authorization Callbacks", "Write-Ahead Logging", "Query Progress Callbacks",
@@ -25,10 +25,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker import observe
 from broker.advice import near_name
 from broker.catalog.catalog import MSDB
 from broker.errors import BrokerError, DdlSyntaxError, StatementError, StoreUnavailableError, UnknownNameError
@@ -191,24 +191,18 @@ def spilled_bytes() -> int:
     return size
 
 
-class ResultTooLargeError(Exception):
-    """A result has more text than is allowed."""
+def _texts(most: int) -> Callable[[bytes], str]:
+    """Return what decodes texts of SQLite, of so many bytes in all. Bytes that are not UTF-8 are replaced."""
+    left = most
 
-
-class Texts:
-    """Decodes texts of SQLite, of so many bytes in all. Bytes that are not UTF-8 are replaced."""
-
-    __slots__ = ("_left", "_most")
-
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-
-    def __call__(self, data: bytes) -> str:
-        """Raises ResultTooLargeError."""
-        self._left -= len(data)
-        if self._left < 0:
-            raise ResultTooLargeError(f"one row has more than {self._most >> 20} MiB; ask for fewer columns")
+    def decode(data: bytes) -> str:
+        nonlocal left
+        left -= len(data)
+        if left < 0:
+            raise StatementError(TOO_LARGE, f"one row has more than {most >> 20} MiB; ask for fewer columns")
         return data.decode(errors="replace")
+
+    return decode
 
 
 ATTACHED_MAX = 10  # databases in one statement; what SQLite can attach unless it was built otherwise
@@ -304,7 +298,7 @@ class SystemViews:
                 911, f"database '{database}' does not exist{nearest(database or '', self.databases)}"
             )
         watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
-        parsed = observe.tsql.SelectQuery(statement)
+        parsed: SelectQuery = import_module("broker.observe.tsql").SelectQuery(statement)  # with the first SELECT
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:
             return _QueryRun(self, db, home=home, watch=watch, shows_bodies=shows_bodies).answer(parsed)
 
@@ -333,20 +327,18 @@ class _QueryRun:
     def answer(self, statement: SelectQuery) -> QueryResult:
         """The rows of the statement, as far as the limits allow."""
         db, limits = self._db, self._views.limits
-        db.text_factory = Texts(2 * limits.result_bytes)
+        db.text_factory = _texts(2 * limits.result_bytes)
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BODY_MAX_BYTES if self._shows_bodies else VALUE_MAX_BYTES)
         db.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN_MAX_BYTES)
         db.setlimit(sqlite3.SQLITE_LIMIT_COLUMN, COLUMNS_MAX)
         add_functions(db, now=self._now, database=self._home)
         sql = statement.render({table: self._make(table, statement) for table in statement.tables})
         db.set_progress_handler(self._watch, PROGRESS_STEPS)
-        db.set_authorizer(_Guard(frozenset(self._made.values()), statement.own))
+        db.set_authorizer(_guard(frozenset(self._made.values()), statement.own))
         try:
             cursor = db.execute(sql)
             columns = tuple(column[0] for column in cursor.description)
             rows, truncated = _fetch(cursor, limits)
-        except ResultTooLargeError as error:
-            raise StatementError(1105, str(error)) from None
         except sqlite3.Error as error:
             if self._watch.problem:
                 raise StatementError(self._watch.number, self._watch.problem) from error
@@ -438,33 +430,29 @@ class _QueryRun:
         return alias
 
 
-class _Guard:
+def _guard(made: frozenset[str], own: frozenset[str]) -> Callable[..., int]:
     """
-    SQLite's authorizer for a user's statement.
+    Return SQLite's authorizer for a user's statement.
 
-    `made` are the names of the temporary views and tables; SQLite passes for each thing the view on whose behalf it is
-    touched, and a text cannot hold such a name, because it contains a secret. `own` is what the statement defines.
     count(*) reads no column, and for no view: rows can be counted of `own` and of what the views are made of.
+
+    Args:
+        made: The names of the temporary views and tables. SQLite passes for each thing the view on whose behalf it is
+            touched, and a text cannot hold such a name, because it contains a secret.
+        own: The names that the statement defines.
     """
+    counted = COUNTED | own
 
-    __slots__ = ("_counted", "_made")
-
-    def __init__(self, made: frozenset[str], own: frozenset[str]) -> None:
-        self._made = made
-        self._counted = COUNTED | own
-
-    def __call__(
-        self, action: int, first: str | None, second: str | None, _schema: str | None, behalf: str | None
-    ) -> int:
+    def authorize(action: int, first: str | None, second: str | None, _schema: str | None, behalf: str | None) -> int:
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
             is_allowed = True
         elif action == sqlite3.SQLITE_READ:
-            is_allowed = (
-                behalf in self._made or first in self._made or (not second and str(first).casefold() in self._counted)
-            )
+            is_allowed = behalf in made or first in made or (not second and str(first).casefold() in counted)
         else:
-            is_allowed = action == sqlite3.SQLITE_FUNCTION and (behalf in self._made or second in ALLOWED)
+            is_allowed = action == sqlite3.SQLITE_FUNCTION and (behalf in made or second in ALLOWED)
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+    return authorize
 
 
 def shown_value(value: object) -> object:

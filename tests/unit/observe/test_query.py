@@ -542,7 +542,7 @@ def test_sql_that_was_smuggled_in_is_stopped_by_sqlite(
 
 def test_file_is_attached_read_only(views: SystemViews, dialog: Dialog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third wall: without the guard a write still fails."""
-    monkeypatch.setattr("broker.observe.query._Guard", lambda _made, _own: None)
+    monkeypatch.setattr("broker.observe.query._guard", lambda _made, _own: None)
     monkeypatch.setattr("broker.observe.tsql.SelectQuery.render", lambda *_: "DELETE FROM database_0.broker_route")
 
     with pytest.raises(StoreUnavailableError, match="readonly database"):
