@@ -14,13 +14,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.views import GUID_FUNCTION
 
-Value: TypeAlias = int | float | str | bytes | None
+Known: TypeAlias = int | float | str | bytes
+Value: TypeAlias = Known | None
 
 RESULT_MAX = 2 * 1024 * 1024  # characters; a little more than a connection allows one value
 # SQLite's own: those that read nothing but their arguments and the clock, and cannot be asked for a large result. And
@@ -56,13 +57,11 @@ def render_guid(value: bytes | None) -> str | None:
 
 
 def _to_datetime(value: Value) -> Value:
-    return None if value is None else render_instant(read_instant(value))
+    return render_instant(read_instant(value))
 
 
-def _plus(left: Value, right: Value) -> Value:
+def _plus(left: Known, right: Known) -> Value:
     """`+` joins texts and adds numbers; a text next to a number is read as a number."""
-    if left is None or right is None:
-        return None
     if isinstance(left, str) and isinstance(right, str):
         return left + right
     if isinstance(left, bytes) and isinstance(right, bytes):
@@ -70,7 +69,7 @@ def _plus(left: Value, right: Value) -> Value:
     return _number(left) + _number(right)
 
 
-def _number(value: float | str | bytes) -> float:
+def _number(value: Known) -> float:
     if isinstance(value, int | float):
         return value
     try:
@@ -79,24 +78,20 @@ def _number(value: float | str | bytes) -> float:
         return float(value)
 
 
-def _text(value: float | str | bytes) -> str:
+def _text(value: Known) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 # In place of SQLite's own, whose time grows with the product of both lengths.
 
 
-def _instr(value: Value, wanted: Value) -> Value:
-    if value is None or wanted is None:
-        return None
+def _instr(value: Known, wanted: Known) -> Value:
     if isinstance(value, bytes) and isinstance(wanted, bytes):
         return value.find(wanted) + 1
     return _text(value).find(_text(wanted)) + 1
 
 
-def _replace(value: Value, old: Value, new: Value) -> Value:
-    if value is None or old is None or new is None:
-        return None
+def _replace(value: Known, old: Known, new: Known) -> Value:
     text, old, new = _text(value), _text(old), _text(new)
     if not old:
         return text
@@ -105,24 +100,23 @@ def _replace(value: Value, old: Value, new: Value) -> Value:
     return text.replace(old, new)
 
 
-def _trim(strip: Callable[[str, str], str]) -> Callable[[Value, Value], Value]:
-    def trim(value: Value, unwanted: Value) -> Value:
-        if value is None or unwanted is None:
-            return None
-        return strip(_text(value), "".join(set(_text(unwanted))))
-
-    return trim
+def _trim(strip: Callable[[str, str], str], value: Known, unwanted: Known) -> Value:
+    return strip(_text(value), "".join(set(_text(unwanted))))
 
 
-# By name, with the number of arguments.
+def _unless_null(function: Callable[..., Value], *values: Value) -> Value:
+    return None if None in values else function(*values)
+
+
+# By name, with the number of arguments; none is called with NULL.
 _FUNCTIONS: Mapping[str, tuple[int, Callable[..., Value]]] = {
     "tsql_plus": (2, _plus),
     "tsql_to_datetime": (1, _to_datetime),
     "instr": (2, _instr),
-    "ltrim": (2, _trim(str.lstrip)),
+    "ltrim": (2, partial(_trim, str.lstrip)),
     "replace": (3, _replace),
-    "rtrim": (2, _trim(str.rstrip)),
-    "trim": (2, _trim(str.strip)),
+    "rtrim": (2, partial(_trim, str.rstrip)),
+    "trim": (2, partial(_trim, str.strip)),
 }
 NOW = "tsql_now"  # GETUTCDATE() and its kin: one instant for the whole statement
 
@@ -132,7 +126,7 @@ ALLOWED = BUILT_IN | _FUNCTIONS.keys() | {NOW}
 def add_functions(db: sqlite3.Connection, *, now: datetime, database: str = "msdb") -> None:
     """Register the functions of this file on a connection; `now` is the result of GETUTCDATE()."""
     for name, (arguments, function) in _FUNCTIONS.items():
-        db.create_function(name, arguments, function, deterministic=True)
+        db.create_function(name, arguments, partial(_unless_null, function), deterministic=True)
     db.create_function(GUID_FUNCTION, 1, render_guid, deterministic=True)
     text = render_instant(now)
     db.create_function(NOW, 0, lambda: text, deterministic=True)
