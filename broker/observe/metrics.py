@@ -534,23 +534,27 @@ METRICS = (
         merge=min,
     ),
     MetricDefinition(
-        "broker_tls_reloads_total", "Reloads of changed certificate files that succeeded.", _one("transport.reloads")
+        "broker_tls_reloads_total",
+        "Reloads of changed certificate files that succeeded.",
+        _one("transport.status.reloads"),
     ),
     MetricDefinition(
         "broker_tls_reload_failures_total",
         "Reloads of changed certificate files that failed; the previous files stay in use.",
-        _one("transport.reload_failures"),
+        _one("transport.status.reload_failures"),
     ),
     MetricDefinition(
         "broker_tls_last_reload_successful",
         "1 while the current certificate files are in use, 0 while they cannot be used and the previous ones are.",
-        lambda scrape: [((), not scrape.snapshot.transport.problem)],
+        lambda scrape: [((), not scrape.snapshot.transport.status.problem)],
     ),
-    MetricDefinition("broker_tls_handshakes", "TLS handshakes in progress with clients.", _one("transport.handshakes")),
+    MetricDefinition(
+        "broker_tls_handshakes", "TLS handshakes in progress with clients.", _one("transport.status.handshakes")
+    ),
     MetricDefinition(
         "broker_connections_refused_total",
         "Connections refused or ended because of a limit.",
-        _by("transport.refused", "connections", "connections_per_peer"),
+        _by("transport.status.refused", "connections", "connections_per_peer"),
         ("limit",),
     ),
     MetricDefinition(

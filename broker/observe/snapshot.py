@@ -45,6 +45,7 @@ from broker.observe.instance import Running
 from broker.observe.status import (
     AddressStatus,
     BlockedStatus,
+    CertificateStatus,
     DatabaseStatus,
     DrainStatus,
     ForwardingStatus,
@@ -54,6 +55,7 @@ from broker.observe.status import (
     ScriptStatus,
     ServiceCounts,
     TaskStatus,
+    TransportStatus,
     TransportWarning,
     WarningKind,
     WriteLockStatus,
@@ -73,6 +75,7 @@ STEP_VALUES = 100  # copied between two readings of the clock, half a millisecon
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
+CERTIFICATES_MAX = 100  # of a status, those that end first
 REFUSED_SECONDS = 60.0  # for which the refusal of a peer is a warning
 _KIND_NAMES: dict[int, str] = {FrameKind.MESSAGE: "message", FrameKind.ACK: "ack", FrameKind.FAULT: "fault"}
 
@@ -96,17 +99,11 @@ SnapshotSection: TypeAlias = Literal[
 """A part of a `Snapshot`, by the name of its field."""
 
 
-class TransportSnapshot(Struct, frozen=True, kw_only=True):
-    """Certificates, and limits that were met. `certificates` have a role, see `certificates_in_use`."""
+class TransportSnapshot(Struct, frozen=True):
+    """Connections as a whole. All `certificates` with their roles, see `certificates_in_use`; `pauses` by limit."""
 
-    warnings: tuple[TransportWarning, ...] = ()
+    status: TransportStatus = TransportStatus()
     certificates: tuple[tuple[str, Identity], ...] = ()
-    reloads: int = 0
-    reload_failures: int = 0
-    problem: str = ""
-    handshakes: int = 0
-    connections_max: int = 0
-    refused: Mapping[str, int] = {}
     pauses: Mapping[str, int] = {}
 
 
@@ -688,17 +685,26 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         for (host, reason), at in peers.handshaker.refused.items()
         if at > since and not any(_is_back(link, host, reason, at) for link in peers.links.values())
     ]
-    return struct_from(
-        TransportSnapshot,
+    now = datetime.now(UTC)
+    warnings += expiry_warnings(certificates, now)
+    status = struct_from(
+        TransportStatus,
         watch,
-        warnings=(*warnings, *expiry_warnings(certificates, datetime.now(UTC))),
-        certificates=certificates,
+        endpoint,
+        warnings=[warning.text for warning in warnings],
+        notices=warnings,
+        certificates=[_certificate(role, one, now) for role, one in certificates[:CERTIFICATES_MAX]],
         reload_failures=watch.failures,
         handshakes=len(peers.handshaker.handshakes),
         connections_max=peers.admission.most,
         refused=dict(peers.admission.refused),
-        pauses=dict(peers.admission.meters.pauses),
     )
+    return TransportSnapshot(status, certificates, dict(peers.admission.meters.pauses))
+
+
+def _certificate(role: str, one: Identity, now: datetime) -> CertificateStatus:
+    not_after = one.not_after.isoformat(timespec="seconds")
+    return CertificateStatus(role, one.principal_name, one.fingerprint, not_after, (one.not_after - now).days)
 
 
 def _is_back(link: Link, host: str, reason: str, at: float) -> bool:

@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from broker.net.certificates import CertificateWatch
-from broker.net.tls import Encryption, Identity
+from broker.net.tls import Encryption
 from broker.observe.database_stats import QuickStats, ledger_status
 from broker.observe.drops import DropSnapshot, remedy_of_drop
 from broker.observe.snapshot import LinkSnapshot, MirrorSnapshot, Snapshot, SnapshotSection
 from broker.observe.status import (
-    CertificateStatus,
     ConnectionStatus,
     DatabaseStatus,
     DropStatus,
@@ -27,7 +26,6 @@ from broker.observe.status import (
     QueueStatus,
     RoleStatus,
     Status,
-    TransportStatus,
     struct_from,
 )
 from broker.protocol.layout import show_guid
@@ -45,7 +43,6 @@ STATUS: tuple[SnapshotSection, ...] = (
     "databases",
     "drops",
 )
-CERTIFICATES_MAX = 100  # those that end first
 
 
 def render_status(
@@ -72,7 +69,7 @@ def render_status(
         uptime_s=round(time.time() - snapshot.started_at, 3),
         ready=snapshot.is_ready,
         listen=list(snapshot.listen),
-        transport=_transport(snapshot),
+        transport=snapshot.transport.status,
         connections=[_connection(link, snapshot) for link in snapshot.links],
         addresses=dict(snapshot.addresses),
         waiting=list(snapshot.next_hops),
@@ -95,23 +92,6 @@ def certificate_part(watch: CertificateWatch) -> dict[str, str]:
 
 
 # --- parts ---
-
-
-def _transport(snapshot: Snapshot) -> TransportStatus:
-    transport, now = snapshot.transport, snapshot.taken_at
-    return struct_from(
-        TransportStatus,
-        transport,
-        snapshot.endpoint,
-        warnings=[warning.text for warning in transport.warnings],
-        notices=list(transport.warnings),
-        certificates=[_certificate(role, one, now) for role, one in transport.certificates[:CERTIFICATES_MAX]],
-    )
-
-
-def _certificate(role: str, one: Identity, now: datetime) -> CertificateStatus:
-    not_after = one.not_after.isoformat(timespec="seconds")
-    return CertificateStatus(role, one.principal_name, one.fingerprint, not_after, (one.not_after - now).days)
 
 
 def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:

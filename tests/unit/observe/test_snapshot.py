@@ -41,7 +41,7 @@ from broker.observe.snapshot import (
     read_snapshot,
     read_snapshot_in_steps,
 )
-from broker.observe.status import JournalStatus, ScriptStatus, TransportWarning, WarningKind
+from broker.observe.status import CertificateStatus, JournalStatus, ScriptStatus, TransportWarning, WarningKind
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind, show_guid
 from broker.routing.address import NetworkAddress, parse_address
@@ -390,7 +390,7 @@ async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gatew
     told = []
     for link in links:
         gateway.peers.links[1] = link
-        told += [[one.kind for one in read(gateway, "transport").transport.warnings].count(WarningKind.REFUSED)]
+        told += [[one.kind for one in read(gateway, "transport").transport.status.notices].count(WarningKind.REFUSED)]
         del gateway.peers.links[1]
 
     assert [2, 1, 2, 0] == told
@@ -405,7 +405,7 @@ async def test_of_the_refusals_of_a_host_that_name_nobody_the_last_counts(gatewa
     refused(f"tcp://{host}:2", untrusted)
     refused(f"tcp://{host}:3", "CN=b may not connect")
 
-    told = read(gateway, "transport").transport.warnings
+    told = read(gateway, "transport").transport.status.notices
 
     assert [
         f"a peer at 10.0.0.8 was refused: frame of {2 * REFUSED_MAX - 1} bytes",
@@ -685,6 +685,17 @@ def test_of_many_that_end_soon_some_are_named_and_the_others_counted() -> None:
     assert (WARNINGS_MAX + 1, "5 more certificates end soon") == (len(found), found[-1].text)
 
 
+async def test_a_certificate_is_in_the_status_with_the_days_that_are_left(gateway: Any) -> None:
+    end = datetime.now(UTC) + timedelta(days=3, hours=1)
+    peer = Identity("CN=peer", "sha256:1", (), NOW, end)
+    gateway.peers.links[1] = SimpleNamespace(transport=SimpleNamespace(chain=(peer,)))
+
+    told = read(gateway, "transport").transport.status.certificates
+    del gateway.peers.links[1]
+
+    assert [CertificateStatus("peer", "CN=peer", "sha256:1", end.isoformat(timespec="seconds"), 3)] == told
+
+
 async def test_warnings_say_what_they_are_about(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.certificates.problem = "endpoint.trust: gone"
     monkeypatch.setattr(type(gateway.peers.permissions), "warning", "no peer may connect")
@@ -693,9 +704,9 @@ async def test_warnings_say_what_they_are_about(gateway: Any, monkeypatch: pytes
     gateway.peers.handshaker.remember_refused("tcp://10.0.0.7:5", "CN=a may not connect")
     gateway.peers.handshaker.refused["10.0.0.8", "long ago"] = asyncio.get_running_loop().time() - 2 * REFUSED_SECONDS
 
-    found = read(gateway, "transport").transport
+    found = read(gateway, "transport").transport.status.notices
     gateway.catalog.permitted_at = asyncio.get_running_loop().time()
-    refused = [one for one in read(gateway, "transport").transport.warnings if one.kind == WarningKind.REFUSED]
+    refused = [one for one in read(gateway, "transport").transport.status.notices if one.kind == WarningKind.REFUSED]
 
     assert [] == refused  # a permission may let them in now
     assert [
@@ -704,4 +715,4 @@ async def test_warnings_say_what_they_are_about(gateway: Any, monkeypatch: pytes
         TransportWarning(WarningKind.PERMISSIONS, "no peer may connect"),
         TransportWarning(WarningKind.LOOPBACK, "every user of this machine has the role admin on 127.0.0.1:9422"),
         TransportWarning(WarningKind.REFUSED, "a peer at 10.0.0.7 was refused: CN=a may not connect"),
-    ] == list(found.warnings)
+    ] == found

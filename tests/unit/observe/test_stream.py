@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from msgspec import structs
 
 from broker.flow import Disposition
-from broker.net.tls import Identity
 from broker.observe.database_stats import DatabaseStats
 from broker.observe.drops import DropSnapshot
 from broker.observe.snapshot import (
@@ -23,7 +21,7 @@ from broker.observe.snapshot import (
     TransportSnapshot,
     read_snapshot,
 )
-from broker.observe.status import AddressStatus, DatabaseStatus, NextHopStatus, TransportWarning, WarningKind
+from broker.observe.status import AddressStatus, CertificateStatus, DatabaseStatus, NextHopStatus, TransportStatus
 from broker.observe.stream import (
     COLUMNS,
     GONE_MAX,
@@ -183,13 +181,10 @@ def test_a_reason_is_longer_than_a_name(event: Event) -> None:
 
 
 def test_certificates_of_its_own_and_those_that_end_are_there(event: Event) -> None:
-    now = datetime.now(UTC)
-    certificates = tuple(
-        (role, Identity(f"CN={role}", role, (), now, now + timedelta(days=days)))
-        for role, days in (("peer", 3), ("own", 300), ("trust", 900))
-    )
+    days = {"peer": 3, "own": 300, "trust": 900}
+    certificates = [CertificateStatus(role, days_left=left) for role, left in days.items()]
 
-    made = event(StatsStream(), transport=TransportSnapshot(certificates=certificates))
+    made = event(StatsStream(), transport=TransportSnapshot(TransportStatus(certificates=certificates)))
 
     assert ["peer", "own"] == [one["role"] for one in made["certificates"]]
 
@@ -209,7 +204,7 @@ def test_an_event_has_a_bound_whatever_there_is(event: Event) -> None:
         "databases": tuple((f"{number}{HOSTILE}", database(HOSTILE)) for number in many),
         "by_route": tuple(RouteFrames(f"{number}{HOSTILE}", HOSTILE, number) for number in many),
         "drops": tuple(drop(1, HOSTILE) for _ in many),
-        "transport": TransportSnapshot(warnings=(TransportWarning(WarningKind.PLAIN_TEXT, HOSTILE),) * 10),
+        "transport": TransportSnapshot(TransportStatus(warnings=[HOSTILE] * 10)),
     }
     stream = StatsStream()
     event(stream, 0.0, **parts)
