@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs, to_builtins
 
 from broker.dialog.send_queue import MICROSECONDS
-from broker.observe.database_stats import DatabaseStats, ledger_status
+from broker.observe.database_stats import DatabaseStats
 from broker.observe.drops import DropSnapshot, remedy_of_drop
 from broker.observe.health import NAME_MAX, TEXT_MAX, judge, shorten
 from broker.observe.instance import Running
 from broker.observe.metrics import BUCKETS
 from broker.observe.snapshot import Snapshot
 from broker.observe.sql_functions import render_instant
-from broker.observe.status import ConnectionStatus, Status, TransportStatus, struct_from
+from broker.observe.status import ConnectionStatus, DatabaseStatus, Status, TransportStatus, struct_from
 from broker.observe.status_rendering import STATUS, render_status
 from broker.protocol.layout import show_guid
 
@@ -304,7 +304,7 @@ class StatsStream:
         )
 
     def _database_rows(self, status: Status, stats: Mapping[str, DatabaseStats | None], now: float) -> list[Row]:
-        """Those at work, and those whose principal is elsewhere."""
+        """Those at work, and those whose principal is elsewhere; null is what is not known of a file."""
         counters = {
             (name, count): sum(getattr(service, count) for service in database.services.values())
             for name, database in status.databases.items()
@@ -314,17 +314,22 @@ class StatsStream:
         mirrored = {name: role for name, role in status.mirroring.items() if role.source != "off"}
         rows = []
         for name in {**status.databases, **mirrored}:
-            database, role = status.databases.get(name), status.mirroring.get(name)
-            known = database or role
+            database, role = status.databases.get(name, DatabaseStatus()), status.mirroring.get(name)
+            file = stats.get(name)
             rows.append(
                 {
                     "name": name,
-                    "broker_instance": known.broker_instance if known else None,
-                    "problem": (database.problem if database else "") or (role.problem if role else ""),
+                    "broker_instance": database.broker_instance or (role.broker_instance if role else None),
+                    "problem": database.problem or (role.problem if role else ""),
                     "role": mirrored[name].role if name in mirrored else None,
-                    "sending_dialogs": database.sending_dialogs if database else 0,
+                    "sending_dialogs": database.sending_dialogs,
                     **{f"{count}_s": rates.get((name, count)) for count in _DATABASE_COUNTS},
-                    **_stats(stats.get(name)),
+                    "waiting_messages": database.waiting_messages,
+                    "oldest_waiting_s": database.oldest_waiting_s,
+                    "quarantined": database.quarantined,
+                    "queues": file and [_bounded(to_builtins(queue)) for queue in file.queues],
+                    "queue_count": file and file.queue_count,
+                    "ledger": database.ledger and database.ledger.sentence,
                 }
             )
         return rows
@@ -447,21 +452,6 @@ def _next(attempt_s: float | None) -> str | None:
     if attempt_s is None:
         return None
     return f"tried again in {attempt_s:.0f} s" if attempt_s >= 1 else "tried again now"
-
-
-def _stats(stats: DatabaseStats | None) -> Row:
-    """Return the statistics of a database's file; null while they are not known."""
-    if stats is None:
-        unknown = ("waiting_messages", "oldest_waiting_s", "quarantined", "queues", "queue_count", "ledger")
-        return dict.fromkeys(unknown)
-    return {
-        "waiting_messages": stats.backlog.messages,
-        "oldest_waiting_s": round(stats.backlog.oldest_s, 3),
-        "quarantined": stats.quarantined,
-        "queues": [_bounded(to_builtins(queue)) for queue in stats.queues],
-        "queue_count": stats.queue_count,
-        "ledger": ledger_status(stats.ledger).sentence,
-    }
 
 
 def _ledger(counters: Counters, stats: Mapping[str, DatabaseStats | None], unaccounted: int) -> Row:
