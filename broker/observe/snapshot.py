@@ -39,7 +39,7 @@ from broker.net.certificates import SOON, plain_text_told
 from broker.net.handshake import names_nobody
 from broker.net.link import Link
 from broker.net.quotas import host_of
-from broker.net.tls import Identity, Security
+from broker.net.tls import Identity
 from broker.observe.drops import DropSnapshot, dropped_by_reason, read_drops
 from broker.observe.instance import Running
 from broker.observe.status import (
@@ -456,7 +456,10 @@ def _write_lock(waits: WriteWaits) -> WriteLockStatus:
 
 def vital_problems(instance: Running) -> dict[str, str]:
     """The problems for which a started instance is not ready, by check of `/readyz`."""
-    expired = own_certificate_problem(instance.certificates.security)
+    own = instance.certificates.security.own
+    expired = ""
+    if own is not None and own.not_after <= datetime.now(UTC):
+        expired = f"the certificate of this instance has expired at {own.not_after:%Y-%m-%d %H:%M} UTC: renew it"
     failed = [store_problem(endpoint) for endpoint in instance.endpoints.values()]
     is_useless = failed and all(failed) and not instance.settings.endpoint.message_forwarding
     problems = {"certificate": expired, "a store works": f"none does: {failed[0]}" if is_useless else ""}
@@ -466,14 +469,6 @@ def vital_problems(instance: Running) -> dict[str, str]:
 def store_problem(endpoint: Endpoint) -> str:
     """Why the database of this endpoint stores nothing, or would not; "" where it does."""
     return endpoint.problem or room_problem(endpoint.path.parent) or ""
-
-
-def own_certificate_problem(security: Security, *, now: datetime | None = None) -> str:
-    """Say why no peer can trust this instance now; "" while peers can."""
-    own = security.own
-    if own is None or own.not_after > (now or datetime.now(UTC)):
-        return ""
-    return f"the certificate of this instance has expired at {own.not_after:%Y-%m-%d %H:%M} UTC: renew it"
 
 
 def replaced_in(path: Path, state_dir: Path) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-import pytest
 
 from broker.catalog.execute import execute
 from broker.ddl.parser import parse_script
-from broker.net.tls import NO_SECURITY, Encryption, Identity, Security
 from broker.observe.database_stats import QuickStats
-from broker.observe.snapshot import UNTRIED_MAX, own_certificate_problem, read_snapshot
+from broker.observe.snapshot import UNTRIED_MAX, read_snapshot
 from broker.observe.status import QueueStatus, Status
 from broker.observe.status_rendering import STATUS, render_status
 from broker.protocol.layout import FrameKind
@@ -23,7 +20,6 @@ from tests.support.loopback import until
 from tests.unit.observe.conftest import DEAD
 
 DEAD_ROUTE = f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = '{DEAD}'"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def status_of(instance: Any) -> Status:
@@ -97,15 +93,3 @@ async def test_kinds_of_later_versions_are_counted_together(start: Any) -> None:
     instance.forwarder.received.update({FrameKind.MESSAGE: 1, 0x13: 2, 0x14: 3})
 
     assert {"message": 1, "ack": 0, "fault": 0, "other": 5} == status_of(instance).forwarding.received
-
-
-def certificate(name: str, days: float) -> Identity:
-    return Identity(f"CN={name}", f"fingerprint of {name}", (), NOW, NOW + timedelta(days=days))
-
-
-@pytest.mark.parametrize(("days", "is_expired"), [(1, False), (0, True), (-1, True)])
-def test_an_own_certificate_that_has_expired_is_a_problem(days: float, *, is_expired: bool) -> None:
-    security = Security(Encryption.REQUIRED, own=certificate("own", days))
-
-    assert is_expired == ("has expired at" in own_certificate_problem(security, now=NOW))
-    assert "" == own_certificate_problem(NO_SECURITY)
