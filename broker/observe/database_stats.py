@@ -26,7 +26,7 @@ from msgspec import Meta
 from broker.client.transaction import check_schema
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
-from broker.observe.status import LedgerStatus, QueueStatus
+from broker.observe.status import LedgerStatus, QueueStatus, struct_from
 from broker.store.sqlite import metadata
 from broker.store.sqlite.inspect import (
     Backlog,
@@ -185,9 +185,7 @@ def census_of(paths: Mapping[str, Path], now: float) -> CensusAnswer:
         with translated(path), closing(open_watch(path)) as db:
             check_schema(db)
             census, balance = take_census(db, now), read_balance(db)
-        known = ledger_status(balance)
-        ledger = Ledger(**msgspec.structs.asdict(known), sentence=known.sentence)
-        databases.append(DatabaseCensus(name, census, [], ledger))
+        databases.append(DatabaseCensus(name, census, [], struct_from(Ledger, ledger_status(balance))))
     return CensusAnswer(databases)
 
 

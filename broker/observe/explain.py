@@ -114,16 +114,6 @@ class InstanceView(Struct, frozen=True):
     certified: Callable[[], Iterable[Who]] = tuple
     config_option: str = ""
 
-    def who_is(self, peer: str) -> Who:
-        """
-        Return the identity of a peer, with all names of its certificate if that is known here.
-
-        Raises:
-            PrincipalError: it is not a principal, or matches more than one name.
-        """
-        asked = who_is(peer)
-        return next((who for who in self.certified() if who.name == asked.name), asked)
-
 
 def running_place(instance: Running) -> InstanceView:
     """Return a running instance as it is now. Loop-only, and so are its functions for health, problems and pairs."""
@@ -287,12 +277,17 @@ def answer(place: InstanceView, request: ExplainRequest, contact: Contact | None
 
 
 def _who(place: InstanceView, peer: str) -> Who:
-    """Return the identity of a peer there; without authentication all peers have the same one."""
+    """
+    Return the identity of a peer there, with all names of its certificate if that is known here.
+
+    Without authentication all peers have the same one.
+    """
     try:
-        who = place.who_is(peer)
+        asked = who_is(peer)
     except PrincipalError as error:
         raise BadRequestError(str(error)) from None
-    return who if place.grants.is_default_deny else NOBODY
+    known = next((who for who in place.certified() if who.name == asked.name), asked)
+    return known if place.grants.is_default_deny else NOBODY
 
 
 def _facts(place: InstanceView, request: ExplainRequest, contact: Contact | None) -> tuple[RoutingFacts, RouteTable]:

@@ -319,19 +319,13 @@ class SelectQuery:
 
     def _find(self, word: str) -> tuple[int, int] | None:
         """Find the position of a name, its qualifiers included when they are written there too."""
-        parts = [part.casefold() for part in word.split(".")[-_NAME_PARTS:]]
-        for count in range(len(parts)):
-            found = self._find_parts(parts[count:])
-            if found is not None:
-                return found
-        return None
-
-    def _find_parts(self, parts: list[str]) -> tuple[int, int] | None:
-        length = 2 * len(parts) - 1
         words = [token.text.casefold() if token.token_type is not TokenType.STRING else "" for token in self._tokens]
-        for at in range(len(words) - length + 1):
-            if words[at : at + length : 2] == parts and all(dot == "." for dot in words[at + 1 : at + length : 2]):
-                return self._tokens[at].start, self._tokens[at + length - 1].end + 1
+        parts = [part.casefold() for part in word.split(".")[-_NAME_PARTS:]]
+        for wanted in (parts[count:] for count in range(len(parts))):
+            length = 2 * len(wanted) - 1
+            for at in range(len(words) - length + 1):
+                if words[at : at + length : 2] == wanted and set(words[at + 1 : at + length : 2]) <= {"."}:
+                    return self._tokens[at].start, self._tokens[at + length - 1].end + 1
         return None
 
     # --- reading --------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -255,8 +256,9 @@ def answer_why(
     closed: list[ClosedShown] = []
     ways: list[ExplainAnswer] = []
     findings: list[WhyFinding] = []
+    at = partial(Spot, place.name, config_option=place.config_option)
     for database, (instance, found) in facts.found.items():
-        spot = Spot(place.name, database, place.config_option)
+        spot = at(database)
         for one in found.sides:
             side = side_shown(database, one)
             side = side if shows_texts else _without_texts(side)
@@ -268,15 +270,17 @@ def answer_why(
                 findings.append(spot.found("daemon down", side, side.held))
         closed += [_closed_shown(database, one) for one in found.closed]
         findings += [_over(spot, one) for one in found.closed]
-    storing = [_locked(Spot(place.name, name), wait) for name, wait in (lock_waits or {}).items()]
+    storing = [
+        at(name).found(WRITE_LOCK, who=wait.holder or "another process", seconds=wait.seconds)
+        for name, wait in (lock_waits or {}).items()
+    ]
     for name, problem in (store_problems or {}).items():
         what, remedy = failure_of_store(problem)
-        storing.append(Spot(place.name, name).found(Disposition.STORE_FAILED, problem=what, remedy=remedy))
+        storing.append(at(name).found(Disposition.STORE_FAILED, problem=what, remedy=remedy))
     concerned = facts.found.keys() | {way.explanation.database for way in ways}
     findings += [one for one in storing if one.database in concerned or not facts.found]
-    findings += [Spot(place.name, name, place.config_option).found(IMPORTS_LOST) for name in lost_imports]
-    for name, problem in (replaced or {}).items():
-        findings.append(Spot(place.name, name, place.config_option).found(REPLACED, problem=problem))
+    findings += [at(name).found(IMPORTS_LOST) for name in lost_imports]
+    findings += [at(name).found(REPLACED, problem=problem) for name, problem in (replaced or {}).items()]
     held = list(_held_shown(facts.held))
     held_ways = [_way_of_frames(place, facts, one) for one in _directions(held)]
     findings += [_held_finding(place.name, one, held_ways) for one in held]
@@ -328,10 +332,6 @@ def _drop_findings(
         yield WhyFinding(place.name, drop.database, reason.value, Severity.WAITING, symptom, why, then, remedy)
 
 
-def _locked(spot: Spot, wait: LockWait) -> WhyFinding:
-    return spot.found(WRITE_LOCK, who=wait.holder or "another process", seconds=wait.seconds)
-
-
 def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer:
     """
     The part of an answer about what has arrived in a database, or about what is sent there.
@@ -339,15 +339,14 @@ def part_of(answer: WhyAnswer, database: str, *, has_arrived: bool) -> WhyAnswer
     All of it where that is nothing but a failure.
     """
     spot = answer.spot(database)
-    sides = (side for side in answer.sides if side.database == database)
-    causes = {one.cause for side in sides if side.state != "ER" for one in inbound_findings(side, spot)}
+    here = [side for side in answer.sides if side.database == database]
+    causes = {one.cause for side in here if side.state != "ER" for one in inbound_findings(side, spot)}
     if not causes:
         return answer
     if not has_arrived:
         sent = [one for one in answer.findings if one.database != database or one.cause not in causes]
         return structs.replace(answer, findings=sent or answer.findings)
     found = [one for one in answer.findings if one.database == database and one.cause in {*causes, WRITE_LOCK}]
-    here = [side for side in answer.sides if side.database == database]
     return structs.replace(answer, findings=found or answer.findings, sides=here, held=[], ways=[], drops=[])
 
 
