@@ -21,8 +21,8 @@ from broker.observe.drops import DropSnapshot
 from broker.observe.explain import ExplainAnswer, InstanceView, SendingDatabase
 from broker.observe.query import FILE_GONE
 from broker.observe.views import FORWARDED_MESSAGES, Row
-from broker.observe.why import WhyAnswer, answer_why, look, part_of
-from broker.security.grants import Grants, RemoteServiceBinding
+from broker.observe.why import WhyAnswer, WhyFacts, answer_why, look, part_of
+from broker.security.grants import RemoteServiceBinding
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.lookup import Poison
 from broker.store.sqlite.metadata import put_binding
@@ -107,12 +107,8 @@ def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
     answer = asked(dialog.conversation_handle, shop, dropped={"no route": 3})
 
     [one] = answer.sides
-    assert ("shop", "Orders", 1, "on its way: not tried yet") == (
-        one.database,
-        one.service_name,
-        one.held,
-        one.transmission_status,
-    )
+    assert ("shop", "Orders", 1) == (one.database, one.service_name, one.held)
+    assert "on its way: not tried yet" == one.transmission_status
     assert str(dialog.conversation_id).upper() == answer.conversation_id
     assert ["tcp://two:4022"] == [way.explanation.next_hop for way in answer.ways]
     assert ["not acknowledged"] == [found.cause for found in answer.findings]
@@ -152,12 +148,27 @@ def test_a_side_whose_database_is_not_at_work_has_no_way(shop: Shop) -> None:
     assert (1, []) == (len(answer.sides), answer.ways)
 
 
-def asked_of(place: InstanceView, drop: DropSnapshot, age: float = 9.0) -> list[WhyFinding]:
-    told = look(DIALOG, {}, (), time.time())
-    return answer_why(place, DIALOG, told, dropped={}, is_running=True, now=0.0, drops=[(drop, age)]).drops
+def failed(shop: Shop, handle: UUID, **inbound: Any) -> WhyFacts:
+    """What is found of a side, but for what has come to it."""
+    facts = look(handle, {"shop": shop.path}, (), time.time())
+    instance, found = facts.found["shop"]
+    side = dataclasses.replace(found.sides[0], inbound=dataclasses.replace(found.sides[0].inbound, **inbound))
+    facts.found["shop"] = instance, dataclasses.replace(found, sides=(side,))
+    return facts
 
 
-AT_ONE = "at one, with broker sql, and in its script if it has one:"
+def asked_after(
+    disposition: Disposition, reason: str = "", *, of: UUID = DIALOG, age: float = 9.0, **more: Any
+) -> list[WhyFinding]:
+    """What is told of a frame that was dropped."""
+    sample = dialog_frame(conversation_id=of.bytes, to_service="//far")
+    drop = DropSnapshot(disposition, more.pop("database", None), 1, 0.0, sample, reason, **more)
+    return asked(DIALOG, drops=[(drop, age)]).drops
+
+
+SCRIPTED = ", and in its script if it has one:"
+AT_ONE = f"at one, with broker sql{SCRIPTED}"
+TWO = "tcp://two:4022"
 GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
 
 
@@ -171,44 +182,28 @@ GRANT = "no GRANT SEND ON SERVICE::[S] TO [CN=a] or public"
         (uuid4(), Disposition.NOT_PERMITTED, None, 9.0, None),
         (uuid4(), Disposition.POOL_LIMIT, None, 9.0, "see which next hop of one is slow or gone"),
         (uuid4(), Disposition.POOL_LIMIT, None, 900.0, None),
-        (
-            uuid4(),
-            Disposition.SECURITY_UNRESOLVED,
-            "db",
-            9.0,
-            "the log of one says which certificate is meant: put the certificate of the database of //from into",
-        ),
+        (uuid4(), Disposition.SECURITY_UNRESOLVED, "db", 9.0, "the log of one says which certificate is meant: "),
     ],
 )
 def test_a_recent_drop_that_may_be_of_the_dialog_is_told_with_its_remedy(
     of: UUID, disposition: Disposition, database: str | None, age: float, remedy: str | None
 ) -> None:
-    sample = dialog_frame(conversation_id=of.bytes, to_service="//far")
-    drop = DropSnapshot(
-        disposition, database, 1, 0.0, sample, GRANT if disposition == Disposition.NOT_PERMITTED else ""
-    )
+    reason = GRANT if disposition == Disposition.NOT_PERMITTED else ""
 
-    found = asked_of(replace(where(), grants=Grants(is_default_deny=True)), drop, age)
+    found = asked_after(disposition, reason, of=of, database=database, age=age)
 
     assert [remedy] * (remedy is not None) == [one.remedy[: len(remedy or "")] for one in found]
 
 
 def test_the_remedy_of_a_drop_does_not_repeat_its_reason() -> None:
-    sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
-
-    drop = DropSnapshot(Disposition.SECURITY_UNRESOLVED, "db", 1, 0.0, sample, "no sha256:ab", peers=("/p/*",))
-
-    [found] = asked_of(where(), drop)
+    [found] = asked_after(Disposition.SECURITY_UNRESOLVED, "no sha256:ab", database="db", peers=("/p/*",))
 
     put = "put the certificate of the database of //from into databases.db.peers (/p/*) of one, as broker"
     assert (True, True) == ("no sha256:ab" in found.why, found.remedy.startswith(put))
 
 
 def test_a_drop_whose_cause_is_over_is_told_as_past() -> None:
-    sample = dialog_frame(conversation_id=DIALOG.bytes, to_service="//far")
-    drop = DropSnapshot(Disposition.NO_ROUTE, None, 1, 0.0, sample, "", is_past=True)
-
-    [found] = asked_of(where(), drop)
+    [found] = asked_after(Disposition.NO_ROUTE, is_past=True)
 
     assert ("did not get" in found.symptom, True) == (True, found.why.startswith("what prevented it here has changed"))
 
@@ -238,12 +233,8 @@ def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
 
     assert ("nothing waits: 0 messages acknowledged", None) == (one.sides[0].transmission_status, one.sides[0].lifetime)
     side = other.sides[0]
-    assert (9, "out of stock", "waiting for room") == (
-        side.sent_error_code,
-        side.sent_error_text,
-        side.transmission_status,
-    )
-    assert side.held_since is not None
+    assert (9, "out of stock") == (side.sent_error_code, side.sent_error_text)
+    assert ("waiting for room", True) == (side.transmission_status, side.held_since is not None)
     assert other.findings[0].symptom.endswith("ends the dialog with error 9: out of stock")
     poison = one.sides[0].poison
     assert poison is not None
@@ -255,12 +246,8 @@ def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop:
     dialog = shop.begin(shop.connect(isolation_level=None))
     dialog.send("x")
     dialog.end(error=9, description="card 4111")
-    told = look(dialog.conversation_handle, {"shop": shop.path}, (), time.time())
     poison = Poison(0, 1, 1.0, None, "ValueError: card 4111")
-    instance, found = told.found["shop"]
-    inbound = dataclasses.replace(found.sides[0].inbound, error_code=8, error_text="card 4111", poison=poison)
-    side = dataclasses.replace(found.sides[0], inbound=inbound)
-    told.found["shop"] = instance, dataclasses.replace(found, sides=(side,))
+    told = failed(shop, dialog.conversation_handle, error_code=8, error_text="card 4111", poison=poison)
 
     answer = answer_why(
         where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0, shows_texts=False
@@ -278,11 +265,7 @@ def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_the
     dialog = shop.begin(db)
     shop.change(dialog, "state", "ER")
     put_binding(db, RemoteServiceBinding("b", service, "CN=billing", is_anonymous_on=False))
-    told = look(dialog.conversation_handle, {"shop": shop.path}, (), time.time())
-    instance, facts = told.found["shop"]
-    inbound = dataclasses.replace(facts.sides[0].inbound, error_code=-9727, error_text="no binding")
-    failed = dataclasses.replace(facts, sides=(dataclasses.replace(facts.sides[0], inbound=inbound),))
-    told.found["shop"] = instance, failed
+    told = failed(shop, dialog.conversation_handle, error_code=-9727, error_text="no binding")
 
     answer = answer_why(where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0)
 
@@ -308,11 +291,8 @@ def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UU
     [found] = answer.findings
     assert ("held", Severity.TROUBLE, "waiting for a connection") == (found.cause, found.severity, found.why)
     assert "2 frames to S wait at one, up to 1.5 s so far" == found.symptom
-    start = (
-        "start the instance at tcp://two:4022 (if it runs by now, it is dialled within 10 s), open the way to it, or if"
-        " it is somewhere else, "
-    )
-    assert f"{start}{LED_ELSEWHERE}" == found.remedy
+    start = f"start the instance at {TWO} (if it runs by now, it is dialled within 10 s), open the way to it, or if"
+    assert f"{start} it is somewhere else, {LED_ELSEWHERE}" == found.remedy
 
 
 def test_frames_for_a_next_hop_that_routes_no_longer_choose_are_no_trouble() -> None:
@@ -322,7 +302,7 @@ def test_frames_for_a_next_hop_that_routes_no_longer_choose_are_no_trouble() -> 
     assert found.remedy.startswith("nothing, routes lead elsewhere now")
 
 
-LED_ELSEWHERE = "at one, with broker sql, and in its script if it has one: USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
+LED_ELSEWHERE = f"{AT_ONE} USE [msdb]; ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT';"
 UNTRUSTED = "TLS refused: the peer's certificate is not trusted (CN=two), why: put it into endpoint.peers (/p/*) here"
 
 
@@ -403,11 +383,7 @@ GOOD, NO_ROUTE = way(place("one", 1, "two")), way(place("one", 1, ""))
 ROUND = way(place("one", 1, "two", own="two"))
 DOWN = way(place("one", 1, "two", problem="Connection refused"))
 DENIED = way(place("one", 1, "two", problem="FATAL from CN=b: CN=a may not connect: no GRANT CONNECT"))
-ASTRAY = (
-    " Or, if route r of one is not to lead to tcp://two:4022, at one, with broker sql, and in its script"
-    " if it has one: USE [msdb];"
-    " ALTER ROUTE [r] WITH ADDRESS = 'tcp://HOST:PORT'; Or, if the name"
-)
+ASTRAY = f" Or, if route r of one is not to lead to {TWO}, {LED_ELSEWHERE} Or, if the name"
 POISON, ONCE = PoisonShown(3, 5, AT, AT, "ValueError: x"), PoisonShown(3, 1, AT, None, "E")
 FINE, WAITING, TROUBLE = Severity.FINE, Severity.WAITING, Severity.TROUBLE
 ERROR = side(state="ER", error_code=-8490, error_text="none")
@@ -418,29 +394,20 @@ def found(one: SideShown, route: ExplainAnswer | None = GOOD) -> list[WhyFinding
 
 
 EXPIRED = side(state="ER", error_code=-8489, send_sequence=1)
+EXPIRED_AND_STORED = replace(EXPIRED, acknowledged_sequence=1)
+NOT_AMONG = "no certificate of CN=f is among the peers of this database"
+PUT = "put that certificate into databases.orders.peers"
+CONNECT = "GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];"
+UNSEALED = holding(status=f"delayed, {NOT_SEALED}{NOT_AMONG}")
 
 
 @pytest.mark.parametrize(
     ("one", "route", "cause", "severity", "why", "remedy"),
     [
         (holding(), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE ROUTE [S]"),
-        (
-            holding(status=f"delayed, {NOT_SEALED}no certificate of CN=f is among the peers of this database"),
-            GOOD,
-            "certificate not known",
-            TROUBLE,
-            "no certificate of CN=f is among the peers",
-            "put that certificate into databases.orders.peers",
-        ),
+        (UNSEALED, GOOD, "certificate not known", TROUBLE, NOT_AMONG, PUT),
         (holding(), DOWN, "next hop not reached", TROUBLE, "the next hop tcp://two:4022 is not", "start the instance"),
-        (
-            holding(),
-            DENIED,
-            "next hop not reached",
-            TROUBLE,
-            "no GRANT CONNECT",
-            "GRANT CONNECT ON ENDPOINT::[*] TO [PRINCIPAL];",
-        ),
+        (holding(), DENIED, "next hop not reached", TROUBLE, "no GRANT CONNECT", CONNECT),
         (holding(), GOOD, "not acknowledged", WAITING, "sent and not acknowledged yet", "nothing, unless it lasts"),
         (side(send_sequence=3), GOOD, "acknowledged", FINE, "a database of S has stored it", ""),
         (side(), GOOD, "nothing sent", FINE, "the far side learns of a dialog", ""),
@@ -450,14 +417,7 @@ EXPIRED = side(state="ER", error_code=-8489, send_sequence=1)
         (holding(security=UNSEALABLE), NO_ROUTE, "no route", TROUBLE, "no route", "CREATE REMOTE SERVICE BINDING [S]"),
         (ERROR, GOOD, "error -8490", TROUBLE, "says so: none", "CREATE SERVICE [S]"),
         (EXPIRED, GOOD, "lifetime over", TROUBLE, "says so", "begin a new dialog and send again"),
-        (
-            replace(EXPIRED, acknowledged_sequence=1),
-            GOOD,
-            "lifetime over",
-            TROUBLE,
-            "says so",
-            "nothing has to be sent",
-        ),
+        (EXPIRED_AND_STORED, GOOD, "lifetime over", TROUBLE, "says so", "nothing has to be sent"),
         (side(state="ER", error_code=-8489), NO_ROUTE, "lifetime over", TROUBLE, "wait as well: ", "CREATE ROUTE [S]"),
         (side(state="ER"), GOOD, "error", TROUBLE, "was received", "USE [orders]; END CONVERSATION 'HANDLE';"),
     ],
@@ -496,16 +456,8 @@ def test_what_the_decision_and_the_status_say_is_said_once() -> None:
         ("pool limit exceeded (11289)", "by route r, tcp://two:4022 took none", "raise endpoint.message_forward_size"),
         ("hops exhausted (11285)", "by route r, tcp://two:4022 took none", "raise endpoint.max_hops"),
         ("service not here (9796), answered by c (CN=c)", "tcp://two:4022 took none", ASTRAY),
-        (
-            "already held (11288)",
-            "tcp://two:4022 had copies of them",
-            "broker why at tcp://two:4022 shows what the copies",
-        ),
-        (
-            f"not permitted: {GRANT} (11215)",
-            GRANT,
-            "at tcp://two:4022, with broker sql, and in its script if it has one: USE [msdb]; GRANT",
-        ),
+        ("already held (11288)", f"{TWO} had copies of them", f"broker why at {TWO} shows what the copies"),
+        (f"not permitted: {GRANT} (11215)", GRANT, f"at {TWO}, with broker sql{SCRIPTED} USE [msdb]; GRANT"),
     ],
 )
 def test_what_the_next_hop_refuses_has_its_reason_and_remedy(reason: str, why: str, remedy: str) -> None:
@@ -553,6 +505,7 @@ def test_name_of_the_far_service_may_be_wrong_until_messages_arrive(more: dict[s
     assert f"{AT_ONE} USE [msdb]; CREATE ROUTE [S]" in remedy
 
 
+RESUME = "then broker quarantine resume -c shop.toml -d orders HANDLE; with skip"
 UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
 
 
@@ -564,20 +517,8 @@ UNREAD: dict[str, Any] = {"send_sequence": 1, "ready": 2, "ready_since": AT}
         (UNREAD | {"is_receive_enabled": False}, "queue off", TROUBLE, "is OFF", "ALTER QUEUE [Q] WITH STATUS = ON"),
         ({"unconfirmed": 1}, "not confirmed", WAITING, "is an exclusive target", "whether the initiator can be"),
         (UNREAD | {"is_taken": True}, "being read", WAITING, "has the conversation group", "unless it lasts"),
-        (
-            {"poison": POISON},
-            "in quarantine",
-            TROUBLE,
-            "message 3 made its reader fail 5 times",
-            "then broker quarantine resume -c shop.toml -d orders HANDLE; with skip",
-        ),
-        (
-            {"poison": ONCE, "ready": 1},
-            "tried again",
-            WAITING,
-            "its reader fail once",
-            "correct the program that receives",
-        ),
+        ({"poison": POISON}, "in quarantine", TROUBLE, "message 3 made its reader fail 5 times", RESUME),
+        ({"poison": ONCE, "ready": 1}, "tried again", WAITING, "reader fail once", "correct the program that receives"),
         ({"early_fragments": 7}, "out of order", WAITING, "message 0 has not arrived whole", "unless it lasts"),
         ({"state": "DI"}, "far side ended", TROUBLE, "nothing more can be sent", "; END CONVERSATION 'HANDLE';"),
         (UNREAD | {"state": "DI"}, "far side ended", WAITING, "nothing more can be sent", "RECEIVE the EndDialog"),
@@ -599,15 +540,14 @@ def test_every_cause_is_on_its_page() -> None:
     assert cause_texts().keys() <= set(re.findall(r"^\| `([^`]+)`", page, re.MULTILINE))
 
 
-def test_a_target_that_has_received_nothing_misses_no_way_back() -> None:
-    assert [] == found(side(is_initiator=False), NO_ROUTE)
-
-
-def test_an_end_of_the_far_side_is_no_finding_while_messages_are_held() -> None:
-    assert ["not acknowledged"] == [one.cause for one in found(holding(state="DI"))]
-
-
-def test_an_end_of_the_far_side_that_is_in_quarantine_is_no_finding_of_its_own() -> None:
-    causes = [one.cause for one in found(side(state="DI", quarantined=2, poison=POISON))]
-    assert "in quarantine" in causes
-    assert "far side ended" not in causes
+@pytest.mark.parametrize(
+    ("one", "route", "causes"),
+    [
+        (side(is_initiator=False), NO_ROUTE, []),
+        (holding(state="DI"), GOOD, ["not acknowledged"]),
+        (side(state="DI", quarantined=2, poison=POISON), GOOD, ["nothing sent", "in quarantine"]),
+    ],
+)
+def test_what_follows_from_another_cause_is_no_finding(one: SideShown, route: ExplainAnswer, causes: list[str]) -> None:
+    """A target that has received nothing misses no way back, nor the far side's end what is held or in quarantine."""
+    assert causes == [one.cause for one in found(one, route)]
