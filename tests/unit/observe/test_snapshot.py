@@ -44,7 +44,7 @@ from broker.observe.snapshot import (
 from broker.observe.status import CertificateStatus, JournalStatus, ScriptStatus, TransportWarning, WarningKind
 from broker.protocol.frame import Header, encode_dialog
 from broker.protocol.layout import HEAD_MAX_BYTES, Flag, FrameKind, show_guid
-from broker.routing.address import NetworkAddress, parse_address
+from broker.routing.address import NetworkAddress
 from broker.routing.route import MirroredPair
 from broker.security.principal import who_is
 from broker.security.session import SIGNER_UNKNOWN
@@ -65,6 +65,29 @@ EVERY: tuple[SnapshotSection, ...] = get_args(SnapshotSection)
 
 def read(instance: Any, *sections: SnapshotSection) -> Snapshot:
     return read_snapshot(instance, sections)
+
+
+async def run(instance: Any, script: str) -> None:
+    await execute(instance.catalog, parse_script(script), database=instance.name)
+
+
+def dropped(instance: Any) -> tuple[DropSnapshot, ...]:
+    return read(instance, "drops").drops
+
+
+def drop_frame(instance: Any, disposition: Disposition, *, missing: str = "", **fields: Any) -> None:
+    """Drops a frame of a peer, or without hops one of its own; `missing` is the GRANT for want of which."""
+    if missing:
+        instance.peers.permissions.refusals["CN=a", ""] = (0.0, f"CN=a may not send: no {missing}")
+    instance.forwarder.drop(encode_dialog(replace(HEADER, **{"hop_count": 1} | fields), b""), disposition, None)
+
+
+def drop_message(instance: Any, disposition: Disposition, reason: str = "", **fields: Any) -> Any:
+    """A database drops one; its endpoint."""
+    endpoint = instance.endpoints[instance.name]
+    endpoint.dropped[disposition] = 1
+    endpoint.last_dropped[disposition] = (3.0, replace(HEADER, **fields), reason)
+    return endpoint
 
 
 @pytest.fixture
@@ -159,7 +182,7 @@ async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -
     await instance.databases.close("near")
 
     assert (3, ()) == leaving
-    (drop,) = read(instance, "drops").drops
+    (drop,) = dropped(instance)
     assert ("duplicate", None, 3, None) == (drop.disposition, drop.database, drop.frames, drop.last_at)
     assert 3 == read(instance, "traffic").traffic.duplicates
 
@@ -168,23 +191,15 @@ async def test_what_a_database_counted_that_has_gone_stays_counted(start: Any) -
 
 
 async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_frame(gateway: Any) -> None:
-    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, "CN=a may not send: no GRANT")
-    endpoint = gateway.endpoints["gateway"]
-    own = replace(HEADER, to_service="//nowhere", from_broker_instance=endpoint.broker_instance)
-    for disposition, header in (
-        (Disposition.NO_ROUTE, replace(HEADER, hop_count=1)),
-        (Disposition.NOT_PERMITTED, replace(own, hop_count=1)),
-        (Disposition.SERVICE_NOT_HERE, own),
-        (
-            Disposition.INSTANCE_NOT_HERE,
-            replace(HEADER, hop_count=1, to_service="//gateway", to_broker_instance=b"x" * 16),
-        ),
-    ):
-        gateway.forwarder.drop(encode_dialog(header, bytes(100_000)), disposition, None)
-    endpoint.dropped[Disposition.DUPLICATE] = 4
-    endpoint.last_dropped[Disposition.DUPLICATE] = (3.0, HEADER, "twice")
+    home = gateway.endpoints["gateway"].broker_instance
+    own = {"to_service": "//nowhere", "from_broker_instance": home}
+    drop_frame(gateway, Disposition.NO_ROUTE)
+    drop_frame(gateway, Disposition.NOT_PERMITTED, missing="GRANT", **own)
+    drop_frame(gateway, Disposition.SERVICE_NOT_HERE, hop_count=0, **own)
+    drop_frame(gateway, Disposition.INSTANCE_NOT_HERE, to_service="//gateway", to_broker_instance=b"x" * 16)
+    drop_message(gateway, Disposition.DUPLICATE, "twice").dropped[Disposition.DUPLICATE] = 4
 
-    drops = read(gateway, "drops").drops
+    found = dropped(gateway)
 
     assert [
         ("not permitted", None, 1, "CN=a may not send: no GRANT"),
@@ -192,59 +207,61 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
         ("service not here", None, 1, ""),
         ("instance not here", None, 1, ""),
         ("duplicate", "gateway", 4, "twice"),
-    ] == [(one.disposition, one.database, one.frames, one.reason) for one in drops]
-    assert ["//nowhere", "//far", "//nowhere", "//gateway", "//far"] == [one.fields.to_service_name for one in drops]
-    here = show_guid(endpoint.broker_instance)
+    ] == [(one.disposition, one.database, one.frames, one.reason) for one in found]
+    assert ["//nowhere", "//far", "//nowhere", "//gateway", "//far"] == [one.fields.to_service_name for one in found]
     assert [
-        (True, "", True, ""),
-        (False, "", False, ""),
-        (False, "gateway", False, ""),
-        (True, "", False, here),
-        (False, "", False, ""),
-    ] == [(one.leads_nowhere, one.sender, one.is_back, one.other_instance) for one in drops]
-    assert 3.0 == drops[-1].last_at
-    assert isinstance(drops[0].sample, bytes)
-    assert HEAD_MAX_BYTES == len(drops[0].sample)
-    assert [False, True, True, False, False] == [one.is_past for one in drops]
+        (True, "", True, "", False),
+        (False, "", False, "", True),
+        (False, "gateway", False, "", True),
+        (True, "", False, show_guid(home), False),
+        (False, "", False, "", False),
+    ] == [(one.leads_nowhere, one.sender, one.is_back, one.other_instance, one.is_past) for one in found]
+    assert 3.0 == found[-1].last_at
+
+
+async def test_of_a_frame_that_was_dropped_the_head_is_kept(gateway: Any) -> None:
+    gateway.forwarder.drop(encode_dialog(HEADER, bytes(100_000)), Disposition.NO_ROUTE, None)
+
+    (found,) = dropped(gateway)
+
+    assert isinstance(found.sample, bytes)
+    assert HEAD_MAX_BYTES == len(found.sample)
+
+
+SENDS_X = "GRANT SEND ON SERVICE::[//x] TO [CN=a]"
+TO_X = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
 
 
 @pytest.mark.parametrize(
     ("disposition", "script", "is_past"),
     [
         ("not permitted", "USE gateway; CREATE QUEUE More", False),
-        ("not permitted", "USE msdb; GRANT SEND ON SERVICE::[//x] TO [CN=a]", True),
+        ("not permitted", f"USE msdb; {SENDS_X}", True),
         ("not permitted", "USE msdb; GRANT SEND ON SERVICE::[//y] TO [CN=a]", False),
         ("no route", "USE msdb; CREATE ROUTE other WITH SERVICE_NAME = '//y', ADDRESS = 'LOCAL'", False),
-        ("no route", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", True),
-        ("pool limit exceeded", f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'", False),
+        ("no route", TO_X, True),
+        ("pool limit exceeded", TO_X, False),
     ],
 )
 async def test_a_drop_is_past_once_definitions_would_let_the_frame_go_on(
     gateway: Any, disposition: str, script: str, *, is_past: bool
 ) -> None:
-    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
-    gateway.forwarder.drop(frame, Disposition(disposition), None)
-    gateway.peers.permissions.refusals["CN=a", ""] = (
-        0.0,
-        "CN=a may not send: no GRANT SEND ON SERVICE::[//x] TO [CN=a] or public",
-    )
+    drop_frame(gateway, Disposition(disposition), missing=f"{SENDS_X} or public", to_service="//x")
 
-    await execute(gateway.catalog, parse_script(script), database="gateway")
+    await run(gateway, script)
 
-    assert [is_past] == [one.is_past for one in read(gateway, "drops").drops]
+    assert [is_past] == [one.is_past for one in dropped(gateway)]
 
 
 async def test_a_frame_that_expired_names_its_next_hop_and_is_past_once_that_takes_frames(gateway: Any) -> None:
-    hop = parse_address(DEAD)
-    script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
-    await execute(gateway.catalog, parse_script(script), database="gateway")
-    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//x"), b"")
-    gateway.forwarder.drop(frame, Disposition.EXPIRED_HERE, None)
+    await run(gateway, TO_X)
+    drop_frame(gateway, Disposition.EXPIRED_HERE, to_service="//x")
+    outbox = gateway.forwarder.table.outbox(FAR)
 
-    (waits,) = read(gateway, "drops").drops
-    gateway.forwarder.table.outbox(hop).outlet = SimpleNamespace(can_send=True)
-    (takes,) = read(gateway, "drops").drops
-    gateway.forwarder.table.outbox(hop).outlet = None
+    (waits,) = dropped(gateway)
+    outbox.outlet = SimpleNamespace(can_send=True)
+    (takes,) = dropped(gateway)
+    outbox.outlet = None
 
     assert ((DEAD, ""), False, True) == (waits.unreached, waits.is_past, takes.is_past)
 
@@ -256,36 +273,25 @@ async def test_a_misspelt_service_that_a_peer_may_not_send_to_is_asked_about(
     gateway: Any, service: str, near: tuple[str, ...]
 ) -> None:
     script = f"USE msdb; CREATE ROUTE r WITH SERVICE_NAME = '//shop/Billing', ADDRESS = '{DEAD}'"
-    here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing2] ON QUEUE Q2;"
-    await execute(gateway.catalog, parse_script(f"{script}; {here}"), database="gateway")
-    gateway.peers.permissions.refusals["CN=a", ""] = (
-        0.0,
-        f"CN=a may not send: no GRANT SEND ON SERVICE::[{service}] TO [CN=a]",
-    )
-    frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
-    gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+    await run(gateway, f"{script}; USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing2] ON QUEUE Q2;")
+    missing = f"GRANT SEND ON SERVICE::[{service}] TO [CN=a]"
+    drop_frame(gateway, Disposition.NOT_PERMITTED, missing=missing, to_service=service)
 
-    (drop,) = read(gateway, "drops").drops
+    (found,) = dropped(gateway)
 
-    assert near == drop.near
+    assert near == found.near
     known = "is the name right? Known there: //shop/Billing."
-    assert bool(near) == remedy_of_drop(drop, "gateway").startswith(known)
+    assert bool(near) == remedy_of_drop(found, "gateway").startswith(known)
 
 
 async def test_a_misspelt_service_that_a_peer_was_given_is_still_asked_about(gateway: Any) -> None:
-    here = "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing] ON QUEUE Q2;"
-    await execute(gateway.catalog, parse_script(here), database="gateway")
-    gateway.peers.permissions.refusals["CN=a", ""] = (
-        0.0,
-        "CN=a may not send: no GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a]",
-    )
-    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//shop/Biling"), b"")
-    gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
-    grant = "USE msdb; GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a];"
-    await execute(gateway.catalog, parse_script(grant), database="gateway")
-    [given] = read(gateway, "drops").drops
-    gateway.forwarder.drop(frame, Disposition.NO_ROUTE, None)
-    over, no_route = read(gateway, "drops").drops
+    await run(gateway, "USE gateway; CREATE QUEUE Q2; CREATE SERVICE [//shop/Billing] ON QUEUE Q2;")
+    missing = "GRANT SEND ON SERVICE::[//shop/Biling] TO [CN=a]"
+    drop_frame(gateway, Disposition.NOT_PERMITTED, missing=missing, to_service="//shop/Biling")
+    await run(gateway, f"USE msdb; {missing};")
+    [given] = dropped(gateway)
+    drop_frame(gateway, Disposition.NO_ROUTE, to_service="//shop/Biling")
+    over, no_route = dropped(gateway)
 
     asked = "is the name right? Known there: //shop/Billing."
     would_end = f"that is over, but the next copy would be dropped (no route): {asked}"
@@ -294,57 +300,69 @@ async def test_a_misspelt_service_that_a_peer_was_given_is_still_asked_about(gat
     assert remedy_of_drop(no_route, "gateway").startswith(asked)
 
 
+RUN = "at gateway, with broker sql, and in its script if it has one: USE"
+TO_GATEWAY = "GRANT SEND ON SERVICE::[//gateway] TO"
+MSDB = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
+
+
 async def test_that_a_database_may_refuse_the_sender_as_well_is_told_with_the_permission_that_a_peer_lacks(
     gateway: Any,
 ) -> None:
-    msdb = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
-    await execute(gateway.catalog, parse_script(msdb), database="gateway")
-    missing = "GRANT SEND ON SERVICE::[//gateway] TO [CN=a]"
-    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, f"CN=a may not send: no {missing}")
-    frame = encode_dialog(replace(HEADER, hop_count=1, to_service="//gateway"), b"")
-    gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+    await run(gateway, MSDB)
+    drop_frame(gateway, Disposition.NOT_PERMITTED, missing=f"{TO_GATEWAY} [CN=a]", to_service="//gateway")
 
-    (plain,) = read(gateway, "drops").drops
-    own = gateway.settings.databases["gateway"].replace(certificate="own.pem")
-    gateway.settings = gateway.settings.replace(databases={"gateway": own})
-    (proving,) = read(gateway, "drops").drops
+    (plain,) = dropped(gateway)
+    prove(gateway)
+    (proving,) = dropped(gateway)
 
-    statement = f"at gateway, with broker sql, and in its script if it has one: USE [msdb]; {missing};"
+    statement = f"{RUN} [msdb]; {TO_GATEWAY} [CN=a];"
     why = f"broker why {UUID(bytes=HEADER.conversation_id)} at its sender, with --admin for gateway"
-    first = f"first, {why}: where the database gateway lacks a"
-    assert remedy_of_drop(plain, "gateway") == statement
-    assert (
-        remedy_of_drop(proving, "gateway")
-        == f"{first} GRANT for it, too, its dialog fails without that one. Then, {statement}"
-    )
+    lacks = "where the database gateway lacks a GRANT for it, too, its dialog fails without that one"
+    assert statement == remedy_of_drop(plain, "gateway")
+    assert f"first, {why}: {lacks}. Then, {statement}" == remedy_of_drop(proving, "gateway")
+
+
+def prove(instance: Any) -> None:
+    """From now on the database has a certificate."""
+    own = instance.settings.databases[instance.name].replace(certificate="own.pem")
+    instance.settings = instance.settings.replace(databases={instance.name: own})
+
+
+async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_the_peer(gateway: Any) -> None:
+    prove(gateway)
+    await run(gateway, f"CREATE REMOTE SERVICE BINDING b TO SERVICE '//near' WITH USER = [CN=far]; {MSDB}")
+    drop_frame(gateway, Disposition.NOT_PERMITTED, missing=f"{TO_GATEWAY} [CN=a]", to_service="//gateway")
+
+    told = []
+    for grant in ("", f"USE msdb; {TO_GATEWAY} [CN=a];", f"USE gateway; {TO_GATEWAY} [CN=far];"):
+        await run(gateway, grant)
+        told += [remedy_of_drop(one, "gateway") for one in dropped(gateway)]
+
+    of_database = f"{RUN} [gateway]; {TO_GATEWAY} [CN=far];"
+    over = "that is over, but the dialog fails without another GRANT: "
+    with_both = f"{of_database} And {RUN} [msdb]; {TO_GATEWAY} [CN=a];"
+    assert [with_both, f"{over}{of_database}", DEFINITIONS_CHANGED] == told
 
 
 async def test_all_services_that_were_refused_a_moment_ago_and_still_are_have_their_statements(gateway: Any) -> None:
-    msdb = f"USE msdb; CREATE ROUTE r WITH ADDRESS = '{DEAD}'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
-    await execute(gateway.catalog, parse_script(msdb), database="gateway")
+    await run(gateway, f"USE msdb; CREATE ROUTE r WITH ADDRESS = '{DEAD}'; GRANT SEND ON SERVICE::[*] TO [CN=z];")
     permissions, peer = gateway.peers.permissions, who_is("CN=a")
     for service in ("//old", "//one", "//two", "//three"):
-        frame = encode_dialog(replace(HEADER, hop_count=1, to_service=service), b"")
-        gateway.forwarder.drop(frame, Disposition.NOT_PERMITTED, None)
+        drop_frame(gateway, Disposition.NOT_PERMITTED, to_service=service)
         Permit(peer, permissions.grants.profile(peer), permissions).why_refused(service)
     permissions.refusals["CN=a", "//old"] = (0.0, permissions.refusals["CN=a", "//old"][1])
 
     told = []
-    for script in (
-        "",
-        *(f"USE msdb; GRANT SEND ON SERVICE::[{name}] TO [CN=a];" for name in ("//three", "//two", "*")),
-    ):
-        await execute(gateway.catalog, parse_script(script), database="gateway")
-        [drop] = read(gateway, "drops").drops
-        told.append(remedy_of_drop(drop, "gateway"))
+    for name in ("", "//three", "//two", "*"):
+        await run(gateway, f"USE msdb; GRANT SEND ON SERVICE::[{name}] TO [CN=a];" if name else "")
+        told += [remedy_of_drop(one, "gateway") for one in dropped(gateway)]
 
-    run = "at gateway, with broker sql, and in its script if it has one: USE [msdb];"
     one, two, three = (f"GRANT SEND ON SERVICE::[{name}] TO [CN=a];" for name in ("//one", "//two", "//three"))
     over = "that is over for //three, and others are refused: "
     assert [
-        f"{run} {three} Then, as others were refused as well, {run} {two} {one}",
-        f"{over}{run} {two} {one}",
-        f"{over}{run} {one}",
+        f"{RUN} [msdb]; {three} Then, as others were refused as well, {RUN} [msdb]; {two} {one}",
+        f"{over}{RUN} [msdb]; {two} {one}",
+        f"{over}{RUN} [msdb]; {one}",
         DEFINITIONS_CHANGED,
     ] == told
 
@@ -371,151 +389,59 @@ def test_each_deny_of_several_has_its_own_condition() -> None:
     assert [True] * 3 == [part.startswith(start) for part, start in zip(told, starts, strict=True)]
 
 
-async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
-    now = asyncio.get_running_loop().time()
-    gateway.peers.handshaker.refused["10.0.0.7", "the peer's certificate is not trusted (CN=a)"] = now
-    gateway.peers.handshaker.refused["10.0.0.7", "the peer does not trust this instance's certificate (CN=gw)"] = now
-    links = [
-        SimpleNamespace(
-            address=f"tcp://{host}:5", online_at=at, transport=SimpleNamespace(identity=certificate(name), chain=())
-        )
-        for host, at, name in (
-            ("10.0.0.8", now + 1, "a"),
-            ("10.0.0.7", now + 1, "b"),
-            ("10.0.0.7", now - 1, "a"),
-            ("10.0.0.7", now + 1, "a"),
-        )
-    ]
-
-    told = []
-    for link in links:
-        gateway.peers.links[1] = link
-        told += [[one.kind for one in read(gateway, "transport").transport.status.notices].count(WarningKind.REFUSED)]
-        del gateway.peers.links[1]
-
-    assert [2, 1, 2, 0] == told
-
-
-async def test_of_the_refusals_of_a_host_that_name_nobody_the_last_counts(gateway: Any) -> None:
-    host, refused = "10.0.0.7", gateway.peers.handshaker.remember_refused
-    untrusted = "the peer's certificate is not trusted (CN=a), why: put that certificate into endpoint.peers here"
-    refused(f"tcp://{host}:1", "the peer speaks plain text")
-    for length in range(2 * REFUSED_MAX):
-        refused("tcp://10.0.0.8:1", f"frame of {length} bytes")
-    refused(f"tcp://{host}:2", untrusted)
-    refused(f"tcp://{host}:3", "CN=b may not connect")
-
-    told = read(gateway, "transport").transport.status.notices
-
-    assert [
-        f"a peer at 10.0.0.8 was refused: frame of {2 * REFUSED_MAX - 1} bytes",
-        f"a peer at {host} was refused: {untrusted}",
-        f"a peer at {host} was refused: CN=b may not connect",
-    ] == [one.text for one in told if one.kind == WarningKind.REFUSED]
-
-
 async def test_a_drop_of_an_own_database_is_past_once_its_route_leads_out_or_its_dialog_has_nothing_to_send(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = await start("orders", forwarding=False)
-    transmitter = orders.endpoints["orders"].transmitter
-    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: True)
-    own = replace(HEADER, to_service="//x", from_broker_instance=orders.endpoints["orders"].broker_instance)
-    orders.forwarder.drop(encode_dialog(own, b""), Disposition.NO_ROUTE, None)
-    script = f"USE orders; CREATE ROUTE r WITH SERVICE_NAME = '//x', ADDRESS = '{DEAD}'"
-
-    before = [one.is_past for one in read(orders, "drops").drops]
-    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: False)
-    assert [True] == [one.is_past for one in read(orders, "drops").drops]
-    monkeypatch.setattr(transmitter, "is_sending", lambda *_, **__: True)
-    await execute(orders.catalog, parse_script(script), database="orders")
-
-    assert ([False], [True]) == (before, [one.is_past for one in read(orders, "drops").drops])
-
-
-async def test_a_drop_by_a_queue_that_was_off_is_past_once_it_is_on(gateway: Any) -> None:
-    endpoint = gateway.endpoints["gateway"]
-    endpoint.dropped[Disposition.QUEUE_DISABLED] = 1
-    endpoint.last_dropped[Disposition.QUEUE_DISABLED] = (3.0, replace(HEADER, to_service="//gateway"), "")
+    endpoint = orders.endpoints["orders"]
+    own = {"hop_count": 0, "from_broker_instance": endpoint.broker_instance}
+    drop_frame(orders, Disposition.NO_ROUTE, to_service="//x", **own)
 
     seen = []
-    for state in ("OFF", "ON"):
-        await execute(
-            gateway.catalog, parse_script(f"USE gateway; ALTER QUEUE Q WITH STATUS = {state}"), database="gateway"
-        )
-        seen += [one.is_past for one in read(gateway, "drops").drops]
+    for is_sending, script in ((True, ""), (False, ""), (True, TO_X.replace("msdb", "orders"))):
+        monkeypatch.setattr(endpoint.transmitter, "is_sending", lambda *_, is_sending=is_sending, **__: is_sending)
+        await run(orders, script)
+        seen += [one.is_past for one in dropped(orders)]
 
-    assert [False, True] == seen
+    assert [False, True, True] == seen
 
 
-async def test_the_sender_that_a_binding_names_has_its_grant_told_with_that_of_the_peer(gateway: Any) -> None:
-    own = gateway.settings.databases["gateway"].replace(certificate="own.pem")
-    gateway.settings = gateway.settings.replace(databases={"gateway": own})
-    bind = "USE gateway; CREATE REMOTE SERVICE BINDING b TO SERVICE '//near' WITH USER = [CN=far];"
-    msdb = "USE msdb; CREATE ROUTE r WITH ADDRESS = 'LOCAL'; GRANT SEND ON SERVICE::[*] TO [CN=z];"
-    await execute(gateway.catalog, parse_script(f"{bind} {msdb}"), database="gateway")
-    missing = "GRANT SEND ON SERVICE::[//gateway] TO [CN=a]"
-    gateway.peers.permissions.refusals["CN=a", ""] = (0.0, f"CN=a may not send: no {missing}")
-    header = replace(HEADER, hop_count=1, to_service="//gateway", from_service="//near")
-    gateway.forwarder.drop(encode_dialog(header, b""), Disposition.NOT_PERMITTED, None)
-
-    told = []
-    for grant in ("", f"USE msdb; {missing};", "USE gateway; GRANT SEND ON SERVICE::[//gateway] TO [CN=far];"):
-        await execute(gateway.catalog, parse_script(grant), database="gateway")
-        told += [remedy_of_drop(drop, "gateway") for drop in read(gateway, "drops").drops]
-
-    ran = "at gateway, with broker sql, and in its script if it has one: USE"
-    of_database = f"{ran} [gateway]; GRANT SEND ON SERVICE::[//gateway] TO [CN=far];"
-    over = "that is over, but the dialog fails without another GRANT: "
-    assert [f"{of_database} And {ran} [msdb]; {missing};", f"{over}{of_database}", DEFINITIONS_CHANGED] == told
+LACKS = "no GRANT SEND ON SERVICE::[//gateway] TO [public]"
+DENIED = "DENY SEND ON SERVICE::[//gateway] TO [public]"
+LIFTED = "REVOKE SEND ON SERVICE::[//gateway] FROM [public]"
+GRANT_Z = "GRANT SEND ON SERVICE::[//gateway] TO [CN=z]"
 
 
 @pytest.mark.parametrize(
-    ("reason", "statements"),
+    ("disposition", "reason", "statements"),
     [
-        (
-            "no GRANT SEND ON {} TO [public]",
-            {"GRANT SEND ON {} TO [CN=z]": False, "REVOKE SEND ON {} FROM [CN=z]": True},
-        ),
-        (
-            "DENY SEND ON {} TO [public]",
-            {
-                "DENY SEND ON {} TO [public]": False,
-                "GRANT SEND ON {} TO [CN=z]": False,
-                "REVOKE SEND ON {} FROM [public]": True,
-            },
-        ),
+        ("queue disabled", "", {"ALTER QUEUE Q WITH STATUS = OFF": False, "ALTER QUEUE Q WITH STATUS = ON": True}),
+        ("not permitted", LACKS, {GRANT_Z: False, "REVOKE SEND ON SERVICE::[//gateway] FROM [CN=z]": True}),
+        ("not permitted", DENIED, {DENIED: False, GRANT_Z: False, LIFTED: True}),
     ],
-    ids=["no GRANT", "DENY"],
 )
-async def test_a_refusal_by_a_database_without_a_certificate_is_past_once_its_rule_is_gone(
-    gateway: Any, reason: str, statements: dict[str, bool]
+async def test_a_drop_by_a_database_is_past_once_its_queue_is_on_or_the_rule_that_refused_it_is_gone(
+    gateway: Any, disposition: str, reason: str, statements: dict[str, bool]
 ) -> None:
-    endpoint, service = gateway.endpoints["gateway"], "SERVICE::[//gateway]"
-    endpoint.dropped[Disposition.NOT_PERMITTED] = 1
-    refused = (0.0, replace(HEADER, to_service="//gateway"), reason.format(service))
-    endpoint.last_dropped[Disposition.NOT_PERMITTED] = refused
+    drop_message(gateway, Disposition(disposition), reason, to_service="//gateway")
 
     seen = []
     for statement in statements:
-        script = parse_script(f"USE gateway; {statement.format(service)};")
-        await execute(gateway.catalog, script, database="gateway")
-        seen += [one.is_past for one in read(gateway, "drops").drops]
+        await run(gateway, f"{statement};")
+        seen += [one.is_past for one in dropped(gateway)]
 
     assert [*statements.values()] == seen
 
 
 async def test_a_drop_for_want_of_a_certificate_is_past_once_the_database_knows_it(gateway: Any) -> None:
-    endpoint, here = gateway.endpoints["gateway"], credentials("gateway", "far")
+    here = credentials("gateway", "far")
     [fingerprint] = here.peers.known
-    endpoint.dropped[Disposition.SECURITY_UNRESOLVED] = 1
-    reason = f"{SIGNER_UNKNOWN}{fingerprint.hex()}"
-    endpoint.last_dropped[Disposition.SECURITY_UNRESOLVED] = (3.0, HEADER, reason)
+    endpoint = drop_message(gateway, Disposition.SECURITY_UNRESOLVED, f"{SIGNER_UNKNOWN}{fingerprint.hex()}")
 
-    before = [one.is_past for one in read(gateway, "drops").drops]
+    before = [one.is_past for one in dropped(gateway)]
     endpoint.transmitter.frames.credentials.peers = here.peers
 
-    assert ([False], [True]) == (before, [one.is_past for one in read(gateway, "drops").drops])
+    assert ([False], [True]) == (before, [one.is_past for one in dropped(gateway)])
 
 
 @pytest.mark.parametrize("sample", [None, b"", b"\x10" * 20])
@@ -683,6 +609,49 @@ def test_of_many_that_end_soon_some_are_named_and_the_others_counted() -> None:
     found = list(expiry_warnings(many, NOW))
 
     assert (WARNINGS_MAX + 1, "5 more certificates end soon") == (len(found), found[-1].text)
+
+
+async def test_a_peer_that_is_connected_since_it_was_refused_is_no_warning(gateway: Any) -> None:
+    now = asyncio.get_running_loop().time()
+    gateway.peers.handshaker.refused["10.0.0.7", "the peer's certificate is not trusted (CN=a)"] = now
+    gateway.peers.handshaker.refused["10.0.0.7", "the peer does not trust this instance's certificate (CN=gw)"] = now
+    links = [
+        SimpleNamespace(
+            address=f"tcp://{host}:5", online_at=at, transport=SimpleNamespace(identity=certificate(name), chain=())
+        )
+        for host, at, name in (
+            ("10.0.0.8", now + 1, "a"),
+            ("10.0.0.7", now + 1, "b"),
+            ("10.0.0.7", now - 1, "a"),
+            ("10.0.0.7", now + 1, "a"),
+        )
+    ]
+
+    told = []
+    for link in links:
+        gateway.peers.links[1] = link
+        told += [[one.kind for one in read(gateway, "transport").transport.status.notices].count(WarningKind.REFUSED)]
+        del gateway.peers.links[1]
+
+    assert [2, 1, 2, 0] == told
+
+
+async def test_of_the_refusals_of_a_host_that_name_nobody_the_last_counts(gateway: Any) -> None:
+    host, refused = "10.0.0.7", gateway.peers.handshaker.remember_refused
+    untrusted = "the peer's certificate is not trusted (CN=a), why: put that certificate into endpoint.peers here"
+    refused(f"tcp://{host}:1", "the peer speaks plain text")
+    for length in range(2 * REFUSED_MAX):
+        refused("tcp://10.0.0.8:1", f"frame of {length} bytes")
+    refused(f"tcp://{host}:2", untrusted)
+    refused(f"tcp://{host}:3", "CN=b may not connect")
+
+    told = read(gateway, "transport").transport.status.notices
+
+    assert [
+        f"a peer at 10.0.0.8 was refused: frame of {2 * REFUSED_MAX - 1} bytes",
+        f"a peer at {host} was refused: {untrusted}",
+        f"a peer at {host} was refused: CN=b may not connect",
+    ] == [one.text for one in told if one.kind == WarningKind.REFUSED]
 
 
 async def test_a_certificate_is_in_the_status_with_the_days_that_are_left(gateway: Any) -> None:
