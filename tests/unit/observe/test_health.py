@@ -24,10 +24,18 @@ from broker.observe.health import (
 from broker.observe.status import Status, WarningKind
 
 LIST = "broker why lists them, each with what to do"
+WHETHER_OVER = "; broker why ID says whether that is over; broker dialogs retry sends it again at once"
+CORRECT = "correct the program that kept them open"
+RUN = "with broker sql, and in its script if it has one: USE [msdb];"
+CONNECT = "GRANT CONNECT ON ENDPOINT::[x] TO [a]"
+INTO = "into endpoint.peers (/p/*.pem), or its CA there"
+UNTRUSTED = (
+    "a peer at h was refused: the peer's certificate is not trusted (CN=a, 2025-01-01 00:00 to 2026-01-01 00:00 UTC,"
+    f" sha256:00), why: put that certificate {INTO}"
+)
 HOP = "tcp://far:4022"
 LINK = {"name": "a", "address": HOP, "direction": "in", "state": "LOGGED_IN", "flow": "flowing"}
 ROLE = {"broker_instance": None, "role": "mirror", "epoch": 1, "since": "", "source": "lock", "principal": ""}
-HELD = {"pid": 7, "process": "python3"}
 PAST = {"recent": 5, "recent_s": 250.0, "last_s": 99.0}
 LEDGER = {"sent": 1, "acknowledged": 0, "held": 0, "failed": {}, "unaccounted": 1}
 
@@ -60,12 +68,16 @@ def database(**parts: Any) -> dict[str, Any]:
     return {"databases": {"orders": {"waiting_messages": 0} | parts}}
 
 
-def blocked(seconds: float) -> dict[str, Any]:
-    return database(blocked=[{"next_hop": HOP, "dialogs": 47, "oldest_s": seconds}])
+def locked(**lock: Any) -> dict[str, Any]:
+    return database(write_lock={"pid": 7, "process": "python3"} | lock)
 
 
-def queue(*, is_receive_enabled: bool, oldest_s: float = 0.0) -> dict[str, Any]:
-    return database(queues=[{"name": "Q", "is_receive_enabled": is_receive_enabled, "oldest_s": oldest_s}])
+def blocked(seconds: float, where: str = HOP, dialogs: int = 47) -> dict[str, Any]:
+    return database(blocked=[{"next_hop": where, "dialogs": dialogs, "oldest_s": seconds}])
+
+
+def queue(*, is_on: bool = True, oldest_s: float = 0.0) -> dict[str, Any]:
+    return database(queues=[{"name": "Q", "is_receive_enabled": is_on, "oldest_s": oldest_s}])
 
 
 def journal(problem: str) -> dict[str, Any]:
@@ -85,6 +97,10 @@ def drop(
     return {"drops": drops, "rates": {(reason, None): rate}}
 
 
+def off(database: str, last_s: float) -> dict[str, Any]:
+    return drop("queue disabled", last_s=last_s, database=database)
+
+
 def notice(kind: WarningKind, text: str = "about connections") -> dict[str, Any]:
     return {"transport": {"notices": [{"kind": kind, "text": text}]}}
 
@@ -99,10 +115,6 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
     assert HealthReport(Level.GOOD, sentence, [], 0) == judged({})
 
 
-def test_a_stranger_that_has_said_no_hello_is_nothing_wrong() -> None:
-    assert [] == judged(connection("down", "no HELLO within 10 s", name="", direction="in")).findings
-
-
 def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
     untried = {"health": "untried"}
     failed, waits = untried | {"problem": "refused"}, untried | {"held": 1}
@@ -111,23 +123,20 @@ def test_next_hops_that_nobody_has_dialled_are_counted() -> None:
 
     assert "nothing waits for a next hop, 1 next hop not dialled yet)" in judged(one).sentence
     assert "nothing waits for a next hop, 2 next hops not dialled yet)" in judged(two).sentence
-    blocked = database(blocked=[{"next_hop": "no route", "dialogs": 2, "oldest_s": 23.0}])
-    assert "Something is wrong: 2 dialogs wait, the first for 23 s: no route" == judged(blocked).sentence
+    found = judged(blocked(23.0, "no route", 2))
+    assert "Something is wrong: 2 dialogs wait, the first for 23 s: no route" == found.sentence
 
 
 def test_a_next_hop_that_may_not_connect_comes_with_the_statement_that_permits_it() -> None:
-    refused = "CN=a may not connect: no GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a] or public"
+    refused = f"CN=a may not connect: no {CONNECT} or public"
 
     (here,) = judged(address(refused)).findings
     (there,) = judged(address(f"FATAL from CN=c: {refused}")).findings
 
-    statement = (
-        "with broker sql, and in its script if it has one: USE [msdb]; GRANT CONNECT ON ENDPOINT::[gw] TO [CN=a];"
-    )
     first = "if that is not done yet (it is dialled again within 10 s), "
-    assert f"{first}at this instance, {statement}" == here.do
+    assert f"{first}at this instance, {RUN} {CONNECT};" == here.do
     other = f" Or, if another instance is meant, correct the route to {HOP}."
-    assert f"{first}at the instance at {HOP}, {statement}{other}" == there.do
+    assert f"{first}at the instance at {HOP}, {RUN} {CONNECT};{other}" == there.do
 
 
 def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
@@ -160,41 +169,18 @@ def test_a_remedy_that_ends_the_problem_of_a_next_hop_is_told_once() -> None:
         (database(quarantined=1), "bad", "1 dialog of orders in quarantine"),
         (database(failed=1), "notice", "1 dialog of orders has failed, and no application has received the error"),
         (database(replaced="x was in it"), "bad", "the database orders is a new, empty one: x was in it"),
-        (
-            database(write_lock=HELD | {"waiting_s": 12.3, "recent": 1}),
-            "bad",
-            "process 7 (python3) has kept a write tra",
-        ),
-        (
-            database(write_lock={"waiting_s": 2.0, "recent": 5}),
-            "bad",
-            "open for 2 s, one of 5 such within ten minutes",
-        ),
-        (
-            database(write_lock=HELD | PAST),
-            "notice",
-            "5 times within ten minutes, for 250 s in all, last process 7 (pyth",
-        ),
+        (locked(waiting_s=12.3, recent=1), "bad", "process 7 (python3) has kept a write transaction"),
+        (locked(waiting_s=2.0, recent=5, pid=None), "bad", "another process has kept"),
+        (locked(waiting_s=2.0, recent=5), "bad", "open for 2 s, one of 5 such within ten minutes"),
+        (locked(**PAST), "notice", "5 times within ten minutes, for 250 s in all, last process 7 (pyth"),
         (address("refused") | blocked(23.0), "bad", "refused, and 47 dialogs wait for it, the first for 23 s"),
         (database(waiting_messages=None), "notice", "the file of orders is not read"),
         (database(oldest_waiting_s=61.0, waiting_messages=7), "notice", "7 messages of orders not acknowledged"),
-        (queue(is_receive_enabled=False), "notice", "the queue Q of orders is off: no application can receive"),
-        (queue(is_receive_enabled=False, oldest_s=2.0), "bad", "is off: its first message has waited for 2 s"),
-        (
-            queue(is_receive_enabled=False) | drop("queue disabled", last_s=1.0, database="orders"),
-            "bad",
-            "the queue Q of orders is off: messages that arrive are refused, and their senders keep them",
-        ),
-        (
-            queue(is_receive_enabled=False) | drop("queue disabled", last_s=91.0, database="billing"),
-            "notice",
-            "no application can receive from it",
-        ),
-        (
-            queue(is_receive_enabled=True, oldest_s=301.0),
-            "notice",
-            "no application receives from the queue Q of orders",
-        ),
+        (queue(is_on=False), "notice", "the queue Q of orders is off: no application can receive from it"),
+        (queue(is_on=False, oldest_s=2.0), "bad", "is off: its first message has waited for 2 s"),
+        (queue(is_on=False) | off("orders", 1.0), "bad", "off: messages that arrive are refused, and their senders"),
+        (queue(is_on=False) | off("billing", 91.0), "notice", "no application can receive from it"),
+        (queue(oldest_s=301.0), "notice", "no application receives from the queue Q of orders"),
         (role("lock", "no lock"), "bad", "no lock"),
         (journal("no space"), "bad", "no space"),
         ({"room_problem": "the disk has 0 KiB left"}, "bad", "the disk has 0 KiB left"),
@@ -227,18 +213,21 @@ def test_what_is_not_as_it_should_be_is_found(parts: dict[str, Any], level: str,
     "parts",
     [
         {"drops": None},
+        connection("down", "no HELLO within 10 s", name="", direction="in"),
         drop("duplicate", rate=50.0),
         drop("duplicate", last_s=1.0),
         drop("no route", rate=0.0),
         drop("no route", last_s=91.0),
-        queue(is_receive_enabled=True, oldest_s=299.0),
+        drop("no route", last_s=1.0, do=DEFINITIONS_CHANGED),
+        queue(oldest_s=299.0),
         role("off", "x"),
         forwarding(pool_limit_bytes=0),
         forwarding(pool_bytes=69),
         mirrored("OPERATIONAL"),
         database(),
         blocked(9.0),
-        database(write_lock={"recent": 1, "recent_s": 2.5}),
+        locked(recent=1, recent_s=2.5),
+        locked(**PAST | {"last_s": HELD_UP_SECONDS}),
     ],
 )
 def test_what_is_harmless_is_no_finding(parts: dict[str, Any]) -> None:
@@ -263,55 +252,22 @@ def test_an_own_certificate_that_has_expired_is_first() -> None:
     ("parts", "do"),
     [
         (notice(WarningKind.EXPIRES), RENEW),
-        (
-            notice(WarningKind.REFUSED, "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"),
-            (
-                "at this instance, with broker sql, and in its script"
-                " if it has one: USE [msdb]; GRANT CONNECT ON ENDPOINT::[x] TO [a];"
-            ),
-        ),
-        (
-            notice(
-                WarningKind.REFUSED,
-                "a peer at h was refused: the peer's certificate is not trusted (CN=a, 2025-01-01 00:00 to 2026-01-01"
-                " 00:00 UTC, sha256:00), why: put that certificate into endpoint.peers (/p/*.pem), or its CA there",
-            ),
-            "put the certificate of CN=a into endpoint.peers (/p/*.pem), or its CA there",
-        ),
+        (notice(WarningKind.REFUSED, f"no {CONNECT} or public"), f"at this instance, {RUN} {CONNECT};"),
+        (notice(WarningKind.REFUSED, UNTRUSTED), f"put the certificate of CN=a {INTO}"),
         (notice(WarningKind.EXPIRED), RENEW),
-        (
-            database(problem=f"the file is gone, so {NOTHING_STORED}: if it was deleted, save it"),
-            "if it was deleted, save it",
-        ),
-        (
-            database(
-                blocked=[{"next_hop": "//S: refused by the next hop: no route (9798)", "dialogs": 1, "oldest_s": 30.0}]
-            ),
-            f"{LIST}; broker why ID says whether that is over; broker dialogs retry sends it again at once",
-        ),
+        (database(problem=f"it is gone, so {NOTHING_STORED}: if deleted, save it"), "if deleted, save it"),
+        (blocked(30.0, "//S: refused by the next hop: no route (9798)"), f"{LIST}{WHETHER_OVER}"),
         (notice(WarningKind.CLOCK), "set the clock of this machine"),
         (notice(WarningKind.PERMISSIONS), ""),
         (notice(WarningKind.IMPORTS_LOST), IMPORT_AGAIN),
+        (notice(WarningKind.IMPORTS_LOST) | drop("not permitted", last_s=1.0, do="GRANT SEND x"), IMPORT_AGAIN),
         (drop("no route", last_s=1.0, do="CREATE ROUTE x"), "CREATE ROUTE x"),
-        (
-            database(write_lock=HELD | PAST),
-            f"correct the program that kept them open (the last was process 7 (python3)): {SHORT_TRANSACTIONS}",
-        ),
+        (locked(**PAST), f"{CORRECT} (the last was process 7 (python3)): {SHORT_TRANSACTIONS}"),
         (drop("no route", last_s=1.0), "sys.dm_broker_dispositions has the last such frame"),
     ],
 )
 def test_a_finding_says_what_to_do(parts: dict[str, Any], do: str) -> None:
-    assert do == judged(dict(parts)).findings[0].do
-
-
-def test_what_a_database_refuses_for_want_of_partner_files_has_no_other_remedy() -> None:
-    refused = drop("not permitted", last_s=1.0, do="GRANT SEND x")
-
-    assert [IMPORT_AGAIN] == [one.do for one in judged(notice(WarningKind.IMPORTS_LOST) | refused).findings]
-
-
-def test_a_drop_whose_cause_is_over_is_no_finding() -> None:
-    assert [] == judged(drop("no route", last_s=1.0, do=DEFINITIONS_CHANGED)).findings
+    assert [do] == [one.do for one in judged(dict(parts)).findings]
 
 
 @pytest.mark.parametrize(("reason", "is_kept"), [("no route", True), ("unknown conversation", False)])
@@ -340,13 +296,9 @@ def test_it_works_only_where_nothing_says_that_something_does_not_arrive() -> No
 
 
 def test_write_transactions_that_are_over_stop_no_message() -> None:
-    held = [judged(database(write_lock=HELD | PAST | more)).sentence for more in ({}, {"waiting_s": 2.0})]
+    held = [judged(locked(**PAST | more)).sentence for more in ({}, {"waiting_s": 2.0})]
 
     assert [True, True] == [held[0].startswith("It works ("), held[1].startswith("Something is wrong")]
-
-
-def test_write_transactions_that_no_longer_hold_anything_up_are_no_finding() -> None:
-    assert [] == judged(database(write_lock=HELD | PAST | {"last_s": HELD_UP_SECONDS})).findings
 
 
 def test_frames_for_a_next_hop_that_was_taken_out_end_by_themselves() -> None:
@@ -369,8 +321,7 @@ def test_a_dialog_waits_for_a_next_hop_that_is_not_reached_from_the_beginning() 
 
 
 def test_a_grant_that_two_refused_peers_need_is_told_once() -> None:
-    reason = "no GRANT CONNECT ON ENDPOINT::[x] TO [a] or public"
-    notices = [{"kind": WarningKind.REFUSED, "text": f"{host}: {reason}"} for host in "ab"]
+    notices = [{"kind": WarningKind.REFUSED, "text": f"{host}: no {CONNECT} or public"} for host in "ab"]
 
     assert 1 == len(judged({"transport": {"notices": notices}}).findings)
 
