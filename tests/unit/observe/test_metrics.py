@@ -45,7 +45,7 @@ from broker.observe.metrics import (
 )
 from broker.observe.snapshot import DatabaseSnapshot, MirrorSnapshot, RoutesSnapshot, RunSnapshot, read_snapshot
 from broker.observe.status import DatabaseStatus, JournalStatus
-from broker.routing.address import LOCAL, TRANSPORT, Keyword, NetworkAddress
+from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair, Route
 from broker.routing.table import RouteTable, build_table
@@ -304,10 +304,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 A, B = NetworkAddress("a"), NetworkAddress("b")
 
 
-def _route(name: str, address: NetworkAddress | Keyword, **more: Any) -> Route:
-    return Route(name=name, address=address, **more)
-
-
 def _table(*routes: Route) -> RouteTable:
     return build_table(routes, now=NOW)
 
@@ -316,7 +312,7 @@ def _table(*routes: Route) -> RouteTable:
 def test_route_is_up_until_its_address_is_down() -> None:
     """Both addresses of a mirrored route count; a route without an address has no sample."""
     metric = RouteUp(LabelCap())
-    tables = (_table(_route("r", A), _route("m", A, mirror_address=B), _route("l", LOCAL), _route("t", TRANSPORT)),)
+    tables = (_table(Route("r", A), Route("m", A, mirror_address=B), Route("l", LOCAL), Route("t", TRANSPORT)),)
 
     before = metric.samples(RoutesSnapshot(tables), now=NOW)
     after = metric.samples(RoutesSnapshot(tables, frozenset({A})), now=NOW)
@@ -329,7 +325,7 @@ def test_route_is_up_until_its_address_is_down() -> None:
 def test_route_is_exported_until_it_expires() -> None:
     metric = RouteUp(LabelCap())
     soon, later = NOW + timedelta(seconds=1), NOW + timedelta(seconds=9)
-    tables = (_table(_route("later", B, lifetime=later), _route("soon", A, lifetime=soon), _route("r", A)),)
+    tables = (_table(Route("later", B, lifetime=later), Route("soon", A, lifetime=soon), Route("r", A)),)
 
     names = [
         sorted(name for name, _ in metric.samples(RoutesSnapshot(tables), now=now))
@@ -341,17 +337,17 @@ def test_route_is_exported_until_it_expires() -> None:
 
 def test_change_of_routes_is_seen() -> None:
     metric = RouteUp(LabelCap())
-    kept = _table(_route("r", A))
-    metric.samples(RoutesSnapshot((kept, _table(_route("old", A)))), now=NOW)
+    kept = _table(Route("r", A))
+    metric.samples(RoutesSnapshot((kept, _table(Route("old", A)))), now=NOW)
 
-    samples = metric.samples(RoutesSnapshot((kept, _table(_route("new", B)))), now=NOW)
+    samples = metric.samples(RoutesSnapshot((kept, _table(Route("new", B)))), now=NOW)
 
     assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
 
 
 def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
     metric = RouteUp(LabelCap(1))
-    tables = (_table(_route("r", A), _route("s", A), _route("t", B)),)
+    tables = (_table(Route("r", A), Route("s", A), Route("t", B)),)
 
     up = metric.samples(RoutesSnapshot(tables), now=NOW)
     down = metric.samples(RoutesSnapshot(tables, frozenset({B})), now=NOW)
@@ -364,7 +360,7 @@ def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
 @pytest.mark.promise("A metric has the label value other")
 def test_others_have_their_turn_while_a_large_table_is_walked() -> None:
     """No thread is made to give up the interpreter's lock here."""
-    tables = (_table(*(_route(f"r{number}", A) for number in range(10 * module.SLICE_ROUTES))),)
+    tables = (_table(*(Route(f"r{number}", A) for number in range(10 * module.SLICE_ROUTES))),)
     turns, interval = 0, sys.getswitchinterval()
     walk = Thread(target=RouteUp(LabelCap()).samples, args=(RoutesSnapshot(tables),), kwargs={"now": NOW})
     sys.setswitchinterval(60.0)
