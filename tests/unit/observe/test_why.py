@@ -94,8 +94,9 @@ def test_a_file_of_another_schema_is_not_answered_from(shop: Shop, version: int,
     answer = asked(dialog.conversation_handle, shop, None)
 
     problem = f"its schema has version {version}, this release knows {SCHEMA_VERSION}: {what}"
-    assert not answer.is_known
-    assert f"not in database shop: its file cannot be read: {problem}" == answer.looked_in[0]
+    no_file = f"not in database shop: its file cannot be read: {problem}"
+    assert (False, False) == (answer.is_known, answer.is_running)
+    assert [no_file, "no frames under way: no daemon runs that could hold some"] == answer.looked_in
 
 
 def test_a_side_is_told_with_its_way_and_what_follows(shop: Shop) -> None:
@@ -280,12 +281,16 @@ def test_a_dialog_that_failed_for_want_of_a_binding_is_only_begun_again_once_the
 
 
 @pytest.mark.parametrize("guid", [DIALOG, MESSAGE])
-def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id(guid: UUID) -> None:
+def test_frames_that_wait_are_found_by_their_dialog_and_by_their_own_id_with_both_ways(guid: UUID) -> None:
     others = (frame(conversation_id=uuid4(), message_id=uuid4()), frame(message_sequence_number=3, held_ms=90))
 
-    answer = asked(guid, frames=(frame(), *others))
+    answer = asked(guid, frames=(frame(from_broker_instance=UUID(int=7)), *others))
 
     [held] = answer.held
+    assert [("S", False, None), ("//Orders", True, str(UUID(int=7)))] == [
+        (way.explanation.to_service, way.explanation.is_from_target, way.explanation.to_broker_instance)
+        for way in answer.ways
+    ]
     assert (2, 1500, 3) == (held.frames, held.longest_ms, held.message_sequence_number)
     assert str(DIALOG).upper() == answer.conversation_id
     [found] = answer.findings
@@ -344,15 +349,6 @@ def test_what_has_arrived_for_a_failed_dialog_is_judged_with_all_that_is_known()
     assert answer == part_of(answer, "orders", has_arrived=True)
 
 
-def test_of_frames_alone_both_ways_are_told() -> None:
-    answer = asked(DIALOG, frames=(frame(from_broker_instance=UUID(int=7)),))
-
-    assert [("S", False, None), ("//Orders", True, str(UUID(int=7)))] == [
-        (way.explanation.to_service, way.explanation.is_from_target, way.explanation.to_broker_instance)
-        for way in answer.ways
-    ]
-
-
 def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     statement = "INSERT INTO broker_tombstone VALUES (?, ?, 4, 0, 1.0, 60.0, NULL, NULL, NULL, NULL)"
     shop.connect(isolation_level=None).executemany(statement, [(DIALOG.bytes, 1), (DIALOG.bytes, 0)])
@@ -366,13 +362,6 @@ def test_a_closed_side_is_told_until_it_is_forgotten(shop: Shop) -> None:
     assert ({True, False}, "over") == ({one.is_initiator for one in answer.closed}, answer.findings[0].cause)
     assert answer.findings[0].why.startswith("its application has ended the dialog, with an error or without, or its")
     assert answer.closed == msgspec.json.decode(msgspec.json.encode(answer), type=WhyAnswer).closed
-
-
-def test_files_alone_know_of_no_frames(shop: Shop) -> None:
-    answer = asked(uuid4(), shop, None)
-
-    assert not answer.is_running
-    assert "no frames under way: no daemon runs that could hold some" == answer.looked_in[-1]
 
 
 # --- one side: its cause, how much it weighs, and the words that name cause and remedy ---
