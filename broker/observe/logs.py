@@ -57,15 +57,12 @@ class LogWriter:
     """
     Writes lines in a thread; `dropped` counts those that were lost since the start.
 
-    Args:
-        stream: The stream to write to.
-        on_gap: Called in the thread, once lines are accepted again, with how many were lost before; it may write one.
+    Once lines are accepted again, how many were lost before is logged as any event.
     """
 
-    def __init__(self, stream: TextIO, on_gap: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.dropped = 0
-        self._on_gap = on_gap
         self._lines: deque[str] = deque()
         self._bytes = 0
         self._gap = 0  # lines lost and not reported yet
@@ -111,7 +108,7 @@ class LogWriter:
             with self._changed:
                 gap, self._gap = self._gap, 0
             if gap:
-                self._on_gap(gap)
+                structlog.get_logger(__name__).warning("log lines lost", lines=gap)
             with self._changed:
                 self._is_writing = False
                 self._changed.notify_all()
@@ -380,7 +377,7 @@ def configure_logging(
         rendering = [ConsoleRenderer(colors=colours, timestamp_key="ts", exception_formatter=plain_traceback)]
     if is_queued is not isinstance(_State.output, LogWriter):
         _State.output.close()
-        _State.output = LogWriter(stream, _tell_gap) if is_queued else _Direct(stream)
+        _State.output = LogWriter(stream) if is_queued else _Direct(stream)
     _State.output.stream = stream
     _State.repeats = RepeatFilter(time.monotonic)
     _State.processors[:] = [merge_contextvars, _add_level, _State.repeats, partial(_stamp, instance), *rendering]
@@ -467,10 +464,6 @@ def _component(name: str = "", *_: object) -> _Component:
 def utc_now() -> str:
     """This instant as log lines have it: RFC 3339 with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _tell_gap(lines: int) -> None:
-    structlog.get_logger(__name__).warning("log lines lost", lines=lines)
 
 
 def _add_level(logger: object, method: str, event: Event) -> Event:

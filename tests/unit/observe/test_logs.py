@@ -105,23 +105,23 @@ def test_lines_of_several_threads_keep_their_order_and_are_not_mixed() -> None:
 
 @pytest.mark.parametrize(("bound", "most", "kept"), [("LINES_MAX", 5, 5), ("BYTES_MAX", 100, 2)])
 def test_no_caller_waits_for_a_stream_that_is_held(
-    held: Held, monkeypatch: pytest.MonkeyPatch, bound: str, most: int, kept: int
+    held: Held, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, *, bound: str, most: int, kept: int
 ) -> None:
     monkeypatch.setattr(logs, bound, most)
-    gaps: list[int] = []
-    writer = LogWriter(held, gaps.append)
+    _configure(stream)
+    writer = LogWriter(held)
     writer.write("first")
     assert held.begun.wait(PATIENCE_SECONDS)
 
     lines = [f"{number:>40}" for number in range(12)]
     for line in lines:
         writer.write(line)
-    assert (writer.dropped, gaps) == (12 - kept, [])
+    assert (writer.dropped, _lines(stream)) == (12 - kept, [])
     held.gate.set()
     writer.close(PATIENCE_SECONDS)
 
     assert held.getvalue().splitlines() == ["first", *lines[:kept]]
-    assert gaps == [12 - kept]
+    assert [(line["event"], line["lines"]) for line in _lines(stream)] == [("log lines lost", 12 - kept)]
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
