@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from broker.catalog.catalog import Catalog
 from broker.catalog.reload import Reloads
@@ -19,6 +19,9 @@ from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.routing.mirrored import OwnRoleStatus
 from broker.supervision import Supervision
+
+if TYPE_CHECKING:
+    from broker.journal.writer import Journal
 
 TICK_SECONDS = 0.2
 WINDOW_TICKS = 75  # 15 s: the usual time between two scrapes, so that no late tick falls between them
@@ -53,18 +56,11 @@ class LoopLag:
         self._late.append(max(0.0, late))
 
 
-class Journalling(Protocol):
-    """A journal, as far as a snapshot reads it."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Its figures, by the names of a `JournalSnapshot`."""
-
-
 class Running(Protocol):
     """
     An instance, as far as a snapshot and the admin API read it. Loop-only; nothing here changes it.
 
-    `broker_instance` has 16 bytes, `started_at` is UTC seconds since 1970.
+    `broker_instance` has 16 bytes, `started_at` is UTC seconds since 1970; `journal` is None where none is kept.
     """
 
     name: str
@@ -85,10 +81,7 @@ class Running(Protocol):
     certificates: CertificateWatch
     drain: Drain
     reloads: Reloads
-
-    @property
-    def journal(self) -> Journalling | None:
-        """Records visits of frames; None where no journal is kept."""
+    journal: Journal | None
 
     @property
     def past(self) -> EndpointTotals:

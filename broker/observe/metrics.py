@@ -85,14 +85,14 @@ Merge: TypeAlias = Callable[[float, float], float]
 @dataclass(frozen=True)
 class Scrape:
     """
-    The sources of the samples of one scrape; `process` is by metric.
+    The sources of the samples of one scrape: `stats` of the databases whose files can be read, `process` by metric.
 
     Instants in `snapshot` are seconds of the loop's clock, which `Snapshot.utc` converts. Only `started_at`,
     `run.reloaded_at` and those of `roles` are UTC seconds since 1970.
     """
 
     snapshot: Snapshot
-    stats: Mapping[str, QuickStats | None] = field(default_factory=dict)
+    stats: Mapping[str, QuickStats] = field(default_factory=dict)
     sides: Mapping[str, SideCounts] = field(default_factory=dict)
     process: Mapping[str, list[tuple[Labels, float]]] = field(default_factory=dict)
 
@@ -208,21 +208,20 @@ def _commits(scrape: Scrape) -> Samples:
 
 
 def _backlog(attribute: str) -> Read:
-    """Of the databases whose files can be read."""
     get = operator.attrgetter(attribute)
-    return lambda scrape: [((name,), get(stats.backlog)) for name, stats in scrape.stats.items() if stats is not None]
+    return lambda scrape: [((name,), get(stats.backlog)) for name, stats in scrape.stats.items()]
 
 
 def _ledgers(scrape: Scrape) -> Samples:
     for name, stats in scrape.stats.items():
-        for entry, reason, messages in () if stats is None else stats.ledger.entries():
+        for entry, reason, messages in stats.ledger.entries():
             if entry != "unaccounted":
                 yield (name, reason or entry), messages
 
 
 def _unaccounted(scrape: Scrape) -> Samples:
     yield ("",), scrape.snapshot.forwarding.unaccounted
-    yield from (((name,), one.ledger.unaccounted) for name, one in scrape.stats.items() if one is not None)
+    yield from (((name,), one.ledger.unaccounted) for name, one in scrape.stats.items())
 
 
 def _queues(attribute: str) -> Read:
@@ -607,7 +606,8 @@ class Exposition:
             accept: The header field of the request; decides between Prometheus text and OpenMetrics.
         """
         paths = snapshot.paths
-        scrape = Scrape(snapshot, read_quick_stats(paths), self._sides.count(paths), process_samples())
+        stats = {name: one for name, one in read_quick_stats(paths).items() if one is not None}
+        scrape = Scrape(snapshot, stats, self._sides.count(paths), process_samples())
         samples = {one.name: self._cap.merge(one.name, one.read(scrape), one.merge) for one in METRICS}
         samples[ROUTE_UP] = self._route_up.samples(snapshot.routes, now=datetime.now(UTC))
         samples[OVERFLOW] = {(): float(self._cap.overflows)}
