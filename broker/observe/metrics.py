@@ -731,10 +731,7 @@ class RouteUp:
         Cost: O(values of the labels); after a change of routes the walk.
         """
         tables = routes.tables
-        is_old = len(tables) != len(self._tables) or any(
-            new is not old for new, old in zip(tables, self._tables, strict=True)
-        )
-        if is_old or (self._expiry is not None and now >= self._expiry):
+        if [*map(id, tables)] != [*map(id, self._tables)] or (self._expiry is not None and now >= self._expiry):
             self._walk(tables, now)
         return {labels: float(addresses.isdisjoint(routes.down)) for labels, addresses in self._addresses.items()}
 
