@@ -114,6 +114,11 @@ def _word(path: str) -> Column:
     return lambda item, _source: get(item) and str(get(item))
 
 
+def _coded(name: str, get: Callable[[Any], tuple[object, object]]) -> dict[str, Column]:
+    """A number of the original, and in a second column the word for it."""
+    return {name: lambda item, _: get(item)[0], f"{name}_desc": lambda item, _: get(item)[1]}
+
+
 def _same(*names: str, within: str = "") -> dict[str, Column]:
     """Columns that are named as the attributes are."""
     return {name: _of(within + name) for name in names}
@@ -123,6 +128,7 @@ def _same(*names: str, within: str = "") -> dict[str, Column]:
 
 _STATES = {"CONNECTED": 3, "LOGGED_IN": 4, "DRAINING": 4}
 _CLOSED = 5
+_LOGIN = ((1, "WAIT LOGIN NEGOTIATE"), (12, "ONLINE"))
 
 
 def _encryption(link: LinkSnapshot) -> tuple[int | None, str]:
@@ -146,11 +152,9 @@ CONNECTIONS = MemoryView(
         "principal_name": _given("principal_name"),
         "remote_user_name": _null,
         "is_accept": _of("is_accept"),
-        "login_state": lambda link, _: 1 if link.peer_instance is None else 12,
-        "login_state_desc": lambda link, _: "WAIT LOGIN NEGOTIATE" if link.peer_instance is None else "ONLINE",
+        **_coded("login_state", lambda link: _LOGIN[link.peer_instance is not None]),
         "peer_certificate_id": lambda link, _: None if link.identity is None else link.identity.fingerprint,
-        "encryption_algorithm": lambda link, _: _encryption(link)[0],
-        "encryption_algorithm_desc": lambda link, _: _encryption(link)[1],
+        **_coded("encryption_algorithm", _encryption),
         "receives_posted": _null,
         "sends_posted": _null,
         "is_receive_flow_controlled": _of("is_paused"),
@@ -232,16 +236,12 @@ DISPOSITIONS = MemoryView(
 # --- the endpoint ---
 
 _MIB = 1024 * 1024
-_CERTIFICATE_AUTH = 4
+_AUTHENTICATIONS = {"none": (None, None), "certificate": (4, "CERTIFICATE")}
 _ENDPOINT_ALGORITHMS = {"disabled": (0, "NONE"), "supported": (4, "NONE, AES"), "required": (2, "AES")}
 
 
 def _own_certificate(snapshot: Snapshot, _: Snapshot) -> str | None:
     return next((one.fingerprint for role, one in snapshot.transport.certificates if role == "own"), None)
-
-
-def _is_authenticating(snapshot: Snapshot) -> bool:
-    return snapshot.endpoint.authentication == "certificate"
 
 
 ENDPOINTS = MemoryView(
@@ -254,16 +254,13 @@ ENDPOINTS = MemoryView(
         "protocol_desc": _value("TCP"),
         "type": _value(3),
         "type_desc": _value("SERVICE_BROKER"),
-        "state": lambda one, _: 0 if one.listen else 1,
-        "state_desc": lambda one, _: "STARTED" if one.listen else "STOPPED",
+        **_coded("state", lambda one: (0, "STARTED") if one.listen else (1, "STOPPED")),
         "is_admin_endpoint": _value(False),
         "is_message_forwarding_enabled": _of("endpoint.message_forwarding"),
         "message_forwarding_size": lambda one, _: one.endpoint.message_forward_size // _MIB,
-        "connection_auth": lambda one, _: _CERTIFICATE_AUTH if _is_authenticating(one) else None,
-        "connection_auth_desc": lambda one, _: "CERTIFICATE" if _is_authenticating(one) else None,
+        **_coded("connection_auth", lambda one: _AUTHENTICATIONS[one.endpoint.authentication]),
         "certificate_id": _own_certificate,
-        "encryption_algorithm": lambda one, _: _ENDPOINT_ALGORITHMS[one.endpoint.encryption][0],
-        "encryption_algorithm_desc": lambda one, _: _ENDPOINT_ALGORITHMS[one.endpoint.encryption][1],
+        **_coded("encryption_algorithm", lambda one: _ENDPOINT_ALGORITHMS[one.endpoint.encryption]),
         "listen": lambda one, _: ", ".join(one.listen),
         "advertise": lambda one, _: ", ".join(one.advertise),
         "max_hops": _of("endpoint.max_hops"),
@@ -318,7 +315,7 @@ class _RoleRow(Struct, frozen=True):
     role: OwnRoleStatus
 
     @property
-    def state_desc(self) -> tuple[int | None, str | None]:
+    def state(self) -> tuple[int | None, str | None]:
         """
         As the original's states: nothing has to be kept in step between two copies, so a database with a partner is
         SYNCHRONIZED, or PENDING_FAILOVER while it is left to the partner, or SUSPENDED while it cannot have its role.
@@ -330,7 +327,7 @@ class _RoleRow(Struct, frozen=True):
         return (0, "SUSPENDED") if self.role.problem else (4, "SYNCHRONIZED")
 
     @property
-    def role_desc(self) -> tuple[int | None, str | None]:
+    def mirroring_role(self) -> tuple[int | None, str | None]:
         """The original's number and word."""
         return (None, None) if self.role.source == "off" else _ROLES[self.role.role]
 
@@ -340,10 +337,8 @@ DATABASE_MIRRORING = MemoryView(
     {
         "database_id": _null,
         "mirroring_guid": lambda row, _: row.role.broker_instance and uuid.UUID(bytes=row.role.broker_instance),
-        "mirroring_state": lambda row, _: row.state_desc[0],
-        "mirroring_state_desc": lambda row, _: row.state_desc[1],
-        "mirroring_role": lambda row, _: row.role_desc[0],
-        "mirroring_role_desc": lambda row, _: row.role_desc[1],
+        **_coded("mirroring_state", attrgetter("state")),
+        **_coded("mirroring_role", attrgetter("mirroring_role")),
         "mirroring_role_sequence": _of("role.epoch"),
         # The instance that has taken the database over.
         "mirroring_partner_name": lambda row, _: (row.role.role is MirrorRole.MIRROR and row.role.principal) or None,
