@@ -14,8 +14,6 @@ import pytest
 
 import broker
 from broker.daemon.instance import Instance, serve
-from broker.flow import Disposition
-from broker.forwarding.entry import Buffer
 from broker.protocol.frame import Header, encode_dialog
 from tests.support.shop import Shop
 from tests.unit.admin.conftest import ask, configuration, instance  # noqa: F401 - fixtures
@@ -28,11 +26,9 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.received: Counter[int] = Counter()
-        self.rejected: list[Disposition] = []
 
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        """Note it."""
-        self.rejected.append(disposition)
+    def reject(self, *_: object) -> None:
+        """Nobody hears it."""
 
 
 @pytest.fixture
@@ -75,10 +71,10 @@ def send() -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def take() -> Callable[..., Nowhere]:
+def take() -> Callable[..., None]:
     """Gives dialog frames to the pass of an instance as if they had come from a peer."""
 
-    def taking(instance: Instance, **fields: Any) -> Nowhere:  # noqa: F811
+    def taking(instance: Instance, **fields: Any) -> None:  # noqa: F811
         header: dict[str, Any] = {
             "kind": 0x10,
             "flags": 0,
@@ -89,11 +85,9 @@ def take() -> Callable[..., Nowhere]:
             "from_broker_instance": bytes(15) + b"\3",
         }
         frame = encode_dialog(Header(**header | fields), b"body")
-        origin = Nowhere()
         forwarder = instance.forwarder
         forwarder.slab[: len(frame)] = frame
-        forwarder.forward(forwarder.slab, len(frame), asyncio.get_running_loop().time(), origin)
-        return origin
+        forwarder.forward(forwarder.slab, len(frame), asyncio.get_running_loop().time(), Nowhere())
 
     return taking
 

@@ -474,20 +474,13 @@ def test_a_frame_says_what_its_head_holds(fields: dict[str, Any], expected: dict
     assert "\ufffd\ufffd//ne" == frame_fields(broken).from_service_name
 
 
-class Outlet:
-    """A connection that takes nothing."""
-
-    max_frame = 1 << 20
-    is_narrow = can_send = False
-
-
 async def test_held_frames_wait_for_the_connection_or_for_room(gateway: Any, take: Any) -> None:
     take(gateway)
     outbox = gateway.forwarder.table.outboxes[FAR]
     gateway.peers.table.histories[FAR].problem = "Connection refused"
 
     (unconnected,) = read(gateway, "next_hops").next_hops
-    outbox.outlet = Outlet()
+    outbox.outlet = SimpleNamespace(can_send=False, is_narrow=False, max_frame=1 << 20)
     (full,) = read(gateway, "next_hops").next_hops
     used = outbox.share.used_bytes
     gateway.forwarder.pool.limit_bytes = 2 * used
