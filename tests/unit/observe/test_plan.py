@@ -83,14 +83,6 @@ async def run(instance: Instance, script: str, database: str = "orders") -> None
     await execute(instance.catalog, parse_script(script), database=database)
 
 
-def write(instance: Instance, statement: str, *values: object, database: str = "orders") -> None:
-    """Change the file of a database without the instance."""
-    path = instance.catalog.databases[database].path
-    assert path is not None
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement, values)
-
-
 def under_way(instance: Instance) -> list[Any]:
     """The conversations of the database, whichever end is here."""
     with closing(sqlite3.connect(instance.endpoints["orders"].path)) as db:
@@ -312,15 +304,13 @@ async def test_a_database_that_would_ask_for_routes_has_none_until_it_is_answere
 async def test_requests_for_routes_are_conversations_like_others(plan: Plan, instance: Instance, database: str) -> None:
     """Also those of msdb, by msdb's own table; and the service in whose name they are made stays."""
     await run(instance, ASK, database)
-    values = (GUID.bytes, GUID.bytes, GUID.bytes, SERVICE_BROKER, BROKER_CONFIGURATION)
-    write(
-        instance,
+    statement = (
         "INSERT INTO broker_conversation (conversation_handle, conversation_id, is_initiator, conversation_group_id,"
         " state, service_name, far_service, contract, lifetime, create_date, send_sequence)"
-        " VALUES (?, ?, 1, ?, 'SO', ?, ?, 'c', 1e12, 0, 1)",
-        *values,
-        database=database,
+        " VALUES (?1, ?1, 1, ?1, 'SO', ?2, ?3, 'c', 1e12, 0, 1)"
     )
+    with closing(sqlite3.connect(str(instance.catalog.databases[database].path))) as db, db:
+        db.execute(statement, (GUID.bytes, SERVICE_BROKER, BROKER_CONFIGURATION))
 
     answer = await plan("ALTER ROUTE ask WITH ADDRESS = 'tcp://other:1'", database=database)
 

@@ -59,10 +59,7 @@ def test_fault_of_the_file_is_the_machines(code: int) -> None:
 CONNECTIONS = "sys.dm_broker_connections"
 
 
-def snapshots(**given: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
-    """A provider for every memory view: those given, the others empty."""
-    every = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
-    return {**every, **{name.replace("__", "."): provider for name, provider in given.items()}}
+EMPTY: dict[str, Callable[[], Any]] = {name: tuple for name in MEMORY_VIEWS if name not in SELF_MADE}
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def msdb(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def views(orders: sqlite3.Connection, msdb: dict[str, Path], tmp_path: Path) -> SystemViews:
-    return SystemViews(databases=msdb | {"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots())
+    return SystemViews(databases=msdb | {"orders": tmp_path / "orders ?#.db"}, snapshots=EMPTY)
 
 
 @pytest.fixture
@@ -232,7 +229,7 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once(msdb: dict[str, P
         calls.append(name)
         return {}
 
-    views = SystemViews(databases=msdb, snapshots={name: partial(provide, name) for name in snapshots()})
+    views = SystemViews(databases=msdb, snapshots={name: partial(provide, name) for name in EMPTY})
 
     views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
 
@@ -243,7 +240,7 @@ def test_statement_reads_so_many_databases_and_no_more(msdb: dict[str, Path], tm
     names = [f"d{number}" for number in range(ATTACHED_MAX + 1)]
     for name in names:
         open_store(tmp_path / f"{name}.db").close()
-    views = SystemViews(databases=msdb | {name: tmp_path / f"{name}.db" for name in names}, snapshots=snapshots())
+    views = SystemViews(databases=msdb | {name: tmp_path / f"{name}.db" for name in names}, snapshots=EMPTY)
     selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
 
     assert len(views.select(" UNION ALL ".join(selects[:-1]), database=None).rows) == ATTACHED_MAX
@@ -322,7 +319,7 @@ def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: by
     path = tmp_path / "gone.db"
     if content is not None:
         path.write_bytes(content)
-    views = SystemViews(databases={"gone": path}, snapshots=snapshots())
+    views = SystemViews(databases={"gone": path}, snapshots=EMPTY)
 
     with pytest.raises(StoreUnavailableError, match=problem):
         views.select("SELECT * FROM sys.routes", database="gone")
@@ -335,7 +332,7 @@ def test_file_that_is_no_store_is_the_machines_fault(tmp_path: Path, content: by
 
 def limited(tmp_path: Path, **limits: Any) -> SystemViews:
     databases = {"orders": tmp_path / "orders ?#.db"}
-    return SystemViews(databases=databases, snapshots=snapshots(), limits=QueryLimits(**limits))
+    return SystemViews(databases=databases, snapshots=EMPTY, limits=QueryLimits(**limits))
 
 
 @pytest.mark.parametrize(
@@ -556,9 +553,7 @@ def test_reading_does_not_hold_up_a_writer(orders: sqlite3.Connection, dialog: D
         dialog.send(b"meanwhile")
         return {}
 
-    views = SystemViews(
-        databases={"orders": tmp_path / "orders ?#.db"}, snapshots=snapshots(sys__dm_broker_connections=while_reading)
-    )
+    views = SystemViews(databases={"orders": tmp_path / "orders ?#.db"}, snapshots=EMPTY | {CONNECTIONS: while_reading})
 
     result = views.select(
         f"SELECT (SELECT COUNT(*) FROM {CONNECTIONS}), COUNT(transmission_status) FROM sys.transmission_queue",
