@@ -198,7 +198,7 @@ def _round_trips(scrape: Scrape) -> Samples:
 def _mirror_principals(scrape: Scrape) -> Samples:
     for mirror in scrape.snapshot.mirrors:
         for address in (mirror.pair.address, mirror.pair.mirror_address):
-            yield (mirror.route_name, str(address)), mirror.principal == address
+            yield (mirror.status.route, str(address)), mirror.status.principal == str(address)
 
 
 def _commits(scrape: Scrape) -> Samples:
@@ -391,7 +391,7 @@ METRICS = (
     MetricDefinition(
         "broker_mirror_state",
         "Of a mirrored route in use: 1 operational, 2 principal only, 3 not operational, so messages wait.",
-        lambda scrape: [((one.route_name,), one.state) for one in scrape.snapshot.mirrors],
+        lambda scrape: [((one.status.route,), one.state) for one in scrape.snapshot.mirrors],
         ("route",),
         merge=max,
     ),

@@ -50,7 +50,9 @@ from broker.observe.status import (
     DrainStatus,
     ForwardingStatus,
     JournalStatus,
+    MirrorStatus,
     NextHopStatus,
+    PartnerStatus,
     ReloadStatus,
     ScriptStatus,
     ServiceCounts,
@@ -204,18 +206,12 @@ class HeldFrames(Struct, frozen=True):
 class MirrorSnapshot(Struct, frozen=True):
     """A mirrored pair in use, with the reports of ADDRESS and MIRROR_ADDRESS; at `due` they are asked again."""
 
-    route_name: str
+    status: MirrorStatus
     pair: MirroredPair
     state: int
-    state_desc: str
-    principal: NetworkAddress | None
-    epoch: int
     address_seen: AddressState
     mirror_seen: AddressState
     due: float | None
-    alarm: str
-    held: int
-    held_bytes: int
 
 
 class RouteFrames(Struct, frozen=True, gc=False):
@@ -634,19 +630,24 @@ def _read_by_route(instance: Running, _: float) -> Iterator[RouteFrames]:
 def _read_mirrors(instance: Running, _: float) -> Iterator[MirrorSnapshot]:
     for pair, in_use in list(instance.mirrors.in_use.items()):
         route = in_use.route
-        yield MirrorSnapshot(
-            instance.mirrors.route_name(pair),
-            pair,
-            route.state.value,
-            route.state.name,
-            route.principal,
-            route.epoch,
-            route.seen[pair.address],
-            route.seen[pair.mirror_address],
-            route.due,
-            route.alarm,
-            *instance.mirrors.waiting(pair),
+        held, held_bytes = instance.mirrors.waiting(pair)
+        seen = route.seen[pair.address], route.seen[pair.mirror_address]
+        status = MirrorStatus(
+            route=instance.mirrors.route_name(pair),
+            service=pair.remote_service_name,
+            broker_instance=str(pair.broker_instance),
+            state=route.state.name,
+            principal=None if route.principal is None else str(route.principal),
+            epoch=route.epoch,
+            partners={
+                str(address): PartnerStatus(one.role and str(one.role), one.epoch, one.problem)
+                for address, one in zip((pair.address, pair.mirror_address), seen, strict=True)
+            },
+            held=held,
+            held_bytes=held_bytes,
+            alarm=route.alarm,
         )
+        yield MirrorSnapshot(status, pair, route.state.value, *seen, route.due)
 
 
 # --- certificates ---

@@ -16,13 +16,11 @@ from broker.net.certificates import CertificateWatch
 from broker.net.tls import Encryption
 from broker.observe.database_stats import QuickStats, ledger_status
 from broker.observe.drops import DropSnapshot, remedy_of_drop
-from broker.observe.snapshot import LinkSnapshot, MirrorSnapshot, Snapshot, SnapshotSection
+from broker.observe.snapshot import LinkSnapshot, Snapshot, SnapshotSection
 from broker.observe.status import (
     ConnectionStatus,
     DatabaseStatus,
     DropStatus,
-    MirrorStatus,
-    PartnerStatus,
     QueueStatus,
     RoleStatus,
     Status,
@@ -73,7 +71,7 @@ def render_status(
         connections=[_connection(link, snapshot) for link in snapshot.links],
         addresses=dict(snapshot.addresses),
         waiting=list(snapshot.next_hops),
-        mirrored_routes=[_mirror(mirror) for mirror in snapshot.mirrors],
+        mirrored_routes=[mirror.status for mirror in snapshot.mirrors],
         tasks=list(snapshot.run.tasks),
         running_scripts=list(snapshot.run.scripts),
         reload=snapshot.run.reload,
@@ -104,23 +102,6 @@ def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
         last_progress=_instant(snapshot.utc(link.progress_at)),
         encryption="TLS" if link.cipher else "none",
         principal=link.principal_name,
-    )
-
-
-def _mirror(mirror: MirrorSnapshot) -> MirrorStatus:
-    partners = {mirror.pair.address: mirror.address_seen, mirror.pair.mirror_address: mirror.mirror_seen}
-    return struct_from(
-        MirrorStatus,
-        mirror,
-        route=mirror.route_name,
-        service=mirror.pair.remote_service_name,
-        broker_instance=str(mirror.pair.broker_instance),
-        state=mirror.state_desc,
-        principal=None if mirror.principal is None else str(mirror.principal),
-        partners={
-            str(address): PartnerStatus(seen.role and str(seen.role), seen.epoch, seen.problem)
-            for address, seen in partners.items()
-        },
     )
 
 

@@ -42,7 +42,7 @@ from broker.observe.metrics import (
     process_samples,
 )
 from broker.observe.snapshot import DatabaseSnapshot, MirrorSnapshot, RoutesSnapshot, RunSnapshot, read_snapshot
-from broker.observe.status import DatabaseStatus, JournalStatus
+from broker.observe.status import DatabaseStatus, JournalStatus, MirrorStatus
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.mirrored import AddressState
 from broker.routing.route import MirroredPair, Route
@@ -84,8 +84,8 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     snapshot = read_snapshot(await start("near"), ["run"])
     journal = JournalStatus("/flows", 1.0, 1, 2, 3, 4, 5, 6, 7, 0, "", 8, 9, 10)
     pair, seen = MirroredPair("//billing", UUID(int=1), A, B), (AddressState(), AddressState())
-    known = MirrorSnapshot("R", pair, 2, "PRINCIPAL_ONLY", A, 3, *seen, None, "", 0, 0)
-    unknown = structs.replace(known, state=3, principal=None)
+    known = MirrorSnapshot(MirrorStatus("R", principal=str(A)), pair, 2, *seen, None)
+    unknown = MirrorSnapshot(MirrorStatus("R"), pair, 3, *seen, None)
 
     def read(prefixes: tuple[str, ...], **parts: Any) -> list[dict[Any, float]]:
         scrape = Scrape(structs.replace(snapshot, **parts))

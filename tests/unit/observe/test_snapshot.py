@@ -506,7 +506,8 @@ async def test_frames_for_a_mirrored_pair_wait_for_its_principal_and_then_for_a_
     await asyncio.sleep(0)
     (mirror,) = read(gateway, "mirrors").mirrors
 
-    assert (pair, "pair", "NOT_OPERATIONAL", 1) == (mirror.pair, mirror.route_name, mirror.state_desc, mirror.held)
+    told = mirror.status
+    assert (pair, "pair", "NOT_OPERATIONAL", 1) == (mirror.pair, told.route, told.state, told.held)
     assert unasked.why.startswith("principal unknown (9794): both partners are about to be asked; ")
     assert known.why.startswith(f"waiting for a connection to {FAR}: Connection refused; ")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -21,7 +22,15 @@ from broker.observe.snapshot import (
     TransportSnapshot,
     read_snapshot,
 )
-from broker.observe.status import AddressStatus, CertificateStatus, DatabaseStatus, NextHopStatus, TransportStatus
+from broker.observe.status import (
+    AddressStatus,
+    CertificateStatus,
+    DatabaseStatus,
+    MirrorStatus,
+    NextHopStatus,
+    PartnerStatus,
+    TransportStatus,
+)
 from broker.observe.stream import (
     COLUMNS,
     GONE_MAX,
@@ -192,15 +201,14 @@ def test_certificates_of_its_own_and_those_that_end_are_there(event: Event) -> N
 def test_an_event_has_a_bound_whatever_there_is(event: Event) -> None:
     """Thousands of everything, and every name as hostile and as long as can be."""
     many = range(3000)
-    pair = MirroredPair(HOSTILE, None, NetworkAddress("a" * 200), NetworkAddress("b" * 200))  # type: ignore[arg-type]
-    seen = AddressState(problem=HOSTILE), AddressState(problem=HOSTILE)
+    pair = MirroredPair(HOSTILE, UUID(int=1), NetworkAddress("a"), NetworkAddress("b"))
+    partners = {f"{number}{HOSTILE}": PartnerStatus(problem=HOSTILE) for number in range(2)}
+    mirror = MirrorStatus(HOSTILE, HOSTILE, principal=HOSTILE, partners=partners, alarm=HOSTILE)
     parts: dict[str, Any] = {
         "links": tuple(link(f"{number}{HOSTILE}", f"{number}{HOSTILE}") for number in many),
         "addresses": tuple((f"{number}{HOSTILE}", AddressStatus("suppressed", HOSTILE, 1)) for number in many),
         "next_hops": tuple(NextHopStatus(f"{number}{HOSTILE}", 1, 1, 1.0, HOSTILE, 1.0) for number in many),
-        "mirrors": tuple(
-            MirrorSnapshot(HOSTILE, pair, 1, "OPERATIONAL", None, 1, *seen, None, HOSTILE, 1, 1) for _ in many
-        ),
+        "mirrors": tuple(MirrorSnapshot(mirror, pair, 1, AddressState(), AddressState(), None) for _ in many),
         "databases": tuple((f"{number}{HOSTILE}", database(HOSTILE)) for number in many),
         "by_route": tuple(RouteFrames(f"{number}{HOSTILE}", HOSTILE, number) for number in many),
         "drops": tuple(drop(1, HOSTILE) for _ in many),

@@ -17,6 +17,7 @@ from broker.errors import StoreUnavailableError
 from broker.observe import views as module
 from broker.observe.query import shown_value
 from broker.observe.snapshot import MirrorSnapshot, read_snapshot
+from broker.observe.status import MirrorStatus
 from broker.observe.views import (
     ACTIVATED_TASKS,
     AUDIT_COLUMNS,
@@ -112,8 +113,8 @@ async def test_a_mirrored_route_has_both_partners_and_what_waits(snapshot: Any) 
     route.on_reply(NORTH, "principal", 3, 101.0)
     route.on_unreachable(SOUTH, "Connection refused", 101.0)
     pair, seen = MirroredPair("//billing", UUID(int=1), NORTH, SOUTH), (route.seen[NORTH], route.seen[SOUTH])
-    state = route.state
-    mirror = MirrorSnapshot("to billing", pair, state.value, state.name, NORTH, 3, *seen, 105.0, "", 2, 700)
+    status = MirrorStatus("to billing", state=route.state.name, principal=str(NORTH), epoch=3, held=2, held_bytes=700)
+    mirror = MirrorSnapshot(status, pair, route.state.value, *seen, 105.0)
 
     (row,) = shown(MIRRORS, msgspec.structs.replace(snapshot, mirrors=(mirror,)))
 
