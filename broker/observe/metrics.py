@@ -166,7 +166,9 @@ def _reloads(scrape: Scrape) -> Samples:
 def _links(attribute: str) -> Read:
     """Connections by peer, direction and one of their states."""
     get = operator.attrgetter(attribute)
-    return lambda scrape: Counter((link.label, link.direction, get(link)) for link in scrape.snapshot.links).items()
+    return lambda scrape: Counter(
+        (link.label, link.status.direction, get(link.status)) for link in scrape.snapshot.links
+    ).items()
 
 
 def _received(scrape: Scrape) -> Samples:
@@ -297,7 +299,7 @@ METRICS = (
     MetricDefinition(
         "broker_connection_flows",
         "The same connections by the traffic observed: flowing, idle, blocked, stalled, opening, leaving or down.",
-        _links("activity"),
+        _links("flow"),
         ("peer", "direction", "flow"),
     ),
     MetricDefinition(

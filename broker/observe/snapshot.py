@@ -46,6 +46,7 @@ from broker.observe.status import (
     AddressStatus,
     BlockedStatus,
     CertificateStatus,
+    ConnectionStatus,
     DatabaseStatus,
     DrainStatus,
     ForwardingStatus,
@@ -151,43 +152,23 @@ class TrafficSnapshot(Struct, frozen=True, kw_only=True):
 class LinkSnapshot(Struct, frozen=True, kw_only=True):
     """A connection to an adjacent instance. `label` names the peer in metrics; `connection_id` lasts as long as it."""
 
+    status: ConnectionStatus
     connection_id: uuid.UUID
-    name: str
     label: str
-    address: str
     is_accept: bool
-    state: str
-    activity: str
-    activity_reason: str
     activity_since: float
     progress_at: float
-    round_trip_ms: float | None
     cipher: str
     identity: Identity | None
     peer_arbitration: uuid.UUID | None
     peer_instance: uuid.UUID | None
     is_paused: bool
     is_blocked: bool
-    slowed_by: str
     opened_at: float
     online_at: float | None
     last_activity: float
-    bytes_received: int
-    bytes_sent: int
-    frames_received: int
-    frames_rejected: int
     sends: int
     receives: int
-
-    @property
-    def direction(self) -> str:
-        """The side that opened the connection: `in` is the peer, `out` is this instance."""
-        return "in" if self.is_accept else "out"
-
-    @property
-    def principal_name(self) -> str:
-        """The principal of the peer; "" where it showed no certificate."""
-        return "" if self.identity is None else self.identity.principal_name
 
 
 class HeldFrames(Struct, frozen=True):
@@ -483,27 +464,38 @@ def _read_roles(instance: Running, _: float) -> Iterator[tuple[str, OwnRoleStatu
 
 
 def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
-    own = int.from_bytes(instance.peers.hello.arbitration, "big")
+    own, wall = int.from_bytes(instance.peers.hello.arbitration, "big"), datetime.now(UTC)
     for link in list(instance.peers.links.values()):
         activity, round_trip = link.activity.update(link, now), link.connection.round_trip
-        peer = None if link.agreement is None else link.agreement.peer
+        since, progress = (wall + timedelta(seconds=at - now) for at in (activity.since, activity.progress_at))
+        identity, peer = link.transport.identity, None if link.agreement is None else link.agreement.peer
+        status = struct_from(
+            ConnectionStatus,
+            link,
+            name=link.peer_name,
+            direction="in" if link.is_accept else "out",
+            state=link.state.value,
+            flow=activity.state.value,
+            flow_reason=activity.reason,
+            flow_since=since.isoformat(timespec="milliseconds"),
+            last_progress=progress.isoformat(timespec="milliseconds"),
+            round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
+            encryption="TLS" if link.transport.cipher else "none",
+            principal="" if identity is None else identity.principal_name,
+            slowed_by=slowed_by(link),
+            frames_received=link.received.total(),
+        )
         yield struct_from(
             LinkSnapshot,
             link,
             link.transport,
+            status=status,
             connection_id=uuid.UUID(int=own ^ link.number),  # unique for as long as the process lives
-            name=link.peer_name,
-            state=link.state.value,
-            activity=activity.state.value,
-            activity_reason=activity.reason,
             activity_since=activity.since,
             progress_at=activity.progress_at,
-            round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
             peer_arbitration=None if peer is None else uuid.UUID(bytes=peer.arbitration),
             peer_instance=None if peer is None else uuid.UUID(bytes=peer.instance),
-            slowed_by=", ".join(sorted(link.slowed_by)),
             last_activity=max(link.connection.last_heard, link.connection.last_sent),
-            frames_received=link.received.total(),
         )
 
 

@@ -16,16 +16,8 @@ from broker.net.certificates import CertificateWatch
 from broker.net.tls import Encryption
 from broker.observe.database_stats import QuickStats, ledger_status
 from broker.observe.drops import DropSnapshot, remedy_of_drop
-from broker.observe.snapshot import LinkSnapshot, Snapshot, SnapshotSection
-from broker.observe.status import (
-    ConnectionStatus,
-    DatabaseStatus,
-    DropStatus,
-    QueueStatus,
-    RoleStatus,
-    Status,
-    struct_from,
-)
+from broker.observe.snapshot import Snapshot, SnapshotSection
+from broker.observe.status import DatabaseStatus, DropStatus, QueueStatus, RoleStatus, Status, struct_from
 from broker.protocol.layout import show_guid
 from broker.routing.mirrored import OwnRoleStatus
 
@@ -68,7 +60,7 @@ def render_status(
         ready=snapshot.is_ready,
         listen=list(snapshot.listen),
         transport=snapshot.transport.status,
-        connections=[_connection(link, snapshot) for link in snapshot.links],
+        connections=[link.status for link in snapshot.links],
         addresses=dict(snapshot.addresses),
         waiting=list(snapshot.next_hops),
         mirrored_routes=[mirror.status for mirror in snapshot.mirrors],
@@ -90,19 +82,6 @@ def certificate_part(watch: CertificateWatch) -> dict[str, str]:
 
 
 # --- parts ---
-
-
-def _connection(link: LinkSnapshot, snapshot: Snapshot) -> ConnectionStatus:
-    return struct_from(
-        ConnectionStatus,
-        link,
-        flow=link.activity,
-        flow_reason=link.activity_reason,
-        flow_since=_instant(snapshot.utc(link.activity_since)),
-        last_progress=_instant(snapshot.utc(link.progress_at)),
-        encryption="TLS" if link.cipher else "none",
-        principal=link.principal_name,
-    )
 
 
 def _role(role: OwnRoleStatus) -> RoleStatus:
