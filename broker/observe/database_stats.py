@@ -107,14 +107,13 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], _T]) -> _T | None:
 
 def _quick_stats(db: sqlite3.Connection) -> QuickStats:
     now = time.time()
-    queues = [
+    queues = (
         QueueStatus(name, queue.is_receive_enabled, round(oldest_ready_s(db, queue.queue_id, now), 3))
         for name, queue in sorted(metadata.queues(db).items())
-    ]
+    )
     still = [queue for queue in queues if queue.oldest_s or not queue.is_receive_enabled]
-    still.sort(key=lambda queue: (queue.is_receive_enabled, -queue.oldest_s))
-    still = still[:QUEUES_MAX]
-    return QuickStats(backlog_of(db, now), read_balance(db), quarantined_dialogs(db), tuple(still), failed_dialogs(db))
+    first = sorted(still, key=lambda queue: (queue.is_receive_enabled, -queue.oldest_s))[:QUEUES_MAX]
+    return QuickStats(backlog_of(db, now), read_balance(db), quarantined_dialogs(db), tuple(first), failed_dialogs(db))
 
 
 def _database_stats(db: sqlite3.Connection) -> DatabaseStats:
