@@ -300,14 +300,17 @@ def _table(*routes: Route) -> RouteTable:
     return build_table(routes, now=NOW)
 
 
+def up(metric: RouteUp, *tables: RouteTable, down: tuple[NetworkAddress, ...] = (), now: datetime = NOW) -> Any:
+    return metric.samples(RoutesSnapshot(tables, frozenset(down)), now=now)
+
+
 @pytest.mark.promise("R6.5")
 def test_route_is_up_until_its_address_is_down() -> None:
     """Both addresses of a mirrored route count; a route without an address has no sample."""
     metric = RouteUp(LabelCap())
-    tables = (_table(Route("r", A), Route("m", A, mirror_address=B), Route("l", LOCAL), Route("t", TRANSPORT)),)
+    table = _table(Route("r", A), Route("m", A, mirror_address=B), Route("l", LOCAL), Route("t", TRANSPORT))
 
-    before = metric.samples(RoutesSnapshot(tables), now=NOW)
-    after = metric.samples(RoutesSnapshot(tables, frozenset({A})), now=NOW)
+    before, after = up(metric, table), up(metric, table, down=(A,))
 
     r, first, second = ("r", "tcp://a:4022"), ("m", "tcp://a:4022"), ("m", "tcp://b:4022")
     assert before == {r: 1, first: 1, second: 1}
@@ -317,10 +320,10 @@ def test_route_is_up_until_its_address_is_down() -> None:
 def test_route_is_exported_until_it_expires() -> None:
     metric = RouteUp(LabelCap())
     soon, later = NOW + timedelta(seconds=1), NOW + timedelta(seconds=9)
-    tables = (_table(Route("later", B, lifetime=later), Route("soon", A, lifetime=soon), Route("r", A)),)
+    table = _table(Route("later", B, lifetime=later), Route("soon", A, lifetime=soon), Route("r", A))
 
     names = [
-        sorted(name for name, _ in metric.samples(RoutesSnapshot(tables), now=now))
+        sorted(name for name, _ in up(metric, table, now=now))
         for now in (NOW, soon, later - timedelta.resolution, later)
     ]
 
@@ -328,25 +331,23 @@ def test_route_is_exported_until_it_expires() -> None:
 
 
 def test_change_of_routes_is_seen() -> None:
-    metric = RouteUp(LabelCap())
-    kept = _table(Route("r", A))
-    metric.samples(RoutesSnapshot((kept, _table(Route("old", A)))), now=NOW)
+    metric, kept = RouteUp(LabelCap()), _table(Route("r", A))
+    up(metric, kept, _table(Route("old", A)))
 
-    samples = metric.samples(RoutesSnapshot((kept, _table(Route("new", B)))), now=NOW)
+    samples = up(metric, kept, _table(Route("new", B)))
 
     assert samples.keys() == {("r", "tcp://a:4022"), ("new", "tcp://b:4022")}
 
 
 def test_routes_past_the_bound_are_one_that_is_down_when_any_is() -> None:
-    metric = RouteUp(LabelCap(1))
-    tables = (_table(Route("r", A), Route("s", A), Route("t", B)),)
+    cap = LabelCap(1)
+    metric, table = RouteUp(cap), _table(Route("r", A), Route("s", A), Route("t", B))
 
-    up = metric.samples(RoutesSnapshot(tables), now=NOW)
-    down = metric.samples(RoutesSnapshot(tables, frozenset({B})), now=NOW)
+    before, after = up(metric, table), up(metric, table, down=(B,))
 
-    assert metric._cap.overflows == 3  # the table is walked once for each change
-    assert up == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
-    assert down == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
+    assert cap.overflows == 3  # the table is walked once for each change
+    assert before == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 1}
+    assert after == {("r", "tcp://a:4022"): 1, ("other", "tcp://a:4022"): 1, ("other", "other"): 0}
 
 
 @pytest.mark.promise("A metric has the label value other")
