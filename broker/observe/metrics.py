@@ -10,9 +10,9 @@ Peers choose their names and operators write routes by the thousand, and every v
 scraper keeps for weeks. So the first `VALUES_MAX` values of a label are exported, every later one as "other"; which
 are the first is remembered, so that a counter never moves from one series to another.
 
-A histogram has one label more than its metric: the upper bound of a bucket, with what fell into that bucket alone, or
-`SUM`, with the sum of all. So samples of several databases are added name by name, and only the text has the buckets
-that Prometheus wants, each with all that is below it.
+A sample of a histogram is what fell into each of the `BUCKETS` alone, and the sum of all. So samples of several
+databases are added place by place, and only the text has the buckets that Prometheus wants, each with all that is below
+it.
 
 Source: Prometheus documentation, "Writing exporters", "Exposition formats", "Process metrics"; OpenMetrics 1.0.
 """
@@ -24,12 +24,12 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
-from typing import TypeAlias
+from itertools import accumulate, islice
+from typing import Any, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
@@ -74,12 +74,11 @@ OTHER = "other"
 ROUTES_MAX = 10_000  # of a table; walking them takes some 0.2 s of a core, and a million would take 20 s
 SLICE_ROUTES = 50  # 1 ms: for as long as that the loop may have to wait for the interpreter's lock ...
 PAUSE_SECONDS = 0.001  # ... which it has to itself in between
-SUM = "sum"
 BUCKETS = (*(repr(bound) for bound in BOUNDS), "+Inf")
 
 Labels: TypeAlias = tuple[str, ...]
-Samples: TypeAlias = Iterable[tuple[Labels, float]]
-Merge: TypeAlias = Callable[[float, float], float]
+Samples: TypeAlias = Iterable[tuple[Labels, Any]]
+Merge: TypeAlias = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class MetricDefinition:
     Attributes:
         name: As scraped; a counter's ends in `_total`.
         read: Its samples; left out for those that `Exposition` makes itself.
-        merge: Combines two samples whose labels became equal.
+        merge: Combines two samples whose labels became equal; those of a histogram are added up.
     """
 
     name: str
@@ -187,14 +186,20 @@ def _dropped(scrape: Scrape) -> Samples:
     return [((reason.value,), dropped.get(reason, 0)) for reason in Disposition if reason not in arrived]
 
 
+def _add_up(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    """Two samples of a histogram together."""
+    return tuple(map(operator.add, one, other))
+
+
 def _hops(scrape: Scrape) -> Samples:
     traffic = scrape.snapshot.traffic
-    return histogram_samples((), dict(enumerate(traffic.hops)), traffic.hop_seconds)
+    return [((), (*traffic.hops, traffic.hop_seconds))]
 
 
 def _round_trips(scrape: Scrape) -> Samples:
     for peer, counts in scrape.snapshot.traffic.round_trips.items():
-        yield from histogram_samples((peer,), counts, counts.get(MICROSECONDS, 0) / 1e6)
+        in_buckets = (counts.get(position, 0) for position in range(len(BUCKETS)))
+        yield (peer,), (*in_buckets, counts.get(MICROSECONDS, 0) / 1e6)
 
 
 def _mirror_principals(scrape: Scrape) -> Samples:
@@ -204,9 +209,7 @@ def _mirror_principals(scrape: Scrape) -> Samples:
 
 
 def _commits(scrape: Scrape) -> Samples:
-    for name, database in scrape.snapshot.databases:
-        counts, seconds = database.commits
-        yield from histogram_samples((name,), dict(enumerate(counts)), seconds)
+    return [((name,), (*one.commits[0], one.commits[1])) for name, one in scrape.snapshot.databases]
 
 
 def _backlog(attribute: str) -> Read:
@@ -610,7 +613,10 @@ class Exposition:
         paths = snapshot.paths
         stats = {name: one for name, one in read_quick_stats(paths).items() if one is not None}
         scrape = Scrape(snapshot, stats, self._sides.count(paths), process_samples())
-        samples = {one.name: self._cap.merge(one.name, one.read(scrape), one.merge) for one in METRICS}
+        samples = {
+            one.name: self._cap.merge(one.name, one.read(scrape), _add_up if one.is_histogram else one.merge)
+            for one in METRICS
+        }
         samples[ROUTE_UP] = self._route_up.samples(snapshot.routes, now=datetime.now(UTC))
         samples[OVERFLOW] = {(): float(self._cap.overflows)}
         encode, content_type = choose_encoder(accept)
@@ -627,7 +633,7 @@ class _Once(Collector):
         return self._families
 
 
-def _family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> Metric:
+def _family(metric: MetricDefinition, samples: Mapping[Labels, Any]) -> Metric:
     if metric.is_histogram:
         return histogram_family(metric, samples)
     make = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
@@ -637,33 +643,11 @@ def _family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> Metric
     return family
 
 
-def histogram_samples(labels: Labels, counts: Mapping[int, float], total: float) -> Iterator[tuple[Labels, float]]:
-    """
-    Yield the samples of one series.
-
-    Args:
-        labels: Of the metric.
-        counts: By position in `BUCKETS`; those that are left out are 0.
-        total: The sum of all.
-    """
-    for position, bucket in enumerate(BUCKETS):
-        yield (*labels, bucket), counts.get(position, 0)
-    yield (*labels, SUM), total
-
-
-def histogram_family(metric: MetricDefinition, samples: Mapping[Labels, float]) -> HistogramMetricFamily:
+def histogram_family(metric: MetricDefinition, samples: Mapping[Labels, Any]) -> HistogramMetricFamily:
     """Return the histogram in the form that the library renders."""
-    series: dict[Labels, dict[str, float]] = {}
-    for (*of_series, part), value in samples.items():
-        series.setdefault(tuple(of_series), {})[part] = value
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, parts in series.items():
-        below = 0.0
-        buckets = []
-        for bucket in BUCKETS:
-            below += parts.get(bucket, 0)
-            buckets.append((bucket, below))
-        family.add_metric(labels, buckets, parts.get(SUM, 0))
+    for labels, (*counts, total) in samples.items():
+        family.add_metric(labels, [*zip(BUCKETS, accumulate(counts), strict=True)], total)
     return family
 
 
@@ -678,7 +662,7 @@ class LabelCap:
         self._values_max = values_max
         self._values: dict[tuple[str, int], set[str]] = {}
 
-    def merge(self, metric: str, samples: Iterable[tuple[Labels, float]], merge: Merge) -> dict[Labels, float]:
+    def merge(self, metric: str, samples: Samples, merge: Merge) -> dict[Labels, Any]:
         """
         Return the samples of a metric with labels within the bound.
 
@@ -687,7 +671,7 @@ class LabelCap:
             samples: Labels and value; labels may repeat.
             merge: Combines two values with the same labels: their sum, or the lesser.
         """
-        merged: dict[Labels, float] = {}
+        merged: dict[Labels, Any] = {}
         for labels, value in samples:
             capped = self.cap(metric, labels)
             merged[capped] = merge(merged[capped], value) if capped in merged else value
