@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,21 +239,14 @@ class SideCounter:
         self._counts[path] = counts
 
 
-def state_samples(counts: Mapping[str, SideCounts]) -> dict[Labels, int]:
-    """Sides by service and state."""
-    found: defaultdict[Labels, int] = defaultdict(int)
-    for one in counts.values():
-        for service, code, count, _ in one.states:
-            found[service, ConversationState(code).name] += count
-    return found
+def state_samples(counts: Mapping[str, SideCounts]) -> Iterator[tuple[Labels, int]]:
+    """Sides by service and state, database by database."""
+    for service, code, count, _ in (state for one in counts.values() for state in one.states):
+        yield (service, ConversationState(code).name), count
 
 
-def age_samples(counts: Mapping[str, SideCounts]) -> dict[Labels, float]:
-    """Age of the oldest side by state."""
-    found: defaultdict[Labels, float] = defaultdict(float)
+def age_samples(counts: Mapping[str, SideCounts]) -> Iterator[tuple[Labels, float]]:
+    """Age of the oldest side by state, likewise and for each service."""
     now = time.time()
-    for one in counts.values():
-        for _, code, _, since in one.states:
-            state = (ConversationState(code).name,)
-            found[state] = max(found[state], now - since)
-    return found
+    for _, code, _, since in (state for one in counts.values() for state in one.states):
+        yield (ConversationState(code).name,), max(0.0, now - since)

@@ -474,13 +474,13 @@ METRICS = (
     MetricDefinition(
         "broker_dialogs",
         "Sides of conversations in the databases here, by service and state.",
-        lambda scrape: state_samples(scrape.sides).items(),
+        lambda scrape: state_samples(scrape.sides),
         ("service", "state"),
     ),
     MetricDefinition(
         "broker_dialog_oldest_age_seconds",
         "Age of the oldest of them in this state.",
-        lambda scrape: age_samples(scrape.sides).items(),
+        lambda scrape: age_samples(scrape.sides),
         ("state",),
         merge=max,
     ),

@@ -12,6 +12,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from broker.flow import Disposition
 from broker.forwarding.fib import OTHER_KIND
 from broker.forwarding.kernels import choose_kernel
 from broker.observe import metrics as module
+from broker.observe.database_stats import SideCounts
 from broker.observe.instance import TICK_SECONDS, WINDOW_TICKS, LoopLag
 from broker.observe.metrics import (
     BUCKETS,
@@ -99,6 +101,20 @@ async def test_figures_of_a_snapshot_are_metrics(start: Any) -> None:
     names = ("broker_mirror_principal", "broker_mirror_state")
     assert [{first: 1, second: 0}, {("R",): 2}] == read(names, mirrors=(known,))
     assert [{first: 0, second: 0}, {("R",): 3}] == read(names, mirrors=(unknown,))
+
+
+def test_sides_of_several_databases_add_up_and_the_oldest_counts() -> None:
+    young, old = SideCounts(states=[("S", "CO", 2, 1e9)]), SideCounts(states=[("S", "CO", 3, 1000.0)])
+    scrape: Any = SimpleNamespace(sides={"a": young, "b": old})
+
+    sides, ages = (
+        LabelCap().merge(one.name, one.read(scrape), one.merge)
+        for one in METRICS
+        if one.name in {"broker_dialogs", "broker_dialog_oldest_age_seconds"}
+    )
+
+    assert {("S", "CONVERSING"): 5} == sides
+    assert ages["CONVERSING",] > 1.5e9
 
 
 # --- what passes ---
