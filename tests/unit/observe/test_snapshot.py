@@ -648,6 +648,16 @@ async def test_of_the_refusals_of_a_host_that_name_nobody_the_last_counts(gatewa
     ] == [one.text for one in told if one.kind == WarningKind.REFUSED]
 
 
+async def test_an_instance_is_ready_until_its_own_certificate_ends(gateway: Any) -> None:
+    ready = []
+    for days in (1, -1):
+        own = Identity("CN=own", "sha256:1", (), NOW, datetime.now(UTC) + timedelta(days=days))
+        gateway.certificates.security = Security(Encryption.REQUIRED, own=own)
+        ready.append(read(gateway).is_ready)
+
+    assert [True, False] == ready
+
+
 async def test_a_certificate_is_in_the_status_with_the_days_that_are_left(gateway: Any) -> None:
     end = datetime.now(UTC) + timedelta(days=3, hours=1)
     peer = Identity("CN=peer", "sha256:1", (), NOW, end)
