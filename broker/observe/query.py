@@ -275,14 +275,14 @@ class SystemViews:
         self.limits = limits or QueryLimits()
 
     def select(
-        self, statement: str, *, database: str | None, shows_bodies: bool = True, is_wanted: Wanted = lambda: True
+        self, statement: str, *, database: str, shows_bodies: bool = True, is_wanted: Wanted = lambda: True
     ) -> QueryResult:
         """
         Execute one SELECT (or WITH ... SELECT). Blocking.
 
         Args:
             statement: T-SQL.
-            database: The one whose views and queues are meant where the statement names none; None is msdb.
+            database: The one whose views and queues are meant where the statement names none; an empty name is msdb.
             shows_bodies: Whether the caller may read the bodies of messages; without it those columns are NULL.
             is_wanted: Called repeatedly, in this thread; when it returns False, the statement ends.
 
@@ -294,9 +294,7 @@ class SystemViews:
         """
         home = self.find_database(database or MSDB)
         if home is None:
-            raise UnknownNameError(
-                911, f"database '{database}' does not exist{nearest(database or '', self.databases)}"
-            )
+            raise UnknownNameError(911, f"database '{database}' does not exist{nearest(database, self.databases)}")
         watch = Watch(self.limits.seconds, self.limits.spill_bytes, is_wanted)
         parsed: SelectQuery = import_module("broker.observe.tsql").SelectQuery(statement)  # with the first SELECT
         with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None, timeout=self.limits.seconds)) as db:

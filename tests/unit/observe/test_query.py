@@ -99,7 +99,7 @@ def ask(views: SystemViews) -> Callable[[str], list[tuple[object, ...]]]:
     return lambda statement: views.select(statement, database="orders").rows
 
 
-def refused(views: SystemViews, statement: str, database: str | None = "orders") -> StatementError:
+def refused(views: SystemViews, statement: str, database: str = "orders") -> StatementError:
     with pytest.raises(StatementError) as caught:
         views.select(statement, database=database)
     return caught.value
@@ -216,12 +216,6 @@ def test_queue_is_read_by_any_of_its_names_and_keeps_its_messages(
 # --- databases and memory views -----------------------------------------------------------------------------
 
 
-def test_without_a_database_msdb_is_meant(views: SystemViews) -> None:
-    statement = "SELECT name, lifetime, is_expired, (SELECT COUNT(*) FROM sys.services) FROM sys.routes"
-
-    assert [("AutoCreatedLocal", None, 0, 0)] == views.select(statement, database=None).rows
-
-
 def test_snapshot_is_taken_only_for_what_is_mentioned_and_once(msdb: dict[str, Path]) -> None:
     calls: list[str] = []
 
@@ -231,7 +225,7 @@ def test_snapshot_is_taken_only_for_what_is_mentioned_and_once(msdb: dict[str, P
 
     views = SystemViews(databases=msdb, snapshots={name: partial(provide, name) for name in EMPTY})
 
-    views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database=None)
+    views.select(f"SELECT 1 FROM {CONNECTIONS} a, msdb.{CONNECTIONS} b, sys.databases", database="msdb")
 
     assert calls == [CONNECTIONS]
 
@@ -243,8 +237,8 @@ def test_statement_reads_so_many_databases_and_no_more(msdb: dict[str, Path], tm
     views = SystemViews(databases=msdb | {name: tmp_path / f"{name}.db" for name in names}, snapshots=EMPTY)
     selects = [f"SELECT name FROM {name}.sys.routes" for name in names]
 
-    assert len(views.select(" UNION ALL ".join(selects[:-1]), database=None).rows) == ATTACHED_MAX
-    assert refused(views, " UNION ALL ".join(selects), None).number == 102
+    assert len(views.select(" UNION ALL ".join(selects[:-1]), database="msdb").rows) == ATTACHED_MAX
+    assert refused(views, " UNION ALL ".join(selects), "msdb").number == 102
 
 
 # --- what is wrong ------------------------------------------------------------------------------------------
