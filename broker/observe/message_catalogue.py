@@ -106,14 +106,11 @@ def read(directory: Path) -> dict[str, MessageEntry]:
             if key in tables:
                 raise ValueError(f"{path.name} has a second table [{key}]")
             tables[key] = table
-    return {
-        key: msgspec.convert({**tables[key], "number": int(key) if key.isdigit() else 0}, MessageEntry)
-        for key in sorted(tables, key=_order)
+    entries = {
+        key: msgspec.convert({**table, "number": int(key) if key.isdigit() else 0}, MessageEntry)
+        for key, table in tables.items()
     }
-
-
-def _order(key: str) -> tuple[bool, int, str]:
-    return (not key.isdigit(), int(key) if key.isdigit() else 0, key)
+    return dict(sorted(entries.items(), key=lambda one: (not one[1].number, one[1].number, one[0])))
 
 
 # --- the view ---
