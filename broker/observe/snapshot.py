@@ -269,7 +269,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 def read_snapshot(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
     """These sections of an instance, at this moment. Loop-only."""
     now = asyncio.get_running_loop().time()
-    return _snapshot(instance, now, {section: tuple(_read(section, instance, now)) for section in sections})
+    return _snapshot(instance, now, {section: tuple(_READ[section](instance, now)) for section in sections})
 
 
 async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotSection]) -> Snapshot:
@@ -278,7 +278,7 @@ async def read_snapshot_in_steps(instance: Running, sections: Iterable[SnapshotS
     found: dict[SnapshotSection, tuple[Any, ...]] = {}
     deadline = time.monotonic() + STEP_SECONDS
     for section in sections:
-        values, read = _read(section, instance, loop.time()), list[Any]()
+        values, read = _READ[section](instance, loop.time()), list[Any]()
         while part := list(islice(values, STEP_VALUES)):
             read += part
             if time.monotonic() >= deadline:
@@ -309,19 +309,13 @@ def _snapshot(instance: Running, now: float, found: Mapping[SnapshotSection, tup
     )
 
 
-def _read(section: SnapshotSection, instance: Running, now: float) -> Iterator[Any]:
-    """The values of a section; what may change under way is copied with the first of them."""
-    single = _SINGLE.get(section)
-    return iter((single(instance),)) if single is not None else _MANY[section](instance, now)
-
-
 # --- the run, the forwarder and the databases ---
 
 
-def _read_run(instance: Running) -> RunSnapshot:
+def _read_run(instance: Running, _: float) -> Iterator[RunSnapshot]:
     journal = None if instance.journal is None else JournalStatus(**instance.journal.status())
     failures = dict(instance.supervision.failures)
-    return RunSnapshot(
+    yield RunSnapshot(
         lag_s=instance.lag.seconds,
         tasks=tuple(TaskStatus(**task) for task in instance.supervision.status()),
         task_failures=failures if journal is None else failures | {"journal": journal.failures},
@@ -332,13 +326,13 @@ def _read_run(instance: Running) -> RunSnapshot:
     )
 
 
-def _read_forwarding(instance: Running) -> ForwardingStatus:
+def _read_forwarding(instance: Running, _: float) -> Iterator[ForwardingStatus]:
     forwarder, pool = instance.forwarder, instance.forwarder.pool
     forwarded = forwarder.forwarded
     received = dict.fromkeys(_KIND_NAMES.values(), 0)
     for kind, count in forwarder.received.items():
         received[kind_name(kind)] = received.get(kind_name(kind), 0) + count
-    return ForwardingStatus(
+    yield ForwardingStatus(
         enabled=instance.settings.endpoint.message_forwarding,
         received=received,
         forwarded=forwarded,
@@ -360,7 +354,7 @@ def _reasons(dropped: Mapping[Disposition, int]) -> dict[str, int]:
     return {disposition.value: count for disposition, count in dropped.items() if count}
 
 
-def _read_traffic(instance: Running) -> TrafficSnapshot:
+def _read_traffic(instance: Running, _: float) -> Iterator[TrafficSnapshot]:
     endpoints, past, hop = instance.endpoints.values(), instance.past, instance.forwarder.hop
     from_databases, delivered = past.received.copy(), past.delivered.copy()
     resent, trips = past.resent_to.copy(), past.round_trips.copy()
@@ -377,7 +371,7 @@ def _read_traffic(instance: Running) -> TrafficSnapshot:
     for (next_hop, bucket), count in trips.items():
         by_hop.setdefault("" if next_hop is None else str(next_hop), {})[bucket] = count
     hop.count_pending()
-    return TrafficSnapshot(
+    yield TrafficSnapshot(
         received=received,
         delivered=delivered,
         dropped=dropped_by_reason(instance),
@@ -533,10 +527,10 @@ def _read_addresses(instance: Running, _: float) -> Iterator[tuple[str, AddressS
     yield from ((str(address), AddressStatus("untried")) for address in untried)
 
 
-def _read_routes(instance: Running) -> RoutesSnapshot:
+def _read_routes(instance: Running, _: float) -> Iterator[RoutesSnapshot]:
     """An address is down when the last that is known of it is a failure."""
     peers = instance.peers
-    return RoutesSnapshot(
+    yield RoutesSnapshot(
         tables=tuple(database.table for database in instance.catalog.databases.values()),
         down=frozenset(
             address
@@ -653,7 +647,7 @@ _CERTIFICATE_ROLES = {
 }
 
 
-def _read_transport(instance: Running) -> TransportSnapshot:
+def _read_transport(instance: Running, _: float) -> Iterator[TransportSnapshot]:
     endpoint, watch, peers = instance.settings.endpoint, instance.certificates, instance.peers
     certificates = tuple(sorted(certificates_in_use(instance), key=lambda one: one[1].not_after))
     sentences = {
@@ -687,7 +681,7 @@ def _read_transport(instance: Running) -> TransportSnapshot:
         connections_max=peers.admission.most,
         refused=dict(peers.admission.refused),
     )
-    return TransportSnapshot(status, certificates, dict(peers.admission.meters.pauses))
+    yield TransportSnapshot(status, certificates, dict(peers.admission.meters.pauses))
 
 
 def _certificate(role: str, one: Identity, now: datetime) -> CertificateStatus:
@@ -742,14 +736,14 @@ def expiry_warnings(certificates: Iterable[tuple[str, Identity]], now: datetime)
         yield TransportWarning(WarningKind.MORE_EXPIRE, f"{len(due) - WARNINGS_MAX} more certificates end soon")
 
 
-_SINGLE: Mapping[SnapshotSection, Callable[[Running], object]] = {
+_SINGLE: frozenset[SnapshotSection] = frozenset({"run", "forwarding", "traffic", "routes", "transport"})
+# Those above have one value, the others many; what may change under way is copied with the first of them.
+_READ: Mapping[SnapshotSection, Callable[[Running, float], Iterator[object]]] = {
     "run": _read_run,
     "forwarding": _read_forwarding,
     "traffic": _read_traffic,
     "routes": _read_routes,
     "transport": _read_transport,
-}
-_MANY: Mapping[SnapshotSection, Callable[[Running, float], Iterator[object]]] = {
     "links": _read_links,
     "addresses": _read_addresses,
     "next_hops": _read_next_hops,

@@ -528,7 +528,7 @@ async def test_frames_that_left_are_by_the_principal_of_that_time_as_of_the_firs
     plain.frames, pair.frames = 5, 3
     forwarder.set_principals({PAIR: SOUTH}, 2.0)
     pair.frames, forwarder.retired_frames = 2, 7
-    values = module._read("by_route", gateway, 0.0)
+    values = module._READ["by_route"](gateway, 0.0)
 
     first = next(values)
     plain.frames = 6
