@@ -184,7 +184,9 @@ def read_drops(instance: Running, now: float) -> Iterator[DropSnapshot]:
             if frames := endpoint.dropped[disposition]:
                 at, sample, reason = endpoint.last_dropped.get(disposition, (None, None, ""))
                 drop = DropSnapshot(disposition, name, frames, at, sample, reason)
-                yield replace(drop, is_past=_is_past(instance, drop), peers=instance.settings.databases[name].peers)
+                settings = instance.settings.databases.get(name)  # msdb has none
+                peers = () if settings is None else settings.peers
+                yield replace(drop, is_past=_is_past(instance, drop), peers=peers)
         if frames := elsewhere[disposition]:
             last_at, frame = instance.forwarder.last_dropped.get(disposition, (None, None))
             refusal, others = _refusals(instance, now) if disposition is Disposition.NOT_PERMITTED else ("", ())

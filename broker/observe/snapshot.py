@@ -476,7 +476,7 @@ def _read_links(instance: Running, now: float) -> Iterator[LinkSnapshot]:
             round_trip_ms=None if round_trip is None else round(round_trip * 1000, 3),
             encryption="TLS" if link.transport.cipher else "none",
             principal="" if identity is None else identity.principal_name,
-            slowed_by=slowed_by(link),
+            slowed_by=", ".join(sorted(link.slowed_by)),
             frames_received=link.received.total(),
         )
         yield struct_from(

@@ -219,6 +219,14 @@ async def test_drops_are_in_the_order_of_the_reasons_with_the_head_of_the_last_f
     assert 3.0 == found[-1].last_at
 
 
+async def test_msdb_which_no_setting_names_drops_as_other_databases_do(
+    gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gateway.endpoints, "msdb", drop_message(gateway, Disposition.MALFORMED))
+
+    assert {gateway.name, "msdb"} == {drop.database for drop in dropped(gateway)}
+
+
 async def test_of_a_frame_that_was_dropped_the_head_is_kept(gateway: Any) -> None:
     gateway.forwarder.drop(encode_dialog(HEADER, bytes(100_000)), Disposition.NO_ROUTE, None)
 
