@@ -142,15 +142,10 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
             raise
         if request.method == hdrs.METH_POST:
             check_content(request.headers)
-        request[_CALLER] = replace(caller, is_there=partial(_is_connected, request))
+        request[_CALLER] = replace(caller, request=request)
         return await handler(request)
 
     return admit
-
-
-def _is_connected(request: web.Request) -> bool:
-    transport = request.transport
-    return transport is not None and not transport.is_closing()
 
 
 def _operation(request: web.Request) -> Operation | None:

@@ -22,7 +22,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -79,14 +79,19 @@ class Caller:
         origin: The process or the address.
         role: Its permissions.
         way_to_role: How to get a role, whose name replaces `{role}`.
-        is_there: Whether it still waits for the answer, for what takes long to work out; for any thread.
+        request: Of the client; None where nobody waits for an answer.
     """
 
     who: str
     origin: str
     role: AdminRole
     way_to_role: str = ""
-    is_there: Callable[[], bool] = lambda: True
+    request: web.Request | None = None
+
+    def is_there(self) -> bool:
+        """Whether it still waits for the answer, for what takes long to work out; for any thread."""
+        transport = None if self.request is None else self.request.transport
+        return self.request is None or (transport is not None and not transport.is_closing())
 
     def expect(self, role: AdminRole, what: str) -> None:
         """
