@@ -13,6 +13,7 @@ import ssl
 import struct
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -50,26 +51,22 @@ class SocketNotPermittedError(BrokerError):
     )
 
 
-class ClientCredentials(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
     """
     The credentials of a client, and the CA that it trusts.
 
     Attributes:
-        token: "" for none.
+        token: "" for none; not shown, because it would be in a traceback or a log.
         authority: PEM file of CAs; None for those of the machine.
         certificate: PEM file of the client's own; given with `private_key` or not at all.
         private_key: PEM file.
     """
 
-    token: str = ""
+    token: str = field(default="", repr=False)
     authority: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
-
-    def __repr__(self) -> str:
-        """Without the token, which would be in a traceback or a log."""
-        files = f"authority={self.authority!r}, certificate={self.certificate!r}, private_key={self.private_key!r}"
-        return f"Credentials({files})"
 
 
 NO_CREDENTIALS = ClientCredentials()
@@ -128,10 +125,11 @@ class AdminClient:
             SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
         """
-        payload = None if body is None else json.dumps(body)
+        payload, token = None if body is None else json.dumps(body), self.credentials.token
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
             with closing(self._connection()) as connection:
-                connection.request(method, target, payload, self._headers())
+                connection.request(method, target, payload, headers)
                 response = connection.getresponse()
                 answer = _object(response)
         except TimeoutError as error:
@@ -162,11 +160,6 @@ class AdminClient:
         hint = "; start it with broker serve, or name its configuration with -c or its socket with --socket"
         hint = hint if self._port is None else ""
         return DaemonUnreachableError(str(self.where), problem + hint)
-
-    def _headers(self) -> Mapping[str, str]:
-        token = self.credentials.token
-        shown = {"Authorization": f"Bearer {token}"} if token else {}
-        return {"Content-Type": "application/json", **shown}
 
     def _connection(self) -> HTTPConnection:
         """Speaking HTTP through the socket, or to the port when there is none."""
@@ -206,10 +199,7 @@ def _read_url(url: str) -> _Port:
     is_sound = parts.hostname and parts.path in {"", "/"} and not parts.query and not parts.username
     if parts.scheme not in {"http", "https"} or not is_sound:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
-    return _Port(str(parts.hostname), parts.port or _USUAL_PORTS[parts.scheme], is_tls)
-
-
-_USUAL_PORTS = {"http": 80, "https": 443}
+    return _Port(str(parts.hostname), parts.port or (443 if is_tls else 80), is_tls)
 
 
 def _sentence(error: Exception) -> str:
