@@ -269,7 +269,7 @@ class Api:
 
     async def _change(self, request: SqlRequest, caller: Caller, database: str) -> list[str]:
         """A script, wholly or not at all; what it did, and what was refused, is written down."""
-        entry = self._audit.begin(caller, "POST /v1/sql", database)
+        entry = AuditEntry(self._audit, caller, "POST /v1/sql", database)
         progress = ScriptProgress(size=len(request.statement), seen_by=entry)
         try:
             caller.expect(STATEMENT_LEAST, "a statement that changes something")
@@ -334,7 +334,7 @@ class Api:
         """
         drain = self._instance.drain
         if not drain.has_begun:
-            entry = self._audit.begin(caller, "POST /v1/drain")
+            entry = AuditEntry(self._audit, caller, "POST /v1/drain")
             await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, "instance")
             drain.begin(f"asked for by {caller.who}")
             await asyncio.sleep(0)
@@ -370,7 +370,7 @@ class Api:
             target = show_guid(guid)
             if not chosen:
                 raise UnknownNameError(8426, f"there is no open conversation {target} here")
-        entry = self._audit.begin(caller, "POST /v1/retry")
+        entry = AuditEntry(self._audit, caller, "POST /v1/retry")
         await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, target)
         self._instance.peers.dialer.retry_now()
         return RetryAnswer(sum(endpoint.transmitter.retry(endpoint_id) for endpoint, endpoint_id in chosen))

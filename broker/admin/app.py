@@ -28,7 +28,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.admin.api import Api, SqlAnswer
-from broker.admin.audit import Audit
+from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
@@ -138,7 +138,7 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
         except (ForbiddenError, UnauthorizedError) as error:
             if operation is not None and operation.is_change:
                 caller = caller or Caller("unknown", origin_of(request)[2], AdminRole.NONE)
-                parts.audit.begin(caller, f"{operation.method} {operation.path}").end_badly(error)
+                AuditEntry(parts.audit, caller, f"{operation.method} {operation.path}").end_badly(error)
             raise
         if request.method == hdrs.METH_POST:
             check_content(request.headers)

@@ -20,7 +20,7 @@ from broker.config.settings import Settings
 def recording(settings: Settings, operation: str, database: str | None = None) -> Iterator[AuditEntry]:
     """The audit entry of one command; an error that ends the block after it was sealed is recorded as failed."""
     caller = Caller(f"user:{user_name(os.geteuid())}", f"command, process {os.getpid()}", AdminRole.ADMIN)
-    entry = Audit(settings.admin.audit).begin(caller, operation, database)
+    entry = AuditEntry(Audit(settings.admin.audit), caller, operation, database)
     try:
         yield entry
     except AuditUnavailableError as error:

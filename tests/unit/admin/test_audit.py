@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditUnavailableError, problem_in_short
+from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditEntry, AuditUnavailableError, problem_in_short
 from broker.admin.auth import Caller
 from broker.config.admin_access import AdminRole
 from broker.daemon.instance import serve
@@ -39,7 +39,7 @@ def statement(text: str) -> Statement:
 
 
 def test_a_line_has_who_from_where_and_the_statement(audit: Audit) -> None:
-    entry = audit.begin(ALICE, "POST /v1/sql", "msdb")
+    entry = AuditEntry(audit, ALICE, "POST /v1/sql", "msdb")
     entry.note("orders", statement("alter queue q with status = off"))
 
     entry.seal(1)
@@ -53,7 +53,7 @@ def test_a_line_has_who_from_where_and_the_statement(audit: Audit) -> None:
 
 
 def test_of_a_long_script_the_first_changes_are_written_and_how_many_more(audit: Audit) -> None:
-    entry, other = (audit.begin(ALICE, "POST /v1/sql") for _ in range(2))
+    entry, other = (AuditEntry(audit, ALICE, "POST /v1/sql") for _ in range(2))
     for _ in range(LINES_MAX + 7):
         entry.note("orders", statement("DROP ROUTE a"))
 
@@ -66,7 +66,7 @@ def test_of_a_long_script_the_first_changes_are_written_and_how_many_more(audit:
 
 
 def test_what_fails_after_it_was_sealed_is_told_by_a_second_line(audit: Audit) -> None:
-    entry = audit.begin(ALICE, "POST /v1/sql")
+    entry = AuditEntry(audit, ALICE, "POST /v1/sql")
     entry.note("orders", statement("DROP ROUTE a"))
     entry.seal(1)
 
@@ -78,7 +78,7 @@ def test_what_fails_after_it_was_sealed_is_told_by_a_second_line(audit: Audit) -
 
 def test_many_refusals_do_not_push_the_changes_out(audit: Audit) -> None:
     for _ in range(REFUSALS_BURST + 500):
-        audit.begin(ALICE, "POST /v1/sql").end_badly(UnknownNameError(1, "no"))
+        AuditEntry(audit, ALICE, "POST /v1/sql").end_badly(UnknownNameError(1, "no"))
 
     assert REFUSALS_BURST <= len(lines_of(audit.path)) <= REFUSALS_BURST + 10
 
@@ -94,7 +94,7 @@ def test_text_that_is_no_statement_is_not_repeated() -> None:
 def test_what_only_writing_shows_is_told_until_a_change_is_written(
     audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = audit.begin(ALICE, "POST /v1/sql")
+    entry = AuditEntry(audit, ALICE, "POST /v1/sql")
 
     def fail(_: int) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
@@ -181,7 +181,7 @@ def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
     assert (bool(problem), False) == (bool(found), path.is_file())
     assert problem in found
     if problem:
-        entry = audit.begin(ALICE, "POST /v1/sql")
+        entry = AuditEntry(audit, ALICE, "POST /v1/sql")
         with pytest.raises(AuditUnavailableError, match="nothing is changed as long as no change can be written down"):
             entry.seal_done("instance")
         with capture_logs() as logs:
