@@ -84,7 +84,6 @@ _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
 FORECAST = "nothing known here waits for it; the next message of the dialog meets it"
 _DROPS = frozenset(Disposition)
-_SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer", WhyAnswer, ExplainAnswer)
@@ -244,11 +243,7 @@ class Directory:
     def send_ruling(self, address: NetworkAddress, database: str, who: str, service: str) -> PermissionRuling | None:
         """Whether a database there lets a principal send to a service now; None where that cannot be asked."""
         try:
-            rows = self._ask(address, lambda client: client.sql(_SEND_RULES, database)["rows"])
-            rules = [
-                PermissionRule(Permission.SEND, securable, parse_principal(to), PermissionState(state))
-                for to, state, securable in rows
-            ]
+            rules = self._ask(address, lambda client: send_rules(client, database))
             return Grants(rules, is_default_deny=who != PUBLIC).send(who_is(who), service)
         except (NotAskedError, PrincipalError):
             return None
@@ -288,6 +283,21 @@ def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
 def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
     """Ask one instance about a conversation; raises as `_convert`, or ProblemError."""
     return _convert(client, client.get(f"/v1/why/{guid}"), WhyAnswer)
+
+
+def send_rules(client: AdminClient, database: str) -> list[PermissionRule]:
+    """
+    Ask one instance who may send to the services of a database.
+
+    Raises:
+        BrokerError: as `AdminClient.request`.
+        PrincipalError: one of them is written as this version does not write it.
+    """
+    question = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
+    return [
+        PermissionRule(Permission.SEND, securable, parse_principal(who), PermissionState(state))
+        for who, state, securable in client.sql(question, database)["rows"]
+    ]
 
 
 def _convert(client: AdminClient, answer: Any, kind: type[_T]) -> _T:
