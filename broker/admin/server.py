@@ -482,15 +482,21 @@ class SocketFile:
     """
 
     def __init__(self, path: Path, *, group: int | None = None) -> None:
+        problem = socket_problem(path)
+        if problem is not None:
+            raise ListenFailedError(str(path), problem)
         self._path = path
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            problem = socket_problem(path)
-            if problem is not None:
-                raise ListenFailedError(str(path), problem)
             path.unlink(missing_ok=True)  # of a process that has ended
-            self.sock = _listen(path, group)
+            os.fchmod(self.sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
+            self.sock.bind(str(path))
+            _permit(path, group)
+            self.sock.setblocking(False)
+            self.sock.listen(BACKLOG)
             self._identity = _identity(path)
         except OSError as error:
+            self.sock.close()
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
 
     def regroup(self, group: int | None) -> None:
@@ -501,9 +507,7 @@ class SocketFile:
             ListenFailedError: it cannot be given to that group; the old permissions may be lost.
         """
         try:
-            self._path.chmod(MODE)
-            os.chown(self._path, -1, os.getegid() if group is None else group)
-            self._path.chmod(MODE if group is None else GROUP_MODE)
+            _permit(self._path, group)
         except OSError as error:
             raise ListenFailedError(str(self._path), error.strerror or str(error)) from error
 
@@ -515,20 +519,10 @@ class SocketFile:
         self.sock.close()
 
 
-def _listen(path: Path, group: int | None) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
-        sock.bind(str(path))
-        if group is not None:
-            os.chown(path, -1, group)  # before the mode, so that no other group gets in
-        path.chmod(MODE if group is None else GROUP_MODE)
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+def _permit(path: Path, group: int | None) -> None:
+    path.chmod(MODE)  # first, so that no other group gets in
+    os.chown(path, -1, os.getegid() if group is None else group)
+    path.chmod(MODE if group is None else GROUP_MODE)
 
 
 def _identity(path: Path) -> tuple[int, int]:
