@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ from broker.store.sqlite.quarantine import resume as resume_one
 from broker.store.sqlite.quarantine import skip as skip_one
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
+_FIELDS = (
+    *("conversation_handle", "conversation_id", "service_name", "far_service", "queue_name", "state"),
+    *("message_sequence_number", "message_type_name", "body_bytes", "messages_behind", "failures"),
+    *("first_failure_time", "last_failure_time", "quarantine_time", "age_s", "error", "traceback"),
+)
 _EMPTY = "no dialog is in quarantine"
 
 _CHANGING = (  # of every command that changes something
@@ -281,29 +287,19 @@ def _find(db: sqlite3.Connection, conversation: str) -> Failure:
 
 
 def _row(failure: Failure) -> dict[str, Any]:
-    return {
-        "conversation_handle": show_guid(failure.conversation_handle),
-        "conversation_id": show_guid(failure.conversation_id),
-        "service_name": failure.service_name,
-        "far_service": failure.far_service,
-        "queue_name": failure.queue_name,
+    known = asdict(failure) | {
         "state": "retrying" if failure.quarantine_time is None else "quarantined",
-        "message_sequence_number": failure.message_sequence_number,
-        "message_type_name": failure.message_type_name,
-        "body_bytes": failure.body_bytes,
-        "messages_behind": failure.messages_behind,
-        "failures": failure.failures,
-        "first_failure_time": _instant(failure.first_failure_time),
-        "last_failure_time": _instant(failure.last_failure_time),
-        "quarantine_time": None if failure.quarantine_time is None else _instant(failure.quarantine_time),
         "age_s": round(max(0.0, time.time() - failure.first_failure_time), 3),
-        "error": failure.error,
-        "traceback": failure.traceback,
     }
+    return {name: _shown(name, known[name]) for name in _FIELDS}
 
 
-def _instant(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+def _shown(name: str, value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, bytes):
+        return show_guid(value)
+    is_instant = name.endswith("_time") and value is not None
+    return datetime.fromtimestamp(value, UTC).isoformat(timespec="milliseconds") if is_instant else value
 
 
 def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:
