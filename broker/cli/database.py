@@ -83,11 +83,12 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
         broker database keep orders -c config/endpoint.toml --dry-run
         broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
     """
-    configured, path = _find(config, database)
+    settings = read_settings(config)
+    configured, path = settings.instance.state_dir, _file(settings, database)
     replaced = file_identity.replaced_at(path, configured)
     if replaced:
         if not dry_run:
-            with recording(read_settings(config), "broker database keep") as entry:
+            with recording(settings, "broker database keep") as entry:
                 entry.seal_done(str(path.absolute()))
                 file_identity.accept_replacement(path, configured)
         text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
@@ -198,7 +199,7 @@ def error_conversations(config: Config, database: _Name, output: Output, *, dry_
         broker database error-conversations orders -c config/endpoint.toml --dry-run
         broker database error-conversations orders.db -c config/endpoint.toml --yes
     """
-    _, path = _find(config, database)
+    path = _file(read_settings(config), database)
     name = "NAME" if path == Path(database) else database
     running = f'broker sql{option_of(config)} "ALTER DATABASE [{name}] SET ERROR_BROKER_CONVERSATIONS"'
     if not (dry_run or yes):
@@ -267,13 +268,8 @@ def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
             raise
 
 
-def _find(config: Path | None, database: str) -> tuple[Path, Path]:
-    """The state directory, whose record lists the databases, and the file. Raises ConversationError 911."""
-    settings = read_settings(config)
-    return settings.instance.state_dir, _file(settings, database)
-
-
 def _file(settings: Settings, database: str) -> Path:
+    """The file of a database given by its name or path. Raises ConversationError 911."""
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
