@@ -178,11 +178,10 @@ def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
     uses: Mapping[Path, tuple[str, ...]] = {}
     if config is not None:
         uses = certificate_uses(read_settings(config))
-    now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
     for file in files or tuple(uses):
         setting = {"setting": ", ".join(uses.get(file.absolute(), ()))} if config is not None else {}
-        rows += [_row(file, one, now) | setting for one in read_certificates(file)]
+        rows += [{"file": str(file)} | _row(one) | setting for one in read_certificates(file)]
     if not rows:
         click.echo(f"{config} names no certificate that is there: {_WHERE_NAMED} would", err=True)
     if rows or output == "json":
@@ -337,8 +336,7 @@ def _show_issued(
 
 
 def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
-    now = datetime.now(UTC)
-    rows = [_row(None, one, now) for one in certificates]
+    rows = [_row(one) for one in certificates]
     parts = (
         (f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]) for row in rows
     )
@@ -347,9 +345,9 @@ def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], line
     show_lines({"files": [str(path) for path in files], "certificates": rows}, output, [*told, *lines])
 
 
-def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
+def _row(certificate: Any) -> dict[str, Any]:
     one = describe(certificate)
-    return ({} if file is None else {"file": str(file)}) | {
+    return {
         "for": str(one.use),
         "subject": one.subject,
         "hosts": ", ".join([*one.hosts, *one.uris]),
@@ -358,5 +356,5 @@ def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
         "key": one.key,
         "begins": f"{one.begins:%Y-%m-%d %H:%M:%S}",
         "ends": f"{one.ends:%Y-%m-%d %H:%M:%S}",
-        "days_left": one.days_left(now),
+        "days_left": one.days_left(datetime.now(UTC)),
     }
