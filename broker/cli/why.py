@@ -47,7 +47,6 @@ from broker.protocol.layout import show_guid
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
-_FAR = "far_broker_instance"  # of the dialogs of a row
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
 _ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
@@ -222,7 +221,7 @@ def _causes(
     client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: _How
 ) -> Iterator[dict[str, object]]:
     """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
-    rows: dict[tuple[str | None, ...], dict[str, Any]] = {}
+    rows: dict[tuple[str, str, str, str | None], dict[str, Any]] = {}
     known: set[tuple[str | None, bool]] = set()
     of_service: Counter[tuple[str, str]] = Counter()
     ranked = []
@@ -235,7 +234,8 @@ def _causes(
             continue  # acknowledged by now, or another side of it
         known.add((answer.conversation_id, is_here))
         found = how.traced(part_of(answer, database, has_arrived=is_here), directory)
-        row: dict[str, Any] = {
+        fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
+        first = {
             "since": since,
             "database": database,
             "conversation_handle": guid,
@@ -245,13 +245,11 @@ def _causes(
             "cause": found.why,
             "remedy": found.remedy,
         }
-        fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
-        row |= {_FAR: next(fars, None)}
-        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, ""), row[_FAR]), row)
+        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, ""), next(fars, None)), first)
         row["dialogs"] += 1
         row["messages"] += messages
-    for row in rows.values():
-        handle, more, which, far = row["conversation_handle"], _FOR_THE_NEXT, "", row.pop(_FAR)
+    for (*_, far), row in rows.items():
+        handle, more, which = row["conversation_handle"], _FOR_THE_NEXT, ""
         if f"--conversation {handle} --end" in row["remedy"]:  # it has failed, and all that have can be ended at once
             which = "--state ER"
         elif far is not None and f"END CONVERSATION '{handle}' WITH CLEANUP" in row["remedy"]:
