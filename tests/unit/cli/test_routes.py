@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from broker.cli.output import Terminal
-from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, render_plan
+from broker.cli.output import Terminal, print_lines
+from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, plan_lines
 from broker.observe.explain import ExplainRequest, InstanceView, answer
 from broker.observe.plan import Consequence, PlanAnswer, PlannedRoute, RouteEdit, WhenExpired
 from broker.routing.address import NetworkAddress
@@ -145,7 +145,7 @@ def read(*edits: RouteEdit, width: int = 120, followed: Any = None, **fields: An
     of_nothing: dict[str, Any] = {"more_edits": 0, "fates": {}, "passing": 0, "harmed": 0, "consequences": []}
     plan = msgspec.to_builtins(PlanAnswer(list(edits), **of_nothing | fields)) | {"followed": followed}
     file = io.StringIO()
-    render_plan(plan, Terminal(file, width=width))
+    print_lines(plan_lines(plan), Terminal(file, width=width))
     return file.getvalue()
 
 
@@ -237,7 +237,7 @@ def test_a_plan_with_a_gap_does_not_say_that_there_is_no_harm(refused: list[str]
     plan = msgspec.to_builtins(replace(HARMLESS, refused=refused)) | {"followed": None, "gap": "most is not known"}
     file = io.StringIO()
 
-    render_plan(plan, Terminal(file, width=120))
+    print_lines(plan_lines(plan), Terminal(file, width=120))
 
     verdict = file.getvalue().splitlines()[-2:]
     assert (True, False) == ("is known: no conversation" in " ".join(verdict), "no harm:" in verdict[-1])
