@@ -18,7 +18,7 @@ Source: Kubernetes documentation, "Kubernetes API health endpoints".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -162,7 +162,9 @@ async def _answer(checks: Checks, request: web.Request) -> web.Response:
     all_of_them = checks()
     found = [check for check in all_of_them if not {check.name, check.key} & {*excluded}]
     is_good = all(check.is_good for check in found if check.is_vital)
-    return _text(found, request, is_good=is_good, unknown=_unknown(excluded, all_of_them))
+    known = {name for check in all_of_them for name in (check.name, check.key)}
+    unknown = [name for name in dict.fromkeys(excluded) if name not in known]
+    return _text(found, request, is_good=is_good, unknown=unknown)
 
 
 async def _answer_one(checks: Checks, request: web.Request) -> web.Response:
@@ -183,11 +185,6 @@ def _text(found: Iterable[Check], request: web.Request, *, is_good: bool, unknow
         lines = [*map(str, told), *warnings, word]
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(text="\n".join(lines) + "\n", status=200 if is_good else 503, headers=headers)
-
-
-def _unknown(names: Collection[str], checks: Iterable[Check]) -> list[str]:
-    known = {name for check in checks for name in (check.name, check.key)}
-    return [name for name in dict.fromkeys(names) if name not in known]
 
 
 def _withheld(check: Check) -> Check:
