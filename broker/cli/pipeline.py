@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,7 @@ def _run_jobs(
         ),
         runs.PeriodBounds(first, end),
     )
+    tell = partial(click.echo, err=True)
     try:
         runs.check_paths(request, is_writing=not is_explain)
     except PipelineError as error:  # unusable paths, whatever their content
@@ -271,16 +273,12 @@ def _run_jobs(
         if is_explain:
             runs.explain(request)
             return
-        done = (report_file if is_report else runs).run(request, _report_progress)
+        done = (report_file if is_report else runs).run(request, tell)
     except NoJournalError as error:
         fail(str(error), ExitCode.NOT_FOUND)
     for line in inventory.sentences(done["files"]) if "files" in done else ():
-        _report_progress(line)
+        tell(line)
     if output == "json":
         show_json(done)
     elif done["jobs"]:
         show_rows([{"result": name, **one} for name, one in done["jobs"].items()], output)
-
-
-def _report_progress(line: str) -> None:
-    click.echo(line, err=True)
