@@ -86,7 +86,7 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     """
     app = web.Application(middlewares=[answer_problems, _admitting(parts, answers_to)])
     app.on_response_prepare.append(_secure)
-    description = msgspec.json.encode(describe(OPERATIONS, version=parts.version))
+    description = msgspec.json.encode(describe(version=parts.version))
     large = asyncio.Semaphore(LARGE_BODIES)
 
     async def openapi(_: web.Request) -> web.Response:
