@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias
 
@@ -221,7 +221,8 @@ def _confirm(path: Path, config: Path | None, question: str, running: str = "") 
         confirm(f"{path}: {question.format(stake)}?")
 
 
-def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
+@contextmanager
+def open_database(config: Path | None, database: str) -> Iterator[sqlite3.Connection]:
     """
     A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
 
@@ -235,13 +236,14 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
     path = file_of({} if config is None else read_settings(config).databases, database, option_of(config))
     with translated(path):
         db = sqlite3.connect(path)
-    try:
+    with closing(db):
         check_schema(db)
         db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
-    except BaseException:
-        db.close()
-        raise
-    return _opened(db)
+        try:
+            yield db
+        except sqlite3.DatabaseError as error:
+            blame_file(db, error)
+            raise
 
 
 def file_of(known: Mapping[str, DatabaseSettings], database: str, config_option: str) -> Path:
@@ -256,16 +258,6 @@ def file_of(known: Mapping[str, DatabaseSettings], database: str, config_option:
             )
         raise ConversationError(911, f"there is no database file {str(path)!r}: {hint}")
     return path
-
-
-@contextmanager
-def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    with closing(db):
-        try:
-            yield db
-        except sqlite3.DatabaseError as error:
-            blame_file(db, error)
-            raise
 
 
 def _file(settings: Settings, database: str) -> Path:
