@@ -144,14 +144,7 @@ class Authenticator:
         security: The TLS of the port; None when it speaks plain text.
     """
 
-    def __init__(
-        self,
-        admin: AdminSettings,
-        holders: Holders,
-        executor: Executor,
-        *,
-        security: Security | None = None,
-    ) -> None:
+    def __init__(self, admin: AdminSettings, holders: Holders, executor: Executor, security: Security | None) -> None:
         self._executor = executor
         self.use(admin, holders, security)
 

@@ -121,7 +121,7 @@ class AdminServer:
         ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
         audit = Audit(settings.admin.audit, admin_threads)
         api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
-        door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
+        door = Authenticator(settings.admin, ways.holders, admin_threads, ways.security)
         self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
