@@ -36,6 +36,7 @@ _FIELDS = (
     *("first_failure_time", "last_failure_time", "quarantine_time", "age_s", "error", "traceback"),
 )
 _EMPTY = "no dialog is in quarantine"
+_RESUME = "resume"  # which loses nothing
 
 _CHANGING = (  # of every command that changes something
     *(CONFIG, DATABASE),
@@ -131,13 +132,8 @@ def resume(**options: Any) -> None:
         broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
     """
-    _settle(
-        "resume",
-        "try {message} again, then {later} after it",
-        lambda db, failure: resume_one(db, failure.endpoint_id),
-        asks=False,
-        **options,
-    )
+    sentence = "try {message} again, then {later} after it"
+    _settle(_RESUME, sentence, lambda db, failure: resume_one(db, failure.endpoint_id), **options)
 
 
 @quarantine.command(params=[*_CHANGING])
@@ -210,7 +206,6 @@ def _settle(
     sentence: str,
     change: Callable[[sqlite3.Connection, Failure], object],
     *,
-    asks: bool = True,
     config: Path | None,
     database: str,
     ids: tuple[str, ...],
@@ -228,7 +223,7 @@ def _settle(
         else:
             chosen = list({found.endpoint_id: found for found in (_find(db, one) for one in ids)}.values())
         plans = [_plan(action, sentence, failure, is_done=not dry_run) for failure in chosen]
-        if asks and not dry_run and chosen and not yes:
+        if action != _RESUME and not dry_run and chosen and not yes:
             for plan in plans:
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
             confirm(f"{action} {counted(len(chosen), 'dialog')}?")
