@@ -74,14 +74,3 @@ def test_a_token_that_cannot_be_written_down_is_not_made(config: Path) -> None:
     assert (1, "") == (result.exit_code, result.stdout)
     assert "nothing is changed as long as no change can be written down" in result.stderr
     assert () == read_tokens(config.parent / "tokens")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["a b"], ["../x"], ["x", "--expires", "soon"], ["x", "--expires", "9999999d"], ["x", "--role", "root"]],
-)
-def test_wrong_usage_makes_nothing(config: Path, arguments: list[str]) -> None:
-    result = run("token", "create", *arguments, "-c", str(config))
-
-    assert 2 == result.exit_code
-    assert () == read_tokens(config.parent / "tokens")
