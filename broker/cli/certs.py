@@ -40,7 +40,6 @@ from broker.security.identity import Use, describe
 from broker.security.issue import (
     Authority,
     CertificateSubject,
-    Issued,
     Validity,
     issue_database,
     issue_endpoint,
@@ -108,17 +107,11 @@ def init(directory: Path, name: str | None, output: Output, *, is_authority: boo
     if is_authority and (of["hosts"] or of["spiffe"]):
         raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
     if not is_authority:
-        holder = _subject(name or socket.gethostname(), of["hosts"], of["spiffe"])
-        issued = issue_endpoint(holder, _leaf_validity(of["days"]), None)
-        _store(_pair_of(directory, holder.name).files(issued), force=force)
-        _show_issued(_pair_of(directory, holder.name), issued, None, output)
+        _issue(name or socket.gethostname(), directory, None, output, force=force, **of)
         return
-    holder = _subject(name or "broker CA")
-    made = make_authority(holder.name, _validity(of["days"] or AUTHORITY_DAYS))
-    files = authority_files(made, directory)
-    _store(files, force=force)
+    made = make_authority(_subject(name or "broker CA").name, _validity(of["days"] or AUTHORITY_DAYS))
     lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{quoted_path(directory / 'ca.pem')}]"]
-    _show_new(files, made.roots, lines, output)
+    _store(authority_files(made, directory), made.roots, lines, output, force=force)
 
 
 @certs.command()
@@ -152,12 +145,25 @@ def issue(
         raise click.UsageError("a database is on no host: --host belongs to an endpoint")
     if name is not None and authority is None:
         raise click.UsageError("give --ca DIRECTORY, or run broker certs init --self-signed DIRECTORY without one")
-    holder = _subject(database or name or "", how["hosts"], how["spiffe"])
-    make = issue_endpoint if database is None else issue_database
+    _issue(database or name or "", directory, authority, output, is_database=database is not None, **how)
+
+
+def _issue(
+    name: str, directory: Path, authority: Path | None, output: str, *, is_database: bool = False, **how: Any
+) -> None:
+    """Make a certificate and its key, and print them with the settings that use the files."""
+    holder = _subject(name, how["hosts"], how["spiffe"])
+    make, stem = (issue_database, f"{name}.dialog") if is_database else (issue_endpoint, name)
     issued = make(holder, _leaf_validity(how["days"]), _authority(authority))
-    pair = _pair_of(directory, holder.name if database is None else f"{holder.name}.dialog")
-    _store(pair.files(issued), force=how["force"])
-    _show_issued(pair, issued, authority, output, database=database)
+    pair = Pair(directory / f"{stem}.pem", directory / f"{stem}.key")
+    lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
+    if is_database:
+        lines = [f"[databases.{name}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
+    else:
+        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
+        at = None if authority is None else quoted_path(authority / "ca.pem")
+        lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
+    _store(pair.files(issued), issued.certificates, lines, output, force=how["force"])
 
 
 @certs.command()
@@ -220,11 +226,10 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     pair = Pair(file, private_key or file.with_suffix(".key"))
     if use is Use.SIGNING and not how["signing"] and not pair.prepared.certificate.exists():
         new = with_new_sealing(read_pair(pair), _leaf_validity(how["days"]), now=datetime.now(UTC))
-        _store(pair.files(new), force=True)
         lines = [f"# the old key stays in the file; peers that have this {pair.certificate} seal to the new one"]
         if new.certificates[0].not_valid_after_utc in {one.not_valid_after_utc for one in new.certificates[1:]}:
             lines.append("# it ends with the certificate that signs: renew that with --signing before")
-        _show_new(pair.files(new), new.certificates, lines, output)
+        _store(pair.files(new), new.certificates, lines, output)
         return
     _renew_pair(pair, authority, how["days"], output, is_prepared=how["prepare"], at_once=how["at_once"])
 
@@ -243,27 +248,18 @@ def _renew_pair(
         fail(f"{sentence}: {hint}", ExitCode.HARMFUL)
     new = read_pair(pair.prepared) if is_waiting else renewed(old, _leaf_validity(days), _authority(authority))
     if is_prepared:
-        _prepare(pair, old, new, output)
+        files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
+        current = with_sealing_of(old, new, now=now)
+        if current != old:
+            files |= pair.files(current)
+        line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
+        _store(files, new.certificates, [line], output)
         return
     files = pair.files(with_sealing_of(new, old, now=now))
     if is_waiting or is_trusted_itself(old):
         files[pair.bundle] = bundle_of(new, old, now=now)
-    _store(files, force=True)
-    for path in (pair.prepared.certificate, pair.prepared.private_key):
-        path.unlink(missing_ok=True)
     lines = ["# a running instance uses it by itself, for new connections and dialogs"]
-    _show_new(files, new.certificates, lines, output)
-
-
-def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
-    now = datetime.now(UTC)
-    files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
-    current = with_sealing_of(old, new, now=now)
-    if current != old:
-        files |= pair.files(current)
-    _store(files, force=True)
-    line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
-    _show_new(files, new.certificates, [line], output)
+    _store(files, new.certificates, lines, output, gone=pair.prepared)
 
 
 def _renew_authority(file: Path, days: int | None, output: str) -> None:
@@ -271,13 +267,11 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
         raise click.UsageError(f"an authority is renewed in its own directory: name its {ROOTS}")
     old = read_authority(file.parent)
     new = renew_authority(old, _validity(days or AUTHORITY_DAYS), now=datetime.now(UTC))
-    files = authority_files(new, file.parent)
-    _store(files, force=True)
     lines = [
         f"# {file} holds the new certificate and the old one: hand it to every peer while the old one is valid",
         "# peers that have only the old one also trust what is issued from now on",
     ]
-    _show_new(files, new.roots, lines, output)
+    _store(authority_files(new, file.parent), new.roots, lines, output)
 
 
 def _subject(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:
@@ -310,32 +304,22 @@ def _authority(directory: Path | None) -> Authority | None:
     return found
 
 
-def _pair_of(directory: Path, name: str) -> Pair:
-    return Pair(directory / f"{name}.pem", directory / f"{name}.key")
-
-
-def _store(files: Mapping[Path, Content], *, force: bool) -> None:
+def _store(
+    files: Mapping[Path, Content],
+    certificates: tuple[Any, ...],
+    lines: list[str],
+    output: str,
+    *,
+    force: bool = True,
+    gone: Pair | None = None,
+) -> None:
+    """Write what was made, remove the pair that is in place now, and print both with some lines."""
     try:
         store_files(files, is_replacing=force)
     except FileExistsError as error:
         fail(f"{error.filename} is there already: say --force to replace it, or choose another name", ExitCode.HARMFUL)
-
-
-def _show_issued(
-    pair: Pair, issued: Issued, authority: Path | None, output: str, *, database: str | None = None
-) -> None:
-    """Print what was made, with the settings that use the files."""
-    lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
-    if database is not None:
-        lines = [f"[databases.{database}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
-    else:
-        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
-        at = None if authority is None else quoted_path(authority / "ca.pem")
-        lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
-    _show_new(pair.files(issued), issued.certificates, lines, output)
-
-
-def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
+    for path in (gone.certificate, gone.private_key) if gone else ():
+        path.unlink(missing_ok=True)
     rows = [_row(one) for one in certificates]
     parts = (
         (f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]) for row in rows
