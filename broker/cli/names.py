@@ -92,7 +92,7 @@ class Names:
         return names
 
     def forget(self) -> None:
-        """Forget the names after a statement that changed something."""
+        """Forget the names after a statement that changed something, or the database."""
         self._live.clear()
 
     def _rows(self, question: str) -> Sequence[Sequence[Any]]:
