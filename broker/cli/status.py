@@ -10,7 +10,7 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -88,12 +88,7 @@ def _show(config: Path | None, socket: Path | str | None, output: str, interval:
             answer = client.get("/v1/status")
 
 
-def _fill_screen(
-    client: AdminClient,
-    answer: Mapping[str, Any],
-    interval: float,
-    render: Callable[[Mapping[str, Any], Terminal], None],
-) -> NoReturn:
+def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float, render: partial[None]) -> NoReturn:
     """Fill the screen with the newest state; while the instance does not answer, with the last one and its age."""
     console, came_at, problem = Console(highlight=False), time.monotonic(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
