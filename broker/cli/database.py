@@ -88,8 +88,7 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
     replaced = file_identity.replaced_at(path, configured)
     if replaced:
         if not dry_run:
-            with recording(settings, "broker database keep") as entry:
-                entry.seal_done(str(path.absolute()))
+            with recording(settings, "broker database keep", target=str(path.absolute())):
                 file_identity.accept_replacement(path, configured)
         text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
         show_lines({"path": str(path), "dry_run": dry_run, "texts": [text]}, output, [f"{path}: {text}"])
@@ -141,8 +140,7 @@ def create(config: Config, database: str) -> None:
         fail(f"{path}: there is a database in it; move the file away first", ExitCode.HARMFUL)
     check_remains(path)
     configured = None if database == MSDB else settings.databases[database].broker_instance
-    with recording(settings, "broker database create") as record:
-        record.seal_done(str(path.absolute()))
+    with recording(settings, "broker database create", target=str(path.absolute())):
         file_identity.forget_lost(path, settings.instance.state_dir)
         with closing(open_store(path, broker_instance=configured)) as db:
             click.echo(f"{path}: has a new, empty database of broker instance {show_guid(_instance(db))}")
@@ -326,8 +324,7 @@ def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, 
     if is_nothing_given(config, ()):
         db.execute("COMMIT")
         return [_UNRECORDED]
-    with recording(read_settings(config), f"broker database {command}") as record:
-        record.seal_done(str(path.absolute()))
+    with recording(read_settings(config), f"broker database {command}", target=str(path.absolute())):
         db.execute("COMMIT")
     return []
 
