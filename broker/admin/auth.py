@@ -79,7 +79,7 @@ class Caller:
         origin: The process or the address.
         role: Its permissions.
         way_to_role: How to get a role, whose name replaces `{role}`.
-        request: Of the client; None where nobody waits for an answer.
+        request: Its request; None where there is no client that waits for the answer.
     """
 
     who: str

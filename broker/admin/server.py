@@ -258,7 +258,7 @@ def _ways_in(settings: Settings) -> _Ways:
 
 @dataclass(slots=True)
 class AdminListeners:
-    """What serves by some settings: the socket's file, and the listeners by name, None where one is turned off."""
+    """The listeners of some settings: the socket's file, and those by name, None where one is turned off."""
 
     settings: Settings
     ways: _Ways
