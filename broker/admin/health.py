@@ -209,13 +209,9 @@ class Scrapes:
     Args:
         instance: The source of the metrics.
         executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
-
-    Attributes:
-        made: Texts since the start.
     """
 
     def __init__(self, instance: Running, executor: Executor) -> None:
-        self.made = 0
         self._instance = instance
         self._executor = executor
         self._exposition = Exposition()
@@ -241,5 +237,4 @@ class Scrapes:
             del self._waiting[form]  # requests from now on get the next one
             snapshot = await read_snapshot_in_steps(self._instance, SECTIONS)
             render = partial(self._exposition.render, snapshot, accept)
-            self.made += 1
             return await asyncio.get_running_loop().run_in_executor(self._executor, render)
