@@ -171,11 +171,6 @@ class AdminServer:
         if change.file is not before.file:
             before.file.close()
 
-    @property
-    def audit(self) -> Audit:
-        """Where changes are written down."""
-        return self._parts.audit
-
     async def state(self) -> dict[str, Any]:
         """What `GET /v1/status` answers."""
         state: dict[str, Any] = msgspec.to_builtins(await self._parts.api.status(Nothing(), SIGNAL))

@@ -207,7 +207,7 @@ def admin_cases(at: Path) -> list[tuple[str, Case]]:
         one("admin.peers", [two["certificate"]], lambda i: len(i.admin._in_use.ways.security.trusted), 2),
         one("admin.tokens", str(at / "tokens"), lambda i: door(i)._tokens._path, at / "tokens"),
         one("admin.roles", {"user:4711": "operator"}, lambda i: [*door(i)._holders.users], [4711]),
-        one("admin.audit", str(at / "audit"), lambda i: i.admin.audit.path, at / "audit"),
+        one("admin.audit", str(at / "audit"), lambda i: i.admin._parts.audit.path, at / "audit"),
     ]
 
 
