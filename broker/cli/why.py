@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from broker.cli.access import (
     with_config,
     with_sql_at,
 )
-from broker.cli.exit_codes import ExitCode
+from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, Config, Output, Socket, Where
 from broker.cli.output import TextLine, print_lines, remedy_lines, show_json
 from broker.config.settings import Settings
@@ -49,6 +48,7 @@ _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
 _ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes"
+_HANDLES = "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -165,17 +165,9 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
                     first, how = answer, _How(None, at)
                     break
     if not first.is_known:
-        asked = show_guid(guid)
-        click.echo(f"{asked} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
-        for place in (*first.looked_in, journalled):
-            click.echo(f"  {place}", err=True)
-        click.echo(
-            "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know",
-            err=True,
-        )
-        if note:
-            click.echo(note, err=True)
-        sys.exit(ExitCode.NOT_FOUND)
+        unknown = f"{show_guid(guid)} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:"
+        places = (f"  {place}" for place in (*first.looked_in, journalled))
+        fail("\n".join(filter(None, [unknown, *places, _HANDLES, note])), ExitCode.NOT_FOUND)
     found = how.traced(first, directory)
     if output == "json":
         show_json(found)
