@@ -305,9 +305,8 @@ class Api:
         try:
             result = await self._select(statement, database, caller, shows_bodies=False)
         except UnknownNameError as error:
-            raise UnknownNameError(
-                error.number, error.problem
-            ) from None  # its place is in a text that the caller did not write
+            # Its place is in a text that the caller did not write.
+            raise UnknownNameError(error.number, error.problem) from None
         rows = result.rows[: request.limit]
         has_more = result.truncated or len(result.rows) > request.limit
         return ViewAnswer(result.columns, rows, request.after + len(rows) if has_more else None)
@@ -418,7 +417,6 @@ class Api:
         dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
         homes, state_dir = self._instance.endpoints, self._instance.settings.instance.state_dir
-        waits = {name: endpoint.write_waits.present for name, endpoint in homes.items()}
         snapshot = read_snapshot(self._instance, ["drops"])
         return answer_why(
             place,
@@ -428,7 +426,7 @@ class Api:
             is_running=True,
             now=now,
             shows_texts=shows_texts,
-            lock_waits={name: wait for name, wait in waits.items() if wait is not None},
+            lock_waits={name: wait for name, one in homes.items() if (wait := one.write_waits.present) is not None},
             lost_imports=lost_imports(self._instance.settings, self._instance.catalog),
             store_problems={name: problem for name, one in homes.items() if (problem := store_problem(one))},
             replaced={name: lost for name, one in homes.items() if (lost := replaced_in(one.path, state_dir))},

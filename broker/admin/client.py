@@ -248,9 +248,8 @@ def _context(credentials: ClientCredentials) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a certificate that is itself named need not be a CA's
     if credentials.certificate is not None:
         try:
-            context.load_cert_chain(
-                credentials.certificate, credentials.private_key, password=""
-            )  # else a person would be asked for one
+            # Without a password here, a person would be asked for one.
+            context.load_cert_chain(credentials.certificate, credentials.private_key, password="")
         except OSError as error:
             problem = f"cannot be used with its key ({error.strerror or error})"
             hint = "name a certificate in PEM form, and its key without a password"

@@ -103,9 +103,8 @@ class TraceEnd(StrEnum):
 
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
-_GOES_ON_BEYOND = frozenset(
-    {"acknowledged", "not acknowledged", RECEIVED, Disposition.ALREADY_HELD}
-)  # what the far instances know is what matters
+# For these, what the far instances know is what matters.
+_GOES_ON_BEYOND = frozenset({"acknowledged", "not acknowledged", RECEIVED, Disposition.ALREADY_HELD})
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
