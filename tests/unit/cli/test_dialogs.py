@@ -126,14 +126,6 @@ def test_send_takes_the_body_from_a_file(store: Shop, tmp_path: Path) -> None:
     assert LARGE * 3 == b"".join(parts)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--lines", "x"], ["--lines", "--file", "-"], ["--file", "-", "x"], ["--file", "/no/such/file"]]
-)
-def test_body_of_send_is_one_thing(store: Shop, arguments: list[str]) -> None:
-    assert 2 == send(store, *arguments).exit_code
-    assert [] == store.seen()["sent"]
-
-
 def test_receive_takes_from_one_conversation_or_group(store: Shop) -> None:
     one, two = arrive(store, b"one"), arrive(store, b"two")
 
