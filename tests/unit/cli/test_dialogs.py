@@ -263,9 +263,10 @@ def test_conversations_that_no_application_ends_are_ended(store: Shop) -> None:
     def end(*words: str) -> Result:
         return run("dialogs", "end", "-d", store.path, "--older-than", "1h", *words)
 
-    dry = end("--dry-run")
-    assert (0, 11) == (dry.exit_code, len(store.seen()["conversations"]))
+    dry, unasked = end("--dry-run"), end()
+    assert (0, 2, 11) == (dry.exit_code, unasked.exit_code, len(store.seen()["conversations"]))
     assert "10 conversations would end" in dry.stdout
+    assert "confirm it with --yes" in " ".join(unasked.stderr.split())
     for words in (("--state", "CO"), ("--service", "Billing")):
         assert {"chosen": [], "ended": 0} == json.loads(end(*words, "--yes", "-o", "json").stdout)
     told = json.loads(end("--state", "DI", "--yes", "-o", "json").stdout)
@@ -274,21 +275,3 @@ def test_conversations_that_no_application_ends_are_ended(store: Shop) -> None:
     assert (10, "DI", 10) == (told["ended"], chosen["state"], chosen["conversations"])
     assert ["SO"] == store.seen()["conversations"]
     assert "0 conversations ended" in end("--yes").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ((), "confirm it with --yes"),
-        (("--cleanup", "--error", "1"), "--cleanup sends nothing to the far side"),
-        (("--description", "abandoned"), "--description belongs to --error"),
-        (("--state", "DO"), "only --cleanup ends it"),
-    ],
-)
-def test_nothing_is_ended_unasked_or_by_halves(store: Shop, words: tuple[str, ...], problem: str) -> None:
-    crowd(store)
-
-    result = run("dialogs", "end", "-d", store.path, "--older-than", "7d", *words)
-
-    assert (2, 10) == (result.exit_code, len(store.seen()["conversations"]))
-    assert problem in " ".join(result.stderr.replace("│", " ").split())
