@@ -27,7 +27,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -477,21 +477,22 @@ class SocketFile:
     """
 
     def __init__(self, path: Path, *, group: int | None = None) -> None:
-        problem = socket_problem(path)
-        if problem is not None:
-            raise ListenFailedError(str(path), problem)
         self._path = path
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            path.unlink(missing_ok=True)  # of a process that has ended
-            os.fchmod(self.sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
-            self.sock.bind(str(path))
-            _permit(path, group)
-            self.sock.setblocking(False)
-            self.sock.listen(BACKLOG)
-            self._identity = _identity(path)
+            problem = socket_problem(path)
+            if problem is not None:
+                raise ListenFailedError(str(path), problem)
+            with ExitStack() as failed:
+                self.sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                path.unlink(missing_ok=True)  # of a process that has ended
+                os.fchmod(self.sock.fileno(), MODE)  # Linux makes the file with this mode: it is never open to others
+                self.sock.bind(str(path))
+                _permit(path, group)
+                self.sock.setblocking(False)
+                self.sock.listen(BACKLOG)
+                self._identity = _identity(path)
+                failed.pop_all()
         except OSError as error:
-            self.sock.close()
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
 
     def regroup(self, group: int | None) -> None:
