@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import pytest
 
 from broker import begin_dialog
@@ -44,6 +43,7 @@ from broker.observe.health import judge
 from broker.observe.why import WhyRequest
 from broker.protocol.layout import show_guid
 from broker.routing.lint import Lint
+from tests.support import admin
 from tests.support.loopback import until
 from tests.unit.admin.conftest import CONFIGURATION, Ask
 
@@ -346,10 +346,10 @@ async def test_a_reload_that_failed_is_shown_until_one_succeeds(
     write(configuration, "[endpoint\n")
     await ask("POST", "/v1/reload", {})
     _, failed = await ask("GET", "/v1/status")
-    async with aiohttp.ClientSession(f"http://{instance.admin.observe_address}") as session:
-        metrics = await (await session.get("/metrics")).text()
-        response = await session.get("/readyz?verbose")
-        health = await response.text()
+    assert instance.admin.observe_address is not None
+    metrics, health = [
+        await admin.ask(instance.admin.observe_address, "GET", path) for path in ("/metrics", "/readyz?verbose")
+    ]
     write(configuration, CONFIGURATION)
     await ask("POST", "/v1/reload", {})
     _, good = await ask("GET", "/v1/status")
@@ -358,9 +358,9 @@ async def test_a_reload_that_failed_is_shown_until_one_succeeds(
         (one["reload"]["successful"], bool(one["reload"]["problem"]), one["reload"]["failed"]) for one in (failed, good)
     ]
     assert [(False, True, 1), (True, False, 1)] == told
-    assert "broker_config_last_reload_successful 0.0" in metrics
-    assert 'broker_config_reloads_total{result="failed"} 1.0' in metrics
-    assert (200, True) == (response.status, "[!] configuration: not reloaded" in health)
+    assert b"broker_config_last_reload_successful 0.0" in metrics.body
+    assert b'broker_config_reloads_total{result="failed"} 1.0' in metrics.body
+    assert (200, True) == (health.status, b"[!] configuration: not reloaded" in health.body)
 
 
 @pytest.mark.parametrize(
