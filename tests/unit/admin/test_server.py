@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
@@ -47,11 +46,6 @@ def saying(text: str, gate: asyncio.Barrier | None = None) -> web.Application:
     application = web.Application()
     application.router.add_get("/", handle)
     return application
-
-
-async def get(port: int) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
-        return await response.text()
 
 
 @asynccontextmanager
@@ -86,14 +80,14 @@ def leave(crowd: list[asyncio.StreamWriter]) -> None:
 
 async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
     first = await serve(saying("first"), bind("127.0.0.1", 0))
-    port = first.address.port
-    before = await get(port)
+    where = first.address
+    before = await ask(where, "GET", "/")
 
     second = await serve(saying("second"), first.sock.dup())
     retiring = asyncio.create_task(first.retire())
     await asyncio.sleep(0)
 
-    assert ("first", "second", port) == (before, await get(port), second.address.port)
+    assert (b"first", b"second", where) == (before.body, (await ask(where, "GET", "/")).body, second.address)
     retiring.cancel()
     await asyncio.gather(retiring, return_exceptions=True)
     await second.close()
@@ -102,14 +96,14 @@ async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
 async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
     gate = asyncio.Barrier(2)
     served = await serve(saying("slow", gate), bind("127.0.0.1", 0))
-    asking = asyncio.create_task(get(served.address.port))
+    asking = asyncio.create_task(ask(served.address, "GET", "/"))
     await gate.wait()
 
     retiring = asyncio.create_task(served.retire())
     await asyncio.sleep(0)
     await gate.wait()
 
-    assert "slow" == await asking
+    assert b"slow" == (await asking).body
     retiring.cancel()
     await asyncio.gather(retiring, return_exceptions=True)
 
