@@ -29,7 +29,7 @@ class FakeAdmin:
     An admin socket, or an admin port, with prepared answers.
 
     Shape: `answers` (status, body) by path, the body as JSON unless it is bytes, or made of
-    that of the question; `asked` (method, path, body) so far;
+    that of the question; `headers` of each; `asked` (method, path, body) so far;
     `path` of the socket; `port` on 127.0.0.1, 0 for a socket.
     """
 
@@ -37,6 +37,7 @@ class FakeAdmin:
         self.path = path
         self.port = 0
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, str, Any]] = []
 
 
@@ -67,7 +68,8 @@ def _handler(fake: FakeAdmin) -> type[BaseHTTPRequestHandler]:
             body = body(question) if callable(body) else body
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
+            for name, value in {**fake.headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 
