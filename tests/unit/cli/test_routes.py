@@ -16,16 +16,12 @@ from msgspec.structs import replace
 
 from broker.cli.output import Terminal, print_lines
 from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, plan_lines
-from broker.observe.explain import ExplainRequest, InstanceView, answer
+from broker.observe.explain import ExplainRequest, answer
 from broker.observe.plan import Consequence, PlanAnswer, PlannedRoute, RouteEdit, WhenExpired
-from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.plan import Fate
-from broker.routing.route import Route
-from broker.routing.table import build_table
 from tests.support.command import run
+from tests.support.why import place
 
-NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SCRIPT = "DROP ROUTE there;\n"
 HARMLESS = PlanAnswer(
     edits=[RouteEdit("orders", "there", PlannedRoute("S", None, "tcp://far:4022", None, 1, None), None)],
@@ -40,10 +36,7 @@ HARMFUL = replace(HARMLESS, fates={Fate.LOSES.value: 1}, harmed=1)
 
 def explained(name: str, to: str) -> Any:
     """What a gateway with one route answers."""
-    table = build_table([Route("r", NetworkAddress(to))], now=NOW)
-    here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    place = InstanceView(name, UUID(int=ord(name[0])).bytes, here, {})
-    return answer(place, ExplainRequest("S", conversation=UUID(int=9), incoming=True))
+    return answer(place(name, 1, to), ExplainRequest("S", conversation=UUID(int=9), incoming=True))
 
 
 def plan(fake_admin: Any, *arguments: object, told: PlanAnswer = HARMLESS, script: str | bytes = SCRIPT) -> Any:
