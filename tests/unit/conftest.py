@@ -16,9 +16,7 @@ import pytest
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.errors import SettingsError
-from broker.store.sqlite.database import open_store
-from broker.store.sqlite.metadata import put_queue, put_service, queues
-from broker.store.sqlite.transaction import writing
+from tests.support.shop import Shop
 
 Load: TypeAlias = Callable[..., Settings]
 Report: TypeAlias = Callable[..., list[str]]
@@ -94,15 +92,11 @@ def serving(server: socketserver.BaseServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A database with a service Orders on OrdersQueue."""
-    path = tmp_path / "orders.db"
-    db = open_store(path)
-    with writing(db):
-        put_queue(db, "OrdersQueue", is_receive_enabled=True)
-        put_service(db, "Orders", queues(db)["OrdersQueue"].queue_id, frozenset())
-    db.close()
-    return path
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """A database with the services Orders and Billing."""
+    shop = Shop(tmp_path / "orders.db")
+    yield shop
+    shop.close()
 
 
 @pytest.fixture

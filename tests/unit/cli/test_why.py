@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -280,17 +280,10 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
-
-
-@pytest.fixture
 def config(shop: Shop, tmp_path: Path) -> Path:
     assert shop.path.parent == tmp_path
     path = tmp_path / "broker.toml"
-    path.write_text('[instance]\nname = "i"\nstate_dir = "."\n[databases.shop]\npath = "shop.db"\n')
+    path.write_text('[instance]\nname = "i"\nstate_dir = "."\n[databases.shop]\npath = "orders.db"\n')
     return path
 
 
