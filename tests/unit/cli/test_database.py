@@ -19,6 +19,7 @@ from broker.config.load import load_settings
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.file_identity import replaced_at
+from tests.support.admin import audit_lines
 from tests.support.command import run
 from tests.support.dialog import rows
 from tests.support.shop import Shop
@@ -54,11 +55,6 @@ def problems(configuration: Path) -> list[str]:
 def content(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as db:
         return list(db.iterdump())
-
-
-def audit(configuration: Path) -> list[dict[str, Any]]:
-    lines = configuration.with_name("audit.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def told(*arguments: object) -> dict[str, Any]:
@@ -131,7 +127,7 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
         assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
     told("reset-identity", "--yes", "-c", configuration, "orders")
 
-    lines = audit(configuration)
+    lines = audit_lines(configuration.with_name("audit.jsonl"))
     assert ["keep", "error-conversations", "error-conversations", "reset-identity"] == [
         line["operation"].removeprefix("broker database ") for line in lines
     ]

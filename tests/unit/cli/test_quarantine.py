@@ -14,6 +14,7 @@ import pytest
 
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import Blame, note_failure
+from tests.support.admin import audit_lines
 from tests.support.command import run
 from tests.support.shop import Shop
 
@@ -141,7 +142,7 @@ def test_what_is_settled_in_a_database_of_a_configuration_is_in_its_audit(
     run(*command, "--dry-run", handle)
     assert 0 == run(*command, handle).exit_code
     run("quarantine", "resume", "-c", configuration, "-d", "orders", "--all")  # there is none left
-    (line,) = map(json.loads, audit.read_text(encoding="utf-8").splitlines())
+    (line,) = audit_lines(audit)
     assert ("done", f"broker quarantine {change[0]}") == (line["outcome"], line["operation"])
     assert ("orders", handle) == (line["database"], line["target"])
 

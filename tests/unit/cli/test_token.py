@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.config.admin_access import AdminRole, find_token, read_tokens
+from tests.support.admin import audit_lines
 from tests.support.command import run
 
 
@@ -18,7 +19,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def _audit(config: Path) -> list[tuple[str, str, str]]:
-    lines = map(json.loads, (config.parent / "audit.jsonl").read_text().splitlines())
+    lines = audit_lines(config.parent / "audit.jsonl")
     return [(line["operation"], line["target"], line["outcome"]) for line in lines]
 
 
