@@ -243,9 +243,9 @@ def remedy_lines(remedy: str, label: str = "->", indent: int = 0, style: str = "
         yield TextLine(f"{mark:<{len(label)}} {part}", indent, style=style, is_table=True)
 
 
-def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:
-    """Print lines of prose, on standard output when `terminal` is left out."""
-    (terminal or Terminal(elsewhere=PROSE_COLUMNS)).lines(lines)
+def print_lines(lines: Iterable[TextLine]) -> None:
+    """Print lines of prose on standard output."""
+    Terminal(elsewhere=PROSE_COLUMNS).lines(lines)
 
 
 def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

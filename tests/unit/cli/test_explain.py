@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 from collections.abc import Iterable
@@ -16,7 +15,6 @@ import pytest
 from msgspec import structs
 
 from broker.cli.explain import explanation_lines
-from broker.cli.output import Terminal, print_lines
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress
@@ -26,7 +24,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
-from tests.support.command import run
+from tests.support.command import printed, run
 from tests.support.why import place, routed
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
@@ -176,11 +174,9 @@ def tell(
 
 def read(explanation: Explanation, *, width: int = 80) -> str:
     """What is on a terminal of that width."""
-    file = io.StringIO()
     told = answer(place("one", 9, ""), ExplainRequest("S", conversation=GUID))
     told = structs.replace(told, instance="shop", explanation=explanation)
-    print_lines(explanation_lines(told), Terminal(file, width=width))
-    return file.getvalue()
+    return printed(explanation_lines(told), width=width)
 
 
 BY_NAME = """\

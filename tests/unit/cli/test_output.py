@@ -22,6 +22,7 @@ from broker.cli.output import (
     show_json,
     show_rows,
 )
+from tests.support.command import printed
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "mirror_address": None}, {"name": "b", "mirror_address": "tcp://m:4022"}]
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -37,12 +38,6 @@ class _Tty(io.StringIO):
 def drawn(columns: list[str], rows: list[list[str]], *, width: int = 80, title: str = "") -> list[str]:
     file = io.StringIO()
     Terminal(file, width=width).table(columns, [dict(zip(columns, row, strict=True)) for row in rows], title)
-    return file.getvalue().splitlines()
-
-
-def printed(*lines: TextLine, width: int) -> list[str]:
-    file = io.StringIO()
-    print_lines(lines, Terminal(file, width=width))
     return file.getvalue().splitlines()
 
 
@@ -127,7 +122,7 @@ def test_a_value_is_shown_as_it_is_and_a_terminal_obeys_nothing(row: dict[str, A
     ids=["goes on below its text", "a value is whole", "a table", "written out", "empty", "as long as one can read"],
 )
 def test_a_line_is_wrapped_between_words(line: TextLine, width: int, expected: list[str]) -> None:
-    assert expected == printed(line, width=width)
+    assert expected == printed([line], width=width).splitlines()
     assert PROSE_COLUMNS_MAX >= max(map(len, expected))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from datetime import UTC, datetime
@@ -14,12 +13,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from broker.cli.output import Terminal, print_lines
 from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, plan_lines
 from broker.observe.explain import ExplainRequest, answer
 from broker.observe.plan import Consequence, PlanAnswer, PlannedRoute, RouteEdit, WhenExpired
 from broker.routing.plan import Fate
-from tests.support.command import run
+from tests.support.command import printed, run
 from tests.support.why import place
 
 SCRIPT = "DROP ROUTE there;\n"
@@ -137,9 +135,7 @@ def read(*edits: RouteEdit, width: int = 120, followed: Any = None, **fields: An
     """The plan of these edits on a terminal."""
     of_nothing: dict[str, Any] = {"more_edits": 0, "fates": {}, "passing": 0, "harmed": 0, "consequences": []}
     plan = msgspec.to_builtins(PlanAnswer(list(edits), **of_nothing | fields)) | {"followed": followed}
-    file = io.StringIO()
-    print_lines(plan_lines(plan), Terminal(file, width=width))
-    return file.getvalue()
+    return printed(plan_lines(plan), width=width)
 
 
 WHOLE = """\
@@ -228,11 +224,9 @@ def test_a_plan_of_nothing_says_so() -> None:
 @pytest.mark.parametrize("refused", [None, []])
 def test_a_plan_with_a_gap_does_not_say_that_there_is_no_harm(refused: list[str] | None) -> None:
     plan = msgspec.to_builtins(replace(HARMLESS, refused=refused)) | {"followed": None, "gap": "most is not known"}
-    file = io.StringIO()
 
-    print_lines(plan_lines(plan), Terminal(file, width=120))
+    verdict = printed(plan_lines(plan), width=120).splitlines()[-2:]
 
-    verdict = file.getvalue().splitlines()[-2:]
     assert (True, False) == ("is known: no conversation" in " ".join(verdict), "no harm:" in verdict[-1])
 
 
