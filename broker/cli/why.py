@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import click
@@ -23,6 +23,7 @@ from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.cli.access import (
+    Asked,
     admin_client,
     ask_daemon_or_files,
     credentials,
@@ -79,11 +80,8 @@ NOTHING_WAITS = (
 )
 
 
-class _How(NamedTuple):
-    """How the first instance is asked, which commands in remedies name too."""
-
-    config: Path | None
-    socket: Path | str | None
+class _How(Asked):
+    """How the first instance is asked."""
 
     def traced(self, first: WhyAnswer, directory: Directory) -> Trace:
         """The trace, with commands for the first instance that run as they stand."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker.cli.access import Asked
 from broker.cli.status import UNTRIED_SHOWN, render_status
 from tests.support.command import run
 
@@ -87,7 +88,7 @@ def test_statements_for_the_instance_itself_are_run_with_its_configuration(capsy
     queues = [{"name": "Q", "is_receive_enabled": False, "oldest_s": 1.0}]
     answer = status(transport={"notices": notices}, databases={"shop": database(queues=queues)})
 
-    render_status(answer, config=Path("x.toml"))
+    render_status(answer, asked=Asked(Path("x.toml")))
 
     text = capsys.readouterr().out
     assert "-> at gateway-a, with broker sql -c x.toml: USE [shop]; ALTER QUEUE [Q] WITH STATUS = ON;" in text
