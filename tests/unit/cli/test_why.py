@@ -27,9 +27,9 @@ A = place("a", 1, "b")
 NOTED = finding("a", "not acknowledged", Severity.WAITING)
 
 
-def from_a(*findings: WhyFinding, one: SideShown | None = None) -> WhyAnswer:
-    """What the sender knows, whose next hop is at tcp://b:4022."""
-    return told(A, *findings, ways=(way(A),), sides=[one or holding()])
+def from_a(*findings: WhyFinding, one: SideShown | None = None, leads_on: bool = False) -> WhyAnswer:
+    """What the sender knows, perhaps with its way, which leads to tcp://b:4022."""
+    return told(A, *findings, ways=(way(A),) if leads_on else (), sides=[one or holding()])
 
 
 def knows(admin: Any, known: WhyAnswer, guid: str = str(CONVERSATION)) -> None:
@@ -65,7 +65,7 @@ def page(admin: Any) -> str:
 
 @pytest.fixture
 def daemon(fake_admin: Any) -> Any:
-    knows(fake_admin, from_a(NOTED))
+    knows(fake_admin, from_a(NOTED, leads_on=True))
     return fake_admin
 
 
@@ -96,7 +96,7 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
 
 def test_commands_of_the_remedy_name_where_each_instance_was_asked_also_off_the_way(fake_admin: Any) -> None:
     remedy = "; ".join(f"at {name}, with broker sql: USE [x]" for name in "abc") + "; broker dialogs retry"
-    knows(fake_admin, from_a(finding("a", "held", Severity.TROUBLE, remedy=remedy)))
+    knows(fake_admin, from_a(finding("a", "held", Severity.TROUBLE, remedy=remedy), leads_on=True))
 
     alone = json.loads(asked(fake_admin, "-c", "my shop.toml", "-o", "json").stdout)
     fake_admin.answers["/v1/explain"] = (200, msgspec.to_builtins(way(place("b", 2, None))))
@@ -113,7 +113,7 @@ def test_commands_of_the_remedy_name_where_each_instance_was_asked_also_off_the_
 
 def test_what_the_next_message_would_meet_is_shown_with_its_remedy(fake_admin: Any) -> None:
     ahead = finding("a", "no route", Severity.FINE, remedy="at a, with broker sql: USE [x]; CREATE;", next=FORECAST)
-    knows(fake_admin, from_a(ahead, finding("a", "unread", Severity.WAITING)))
+    knows(fake_admin, from_a(ahead, finding("a", "unread", Severity.WAITING), leads_on=True))
 
     text = asked(fake_admin).stdout
 
