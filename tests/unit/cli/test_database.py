@@ -143,7 +143,7 @@ def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, c
     with closing(sqlite3.connect(copied)) as db:
         assert [UUID(values["broker_instance"]).bytes] == rows(db, "SELECT broker_instance FROM broker_database")
         assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
-        assert ["Orders", "Billing"] == rows(db, "SELECT name FROM broker_service")
+        assert ["Billing", "Orders"] == rows(db, "SELECT name FROM broker_service ORDER BY name")
 
 
 @pytest.mark.parametrize(("given", "code"), [("same", 1), ("other", 0)])
