@@ -167,7 +167,7 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
     known = told(A, *arrived, sent, sides=[one])
     for guid in guids:
         knows(fake_admin, known, guid)
-    rows = {
+    rows: dict[str, list[Any]] = {
         "sys.service_queues": [["Q"]],
         "sys.transmission_queue": [["2", guids[0], "S", 3], ["3", guids[1], "T", 4]],
         "[Q]": [["1", guids[0], "//Orders", 1]],
@@ -211,7 +211,7 @@ def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake
     poisoned = finding("a", "in quarantine", Severity.TROUBLE, remedy="broker quarantine resume")
     knows(fake_admin, from_a(poisoned, one=side(state="ER")), guids[0])
     knows(fake_admin, from_a(finding("a", "error", Severity.TROUBLE), one=side(state="ER")), guids[1])
-    rows = {
+    rows: dict[str, list[Any]] = {
         "sys.service_queues": [["Q"]],
         "[Q] ": [["1", guids[0], "//Orders", 4]],
         "state = 'ER'": [["2", guids[1], "//Orders", 0], ["1", guids[0], "//Orders", 0]],
