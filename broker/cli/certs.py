@@ -17,7 +17,7 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, Config, Group, Output, RowsOutput
+from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, PATH, Config, Group, Output, RowsOutput
 from broker.cli.output import quoted_path, readable, show_lines, show_rows
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
@@ -167,7 +167,7 @@ def _issue(
 
 
 @certs.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=PATH, metavar="[FILE]...")
 def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
     """
     Show whose certificates are in files.
@@ -195,9 +195,7 @@ def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
 
 
 @certs.command()
-@click.option(
-    "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; by default next to it, as FILE.key."
-)
+@click.option("--key", "private_key", type=PATH, help="Its private key; by default next to it, as FILE.key.")
 @_ca_option
 @_days_option
 @click.option("--signing", is_flag=True, help="Of a database: the key that signs as well, not only the one to seal to.")

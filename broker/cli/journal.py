@@ -18,7 +18,7 @@ import click
 
 from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, Output, copy_command
+from broker.cli.options import PATH, Group, Output, copy_command
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 from broker.protocol.layout import show_guid
@@ -44,7 +44,7 @@ def journal() -> None:
 
 
 @journal.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=PATH)
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, help="Number of visits.")
 @click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
 @click.option("--conversation", type=click.UUID, help="Only visits of the dialog with this conversation_id.")

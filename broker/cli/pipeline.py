@@ -18,7 +18,7 @@ import click
 
 from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, Group, Parsed
+from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, PATH, Group, Parsed
 from broker.cli.output import show_json, show_rows
 from broker.config.units import parse_size
 from broker.errors import NoJournalError, PipelineError
@@ -49,15 +49,8 @@ INSTANT, SIZE = Parsed("instant", _instant), Parsed("size", _size)
 
 
 _COMMON = (  # of every job
-    click.Option(
-        ("--journal",),
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="Directory of a journal; several times for several.",
-    ),
-    click.Option(
-        ("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="Use --journal instead."
-    ),
+    click.Option(("--journal",), multiple=True, type=PATH, help="Directory of a journal; several times for several."),
+    click.Option(("--flows",), multiple=True, type=PATH, hidden=True, deprecated="Use --journal instead."),
     click.Option(("--out",), type=OUTPUT_DIRECTORY, help="Directory for the results."),
     click.Option(("--master",), default="local[*]", help="Spark's master: this machine, or a cluster."),
     click.Option(("--conf",), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
