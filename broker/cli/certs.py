@@ -18,7 +18,8 @@ import click
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, PATH, Config, Group, Output, RowsOutput
-from broker.cli.output import quoted_path, readable, show_lines, show_rows
+from broker.cli.output import readable, show_lines, show_rows
+from broker.config.toml import render_value
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
     ROOTS,
@@ -110,7 +111,7 @@ def init(directory: Path, name: str | None, output: Output, *, is_authority: boo
         _issue(name or socket.gethostname(), directory, None, output, force=force, **of)
         return
     made = make_authority(_subject(name or "broker CA").name, _validity(of["days"] or AUTHORITY_DAYS))
-    lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{quoted_path(directory / 'ca.pem')}]"]
+    lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{_value(directory / 'ca.pem')}]"]
     _store(authority_files(made, directory), made.roots, lines, output, force=force)
 
 
@@ -156,12 +157,12 @@ def _issue(
     make, stem = (issue_database, f"{name}.dialog") if is_database else (issue_endpoint, name)
     issued = make(holder, _leaf_validity(how["days"]), _authority(authority))
     pair = Pair(directory / f"{stem}.pem", directory / f"{stem}.key")
-    lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
+    lines = [f"certificate = {_value(pair.certificate)}", f"private_key = {_value(pair.private_key)}"]
     if is_database:
         lines = [f"[databases.{name}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
     else:
         lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
-        at = None if authority is None else quoted_path(authority / "ca.pem")
+        at = None if authority is None else _value(authority / "ca.pem")
         lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
     _store(pair.files(issued), issued.certificates, lines, output, force=how["force"])
 
@@ -270,6 +271,11 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
         "# peers that have only the old one also trust what is issued from now on",
     ]
     _store(authority_files(new, file.parent), new.roots, lines, output)
+
+
+def _value(path: Path) -> str:
+    """A path as a value of a configuration file, which may be in any directory."""
+    return render_value(str(path.absolute()))
 
 
 def _subject(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:

@@ -16,7 +16,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -123,12 +122,6 @@ def encodable(text: str, encoding: str) -> str:
     except UnicodeEncodeError:
         return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
     return text
-
-
-def quoted_path(path: Path) -> str:
-    """An absolute path as a value of a configuration file."""
-    text = str(path.absolute())
-    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 class Terminal:

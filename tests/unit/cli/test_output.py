@@ -6,22 +6,11 @@ import io
 import json
 import os
 import pty
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli.output import (
-    PROSE_COLUMNS_MAX,
-    Terminal,
-    TextLine,
-    encodable,
-    print_lines,
-    quoted_path,
-    show_json,
-    show_rows,
-)
+from broker.cli.output import PROSE_COLUMNS_MAX, Terminal, TextLine, encodable, print_lines, show_json, show_rows
 from tests.support.command import printed
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "mirror_address": None}, {"name": "b", "mirror_address": "tcp://m:4022"}]
@@ -48,13 +37,6 @@ def test_json_is_the_value_indented_in_ascii(capsys: pytest.CaptureFixture[str])
     for rows in (ROWS, []):
         show_rows(rows, "json", ["name", "mirror_address"])
         assert rows == json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("name", ["a.pem", 'a "b".pem', "a\\b.pem", "größe.pem", "a\nb.pem"])
-def test_a_path_is_quoted_as_toml_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert {"path": str(tmp_path / name)} == tomllib.loads(f"path = {quoted_path(Path(name))}")
 
 
 def test_a_table_lines_up_whatever_columns_a_character_takes() -> None:
