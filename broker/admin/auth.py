@@ -46,6 +46,7 @@ from broker.config.admin_access import (
     user_name,
 )
 from broker.config.settings import AdminSettings
+from broker.config.values import ListenAddress
 from broker.ddl import statements as ddl
 from broker.errors import DdlSyntaxError
 from broker.files import mark_of
@@ -304,7 +305,7 @@ def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
         peer = peer_of(sock.fileno())
         return peer, f"user {peer.uid}", f"socket, process {peer.pid} of user {peer.uid}"
     host, port = transport.get_extra_info("peername")[:2]
-    return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return None, host, str(ListenAddress(host, port))
 
 
 def identify_chain(chain: Sequence[bytes]) -> tuple[Identity, ...]:

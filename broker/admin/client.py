@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from broker.config.values import ListenAddress
@@ -95,12 +95,9 @@ class AdminClient:
         self.where = where
         self.credentials = credentials
         self._timeout = timeout
-        self._port = None if isinstance(where, Path) else _read_url(where)
-        if (
-            credentials.token
-            and self._port is not None
-            and not (self._port.is_tls or ListenAddress(self._port.host, 0).is_loopback)
-        ):
+        self._port: ListenAddress | None
+        self._port, self._is_tls = (None, False) if isinstance(where, Path) else _read_url(where)
+        if credentials.token and self._port is not None and not (self._is_tls or self._port.is_loopback):
             raise ValueError(f"a token would go to {where} in plain text: use https, or a tunnel to its loopback")
 
     def patient(self, seconds: float) -> AdminClient:
@@ -168,9 +165,9 @@ class AdminClient:
             connection = HTTPConnection("localhost", timeout=self._timeout)
             connection.sock = _reached(Path(self.where), self._timeout)
             return connection
-        if not port.is_tls:
-            return HTTPConnection(port.host, port.number, timeout=self._timeout)
-        return HTTPSConnection(port.host, port.number, timeout=self._timeout, context=_context(self.credentials))
+        if not self._is_tls:
+            return HTTPConnection(port.host, port.port, timeout=self._timeout)
+        return HTTPSConnection(port.host, port.port, timeout=self._timeout, context=_context(self.credentials))
 
 
 def _reached(path: Path, timeout: float) -> socket.socket:
@@ -185,21 +182,14 @@ def _reached(path: Path, timeout: float) -> socket.socket:
     return sock
 
 
-class _Port(NamedTuple):
-    """Where a URL leads."""
-
-    host: str
-    number: int
-    is_tls: bool
-
-
-def _read_url(url: str) -> _Port:
+def _read_url(url: str) -> tuple[ListenAddress, bool]:
+    """The address to which a URL leads, and whether over TLS. Raises ValueError: it is not one of an admin port."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     is_sound = parts.hostname and parts.path in {"", "/"} and not parts.query and not parts.username
     if parts.scheme not in {"http", "https"} or not is_sound:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
-    return _Port(str(parts.hostname), parts.port or (443 if is_tls else 80), is_tls)
+    return ListenAddress(str(parts.hostname), parts.port or (443 if is_tls else 80)), is_tls
 
 
 def _sentence(error: Exception) -> str:
