@@ -490,7 +490,7 @@ class SocketFile:
                 _permit(path, group)
                 self.sock.setblocking(False)
                 self.sock.listen(BACKLOG)
-                self._identity = _identity(path)
+                self._status = path.lstat()
                 failed.pop_all()
         except OSError as error:
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
@@ -510,7 +510,7 @@ class SocketFile:
     def close(self) -> None:
         """Stop listening; remove the file if it is still this one."""
         with contextlib.suppress(OSError):  # it was removed by another process
-            if _identity(self._path) == self._identity:
+            if os.path.samestat(self._path.lstat(), self._status):
                 self._path.unlink()
         self.sock.close()
 
@@ -519,8 +519,3 @@ def _permit(path: Path, group: int | None) -> None:
     path.chmod(MODE)  # first, so that no other group gets in
     os.chown(path, -1, os.getegid() if group is None else group)
     path.chmod(MODE if group is None else GROUP_MODE)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.lstat()
-    return status.st_dev, status.st_ino
