@@ -59,7 +59,6 @@ _SCHEME = "bearer"
 _SO_PEERGROUPS = 59  # Linux 4.13; the module `socket` does not name it
 _CREDENTIALS = struct.Struct("3i")
 _GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
-_GROUP_BYTES = 4
 STATEMENT_LEAST = AdminRole.OPERATOR  # no statement takes less, so a viewer's script is refused unread
 _OF_OPERATOR = frozenset(
     {ddl.UseDatabase, ddl.CreateRoute, ddl.AlterRoute, ddl.DropRoute, ddl.CreateQueue, ddl.AlterQueue}
@@ -280,7 +279,7 @@ def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
         if error.errno == errno.ENOPROTOOPT:
             return ()
         raise
-    return struct.unpack(f"{len(data) // _GROUP_BYTES}I", data)
+    return memoryview(data).cast("I")
 
 
 def _listed(uid: int, gid: int) -> Sequence[int]:
