@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from broker.admin.audit import LINES_MAX, REFUSALS_BURST, Audit, AuditEntry, AuditUnavailableError, problem_in_short
 from broker.admin.auth import Caller
@@ -165,7 +164,7 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(audit: Audit) -> 
     ids=["none", "directory", "link", "pipe", "nowhere"],
 )
 def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
-    tmp_path: Path, make: Any, problem: str
+    tmp_path: Path, make: Any, problem: str, logs: list[Any]
 ) -> None:
     path = tmp_path / "state" / "audit.jsonl"
     path.parent.mkdir()
@@ -180,8 +179,7 @@ def test_what_keeps_lines_from_being_added_is_known_without_making_the_file(
         entry = AuditEntry(audit, ALICE, "POST /v1/sql")
         with pytest.raises(AuditUnavailableError, match="nothing is changed as long as no change can be written down"):
             entry.seal_done("instance")
-        with capture_logs() as logs:
-            entry.end_badly(UnknownNameError(1, "no"))
+        entry.end_badly(UnknownNameError(1, "no"))
         assert ["audit unavailable"] == [line["event"] for line in logs]
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from structlog.testing import capture_logs
 
 from broker.admin import server as listening
 from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, SocketFile, serve
@@ -130,10 +129,11 @@ async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * (FIELDS_MAX + 1) + b"\r\n", 400),
     ],
 )
-async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(data: bytes, status: int) -> None:
+async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(
+    data: bytes, status: int, logs: list[Any]
+) -> None:
     async with serving() as served:
-        with capture_logs() as logs:
-            answer = read_answer(await speak(served.address, data))
+        answer = read_answer(await speak(served.address, data))
 
     assert status == answer.status == answer.told["status"]
     assert "application/problem+json" == answer.headers["content-type"]
@@ -178,24 +178,23 @@ async def test_a_client_without_the_head_of_a_request_is_closed_after_a_while(mo
 
 
 async def test_clients_count_during_their_handshake_which_has_a_time_limit(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.3)
-    with capture_logs() as logs:
-        async with serving(tls=contexts[0]) as served:
-            crowd = await silent(served, 2)
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await ask(served.address, "GET", "/", tls=contexts[1])
-            await until(lambda: connections(served) == 0)
-            answer = await ask(served.address, "GET", "/", tls=contexts[1])
-            leave(crowd)
+    async with serving(tls=contexts[0]) as served:
+        crowd = await silent(served, 2)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(served.address, "GET", "/", tls=contexts[1])
+        await until(lambda: connections(served) == 0)
+        answer = await ask(served.address, "GET", "/", tls=contexts[1])
+        leave(crowd)
 
     assert b"hello" == answer.body
     assert [] == logs
 
 
-async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
     class Short(socket.socket):
         """Has no descriptor for the first client."""
 
@@ -207,10 +206,9 @@ async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.Monke
             return super().accept()
 
     monkeypatch.setattr(listening, "SHORTAGE_SECONDS", 0.01)
-    with capture_logs() as logs:
-        served = await serve(saying("hello"), Short(fileno=bind("127.0.0.1", 0).detach()))
-        answer = await ask(served.address, "GET", "/")
-        await served.close()
+    served = await serve(saying("hello"), Short(fileno=bind("127.0.0.1", 0).detach()))
+    answer = await ask(served.address, "GET", "/")
+    await served.close()
 
     assert b"hello" == answer.body
     assert [("admin accepting paused", "Too many open files")] == [(line["event"], line["reason"]) for line in logs]
