@@ -80,29 +80,20 @@ NOTHING_WAITS = (
 )
 
 
-class _How(Asked):
-    """How the first instance is asked."""
+def _traced(first: WhyAnswer, directory: Directory, how: Asked) -> Trace:
+    """The trace, with commands for the first instance that run as they stand."""
 
-    def traced(self, first: WhyAnswer, directory: Directory) -> Trace:
-        """The trace, with commands for the first instance that run as they stand."""
-        found = trace(first, directory, option_of(*self))
-        is_here = found.where.partition(",")[0] == first.instance
-        remedy = self._placed(found.remedy, first.instance, directory, is_here=is_here)
-        findings = [
-            msgspec.structs.replace(
-                one,
-                remedy=self._placed(one.remedy, first.instance, directory, is_here=one.instance == first.instance),
-            )
-            for one in found.findings
-        ]
-        return msgspec.structs.replace(found, remedy=remedy, findings=findings)
-
-    def _placed(self, remedy: str, first: str, directory: Directory, *, is_here: bool) -> str:
-        remedy = with_sql_at(first, remedy, *self)
-        remedy = with_config(remedy, *self) if is_here else remedy
-        for instance, at in directory.places.items():
-            remedy = remedy if instance == first else with_sql_at(instance, remedy, None, at)
+    def placed(remedy: str, instance: str) -> str:
+        remedy = with_sql_at(first.instance, remedy, *how)
+        remedy = with_config(remedy, *how) if instance == first.instance else remedy
+        for other, at in directory.places.items():
+            remedy = remedy if other == first.instance else with_sql_at(other, remedy, None, at)
         return remedy
+
+    found = trace(first, directory, option_of(*how))
+    remedy = placed(found.remedy, found.where.partition(",")[0])
+    findings = [msgspec.structs.replace(one, remedy=placed(one.remedy, one.instance)) for one in found.findings]
+    return msgspec.structs.replace(found, remedy=remedy, findings=findings)
 
 
 @click.command(cls=Command)
@@ -128,7 +119,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
     """
     directory = Directory(where, credentials=credentials())
-    how = _How(config, socket)
+    how = Asked(config, socket)
     if guid is None:
         client = admin_client(config, socket)
         status = client.get("/v1/status")
@@ -160,20 +151,20 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
                 answer = directory.why(address, conversation or guid)
                 if answer.is_known:
                     note = f"{note}; not known at {first.instance}".removeprefix("; ")
-                    first, how = answer, _How(None, at)
+                    first, how = answer, Asked(None, at)
                     break
     if not first.is_known:
         unknown = f"{show_guid(guid)} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:"
         places = (f"  {place}" for place in (*first.looked_in, journalled))
         fail("\n".join(filter(None, [unknown, *places, _HANDLES, note])), ExitCode.NOT_FOUND)
-    found = how.traced(first, directory)
+    found = _traced(first, directory, how)
     if output == "json":
         show_json(found)
     else:
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, how: _How, about: Collection[str], listed: Collection[str]) -> Iterator[TextLine]:
+def _besides(status: Status, how: Asked, about: Collection[str], listed: Collection[str]) -> Iterator[TextLine]:
     """
     Yield what keeps messages from arriving besides those listed, and what this instance cannot know.
 
@@ -195,7 +186,7 @@ def _besides(status: Status, how: _How, about: Collection[str], listed: Collecti
         yield TextLine(gateway, style="yellow")
 
 
-def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> Iterator[TextLine]:
+def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: Asked) -> Iterator[TextLine]:
     """What is known of messages that have left for good: they may wait at the far side."""
     for database in status["databases"]:
         for (handle,) in client.sql(_ACKNOWLEDGED, database)["rows"]:
@@ -208,7 +199,7 @@ def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> 
 
 
 def _causes(
-    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: _How
+    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: Asked
 ) -> Iterator[dict[str, object]]:
     """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
     rows: dict[tuple[str, str, str, str | None], dict[str, Any]] = {}
@@ -223,7 +214,7 @@ def _causes(
         if not answer.is_known or (answer.conversation_id, is_here) in known:
             continue  # acknowledged by now, or another side of it
         known.add((answer.conversation_id, is_here))
-        found = how.traced(part_of(answer, database, has_arrived=is_here), directory)
+        found = _traced(part_of(answer, database, has_arrived=is_here), directory, how)
         fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
         first = {
             "since": since,
