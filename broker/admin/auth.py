@@ -191,11 +191,8 @@ class Authenticator:
 
     def _of_process(self, peer: SocketPeer, origin: str) -> Caller:
         holders, name = self._holders, user_name(peer.uid)
-        roles = [role for group, role in holders.groups.items() if group in peer.groups]
-        roles += [
-            holders.users.get(peer.uid, AdminRole.NONE),
-            AdminRole.ADMIN if is_owner(peer.uid) else AdminRole.NONE,
-        ]
+        own = AdminRole.ADMIN if is_owner(peer.uid) else holders.users.get(peer.uid, AdminRole.NONE)
+        roles = [own, *(role for group, role in holders.groups.items() if group in peer.groups)]
         way = f'[admin.roles] "user:{name}" = "{{role}}" in the configuration of the instance gives it'
         return Caller(f"user:{name}", origin, max(roles), way)
 
