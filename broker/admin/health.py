@@ -114,16 +114,12 @@ def checks_of(instance: Running) -> dict[str, Checks]:
     def ready() -> list[Check]:
         drain = instance.drain
         drain.probed()
-        is_draining = drain.has_begun
-        parts = [
-            Check(name, is_good=not problem, detail=problem, is_vital=False)
-            for name, problem in _parts(instance).items()
-        ]
+        left = drain.sentence if drain.has_begun else ""
         return [
             Check("ready", is_good=instance.is_ready),
-            Check("not stopping", is_good=not instance.stopping.is_set(), detail=drain.sentence if is_draining else ""),
+            Check("not stopping", is_good=not instance.stopping.is_set(), detail=left),
             *(Check(name, is_good=False, detail=problem) for name, problem in vital_problems(instance).items()),
-            *parts,
+            *(Check(name, is_good=not one, detail=one, is_vital=False) for name, one in _parts(instance).items()),
         ]
 
     return {"/livez": live, "/startupz": started, "/readyz": ready, "/healthz": ready}
