@@ -269,7 +269,7 @@ class Api:
 
     async def _change(self, request: SqlRequest, caller: Caller, database: str) -> list[str]:
         """A script, wholly or not at all; what it did, and what was refused, is written down."""
-        entry = self._audit.begin(caller, "POST /v1/sql", database)
+        entry = AuditEntry(self._audit, caller, "POST /v1/sql", database)
         progress = ScriptProgress(size=len(request.statement), seen_by=entry)
         try:
             caller.expect(STATEMENT_LEAST, "a statement that changes something")
@@ -305,9 +305,8 @@ class Api:
         try:
             result = await self._select(statement, database, caller, shows_bodies=False)
         except UnknownNameError as error:
-            raise UnknownNameError(
-                error.number, error.problem
-            ) from None  # its place is in a text that the caller did not write
+            # Its place is in a text that the caller did not write.
+            raise UnknownNameError(error.number, error.problem) from None
         rows = result.rows[: request.limit]
         has_more = result.truncated or len(result.rows) > request.limit
         return ViewAnswer(result.columns, rows, request.after + len(rows) if has_more else None)
@@ -334,7 +333,7 @@ class Api:
         """
         drain = self._instance.drain
         if not drain.has_begun:
-            entry = self._audit.begin(caller, "POST /v1/drain")
+            entry = AuditEntry(self._audit, caller, "POST /v1/drain")
             await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, "instance")
             drain.begin(f"asked for by {caller.who}")
             await asyncio.sleep(0)
@@ -370,7 +369,7 @@ class Api:
             target = show_guid(guid)
             if not chosen:
                 raise UnknownNameError(8426, f"there is no open conversation {target} here")
-        entry = self._audit.begin(caller, "POST /v1/retry")
+        entry = AuditEntry(self._audit, caller, "POST /v1/retry")
         await asyncio.get_running_loop().run_in_executor(self._executor, entry.seal_done, target)
         self._instance.peers.dialer.retry_now()
         return RetryAnswer(sum(endpoint.transmitter.retry(endpoint_id) for endpoint, endpoint_id in chosen))
@@ -418,7 +417,6 @@ class Api:
         dropped = {one.value: frames for one, frames in dropped_by_reason(self._instance).items() if frames}
         place = running_place(self._instance)
         homes, state_dir = self._instance.endpoints, self._instance.settings.instance.state_dir
-        waits = {name: endpoint.write_waits.present for name, endpoint in homes.items()}
         snapshot = read_snapshot(self._instance, ["drops"])
         return answer_why(
             place,
@@ -428,7 +426,7 @@ class Api:
             is_running=True,
             now=now,
             shows_texts=shows_texts,
-            lock_waits={name: wait for name, wait in waits.items() if wait is not None},
+            lock_waits={name: wait for name, one in homes.items() if (wait := one.write_waits.present) is not None},
             lost_imports=lost_imports(self._instance.settings, self._instance.catalog),
             store_problems={name: problem for name, one in homes.items() if (problem := store_problem(one))},
             replaced={name: lost for name, one in homes.items() if (lost := replaced_in(one.path, state_dir))},

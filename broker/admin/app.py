@@ -28,7 +28,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from broker.admin.api import Api, SqlAnswer
-from broker.admin.audit import Audit
+from broker.admin.audit import Audit, AuditEntry
 from broker.admin.auth import Authenticator, Caller, origin_of
 from broker.admin.events import Events
 from broker.admin.guard import check_content, check_fields, check_site, check_target
@@ -86,7 +86,7 @@ def admin_app(parts: Parts, *, answers_to: Callable[[str], bool] | None) -> web.
     """
     app = web.Application(middlewares=[answer_problems, _admitting(parts, answers_to)])
     app.on_response_prepare.append(_secure)
-    description = msgspec.json.encode(describe(OPERATIONS, version=parts.version))
+    description = msgspec.json.encode(describe(version=parts.version))
     large = asyncio.Semaphore(LARGE_BODIES)
 
     async def openapi(_: web.Request) -> web.Response:
@@ -138,19 +138,14 @@ def _admitting(parts: Parts, answers_to: Callable[[str], bool] | None) -> Any:
         except (ForbiddenError, UnauthorizedError) as error:
             if operation is not None and operation.is_change:
                 caller = caller or Caller("unknown", origin_of(request)[2], AdminRole.NONE)
-                parts.audit.begin(caller, f"{operation.method} {operation.path}").end_badly(error)
+                AuditEntry(parts.audit, caller, f"{operation.method} {operation.path}").end_badly(error)
             raise
         if request.method == hdrs.METH_POST:
             check_content(request.headers)
-        request[_CALLER] = replace(caller, is_there=partial(_is_connected, request))
+        request[_CALLER] = replace(caller, request=request)
         return await handler(request)
 
     return admit
-
-
-def _is_connected(request: web.Request) -> bool:
-    transport = request.transport
-    return transport is not None and not transport.is_closing()
 
 
 def _operation(request: web.Request) -> Operation | None:

@@ -78,10 +78,6 @@ class Audit:
         self._failed: AuditUnavailableError | None = None  # of the last append, for problems that opening does not show
         self._lock = threading.Lock()
 
-    def begin(self, caller: Caller, operation: str, database: str | None = None) -> AuditEntry:
-        """The record of one request, empty yet."""
-        return AuditEntry(self, caller, operation, database)
-
     def rows(self) -> list[tuple[object, ...]]:
         """The newest lines, as the view has them. Blocking; raises StoreUnavailableError."""
         return audit_rows(self.path)
@@ -142,7 +138,7 @@ class Audit:
 
 
 class AuditEntry:
-    """One request that changes something, as `broker.catalog.catalog.Auditing` asks."""
+    """The record of one request that changes something, empty at first; as `broker.catalog.catalog.Auditing` asks."""
 
     def __init__(self, audit: Audit, caller: Caller, operation: str, database: str | None = None) -> None:
         self._audit = audit
@@ -206,7 +202,7 @@ class AuditEntry:
         return {key: value for key, value in (told | more).items() if value is not None} | {"outcome": outcome}
 
 
-class ScriptEntry:
+class ScriptEntry(AuditEntry):
     """
     One run of a script of the configuration, as `broker.catalog.catalog.Auditing` asks: one line with the number of
     its statements, for scripts run at every start.
@@ -214,8 +210,7 @@ class ScriptEntry:
 
     def __init__(self, audit: Path, script: Path, database: str) -> None:
         caller = Caller("configuration", f"script {script}", AdminRole.ADMIN)
-        self._origin = caller.origin
-        self._entry = Audit(audit).begin(caller, "script", database)
+        super().__init__(Audit(audit), caller, "script", database)
 
     def note(self, database: str, statement: Statement) -> None:
         """Only the number of statements is written."""
@@ -228,9 +223,9 @@ class ScriptEntry:
             StoreUnavailableError: it cannot be written.
         """
         try:
-            self._entry.seal_done(f"{statements} statements")
+            self.seal_done(f"{statements} statements")
         except AuditUnavailableError as error:
-            problem = f"what {self._origin} changes cannot be written down: {error.problem}"
+            problem = f"what {self.caller.origin} changes cannot be written down: {error.problem}"
             raise StoreUnavailableError(error.path, problem) from error
 
 

@@ -22,7 +22,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,6 +46,7 @@ from broker.config.admin_access import (
     user_name,
 )
 from broker.config.settings import AdminSettings
+from broker.config.values import ListenAddress
 from broker.ddl import statements as ddl
 from broker.errors import DdlSyntaxError
 from broker.files import mark_of
@@ -58,7 +59,6 @@ _SCHEME = "bearer"
 _SO_PEERGROUPS = 59  # Linux 4.13; the module `socket` does not name it
 _CREDENTIALS = struct.Struct("3i")
 _GROUPS_MAX_BYTES = 1024  # the largest answer that the module `socket` takes: 256 groups
-_GROUP_BYTES = 4
 STATEMENT_LEAST = AdminRole.OPERATOR  # no statement takes less, so a viewer's script is refused unread
 _OF_OPERATOR = frozenset(
     {ddl.UseDatabase, ddl.CreateRoute, ddl.AlterRoute, ddl.DropRoute, ddl.CreateQueue, ddl.AlterQueue}
@@ -79,14 +79,19 @@ class Caller:
         origin: The process or the address.
         role: Its permissions.
         way_to_role: How to get a role, whose name replaces `{role}`.
-        is_there: Whether it still waits for the answer, for what takes long to work out; for any thread.
+        request: Its request; None where there is no client that waits for the answer.
     """
 
     who: str
     origin: str
     role: AdminRole
     way_to_role: str = ""
-    is_there: Callable[[], bool] = lambda: True
+    request: web.Request | None = None
+
+    def is_there(self) -> bool:
+        """Whether it still waits for the answer, for what takes long to work out; for any thread."""
+        transport = None if self.request is None else self.request.transport
+        return self.request is None or (transport is not None and not transport.is_closing())
 
     def expect(self, role: AdminRole, what: str) -> None:
         """
@@ -139,14 +144,7 @@ class Authenticator:
         security: The TLS of the port; None when it speaks plain text.
     """
 
-    def __init__(
-        self,
-        admin: AdminSettings,
-        holders: Holders,
-        executor: Executor,
-        *,
-        security: Security | None = None,
-    ) -> None:
+    def __init__(self, admin: AdminSettings, holders: Holders, executor: Executor, security: Security | None) -> None:
         self._executor = executor
         self.use(admin, holders, security)
 
@@ -193,11 +191,8 @@ class Authenticator:
 
     def _of_process(self, peer: SocketPeer, origin: str) -> Caller:
         holders, name = self._holders, user_name(peer.uid)
-        roles = [role for group, role in holders.groups.items() if group in peer.groups]
-        roles += [
-            holders.users.get(peer.uid, AdminRole.NONE),
-            AdminRole.ADMIN if is_owner(peer.uid) else AdminRole.NONE,
-        ]
+        own = AdminRole.ADMIN if is_owner(peer.uid) else holders.users.get(peer.uid, AdminRole.NONE)
+        roles = [own, *(role for group, role in holders.groups.items() if group in peer.groups)]
         way = f'[admin.roles] "user:{name}" = "{{role}}" in the configuration of the instance gives it'
         return Caller(f"user:{name}", origin, max(roles), way)
 
@@ -281,7 +276,7 @@ def _groups(sock: socket.socket, uid: int, gid: int) -> Sequence[int]:
         if error.errno == errno.ENOPROTOOPT:
             return ()
         raise
-    return struct.unpack(f"{len(data) // _GROUP_BYTES}I", data)
+    return memoryview(data).cast("I")
 
 
 def _listed(uid: int, gid: int) -> Sequence[int]:
@@ -306,7 +301,7 @@ def origin_of(request: web.Request) -> tuple[SocketPeer | None, str, str]:
         peer = peer_of(sock.fileno())
         return peer, f"user {peer.uid}", f"socket, process {peer.pid} of user {peer.uid}"
     host, port = transport.get_extra_info("peername")[:2]
-    return None, host, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return None, host, str(ListenAddress(host, port))
 
 
 def _identified(chain: Sequence[bytes]) -> tuple[Identity, ...]:

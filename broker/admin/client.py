@@ -13,9 +13,10 @@ import ssl
 import struct
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, UnknownProtocol
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from broker.config.values import ListenAddress
@@ -50,26 +51,22 @@ class SocketNotPermittedError(BrokerError):
     )
 
 
-class ClientCredentials(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClientCredentials:
     """
     The credentials of a client, and the CA that it trusts.
 
     Attributes:
-        token: "" for none.
+        token: "" for none; not shown, because it would be in a traceback or a log.
         authority: PEM file of CAs; None for those of the machine.
         certificate: PEM file of the client's own; given with `private_key` or not at all.
         private_key: PEM file.
     """
 
-    token: str = ""
+    token: str = field(default="", repr=False)
     authority: Path | None = None
     certificate: Path | None = None
     private_key: Path | None = None
-
-    def __repr__(self) -> str:
-        """Without the token, which would be in a traceback or a log."""
-        files = f"authority={self.authority!r}, certificate={self.certificate!r}, private_key={self.private_key!r}"
-        return f"Credentials({files})"
 
 
 NO_CREDENTIALS = ClientCredentials()
@@ -98,12 +95,9 @@ class AdminClient:
         self.where = where
         self.credentials = credentials
         self._timeout = timeout
-        self._port = None if isinstance(where, Path) else _read_url(where)
-        if (
-            credentials.token
-            and self._port is not None
-            and not (self._port.is_tls or ListenAddress(self._port.host, 0).is_loopback)
-        ):
+        self._port: ListenAddress | None
+        self._port, self._is_tls = (None, False) if isinstance(where, Path) else _read_url(where)
+        if credentials.token and self._port is not None and not (self._is_tls or self._port.is_loopback):
             raise ValueError(f"a token would go to {where} in plain text: use https, or a tunnel to its loopback")
 
     def patient(self, seconds: float) -> AdminClient:
@@ -128,10 +122,11 @@ class AdminClient:
             SocketNotPermittedError: the file of the socket may not be used.
             CertificateUnusableError: a file of the credentials cannot be used.
         """
-        payload = None if body is None else json.dumps(body)
+        payload, token = None if body is None else json.dumps(body), self.credentials.token
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         try:
             with closing(self._connection()) as connection:
-                connection.request(method, target, payload, self._headers())
+                connection.request(method, target, payload, headers)
                 response = connection.getresponse()
                 answer = _object(response)
         except TimeoutError as error:
@@ -163,11 +158,6 @@ class AdminClient:
         hint = hint if self._port is None else ""
         return DaemonUnreachableError(str(self.where), problem + hint)
 
-    def _headers(self) -> Mapping[str, str]:
-        token = self.credentials.token
-        shown = {"Authorization": f"Bearer {token}"} if token else {}
-        return {"Content-Type": "application/json", **shown}
-
     def _connection(self) -> HTTPConnection:
         """Speaking HTTP through the socket, or to the port when there is none."""
         port = self._port
@@ -175,9 +165,9 @@ class AdminClient:
             connection = HTTPConnection("localhost", timeout=self._timeout)
             connection.sock = _reached(Path(self.where), self._timeout)
             return connection
-        if not port.is_tls:
-            return HTTPConnection(port.host, port.number, timeout=self._timeout)
-        return HTTPSConnection(port.host, port.number, timeout=self._timeout, context=_context(self.credentials))
+        if not self._is_tls:
+            return HTTPConnection(port.host, port.port, timeout=self._timeout)
+        return HTTPSConnection(port.host, port.port, timeout=self._timeout, context=_context(self.credentials))
 
 
 def _reached(path: Path, timeout: float) -> socket.socket:
@@ -192,24 +182,14 @@ def _reached(path: Path, timeout: float) -> socket.socket:
     return sock
 
 
-class _Port(NamedTuple):
-    """Where a URL leads."""
-
-    host: str
-    number: int
-    is_tls: bool
-
-
-def _read_url(url: str) -> _Port:
+def _read_url(url: str) -> tuple[ListenAddress, bool]:
+    """The address to which a URL leads, and whether over TLS. Raises ValueError: it is not one of an admin port."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"
     is_sound = parts.hostname and parts.path in {"", "/"} and not parts.query and not parts.username
     if parts.scheme not in {"http", "https"} or not is_sound:
         raise ValueError(f"{url!r} is no URL like http://127.0.0.1:9422 or https://gateway-a.example:9422")
-    return _Port(str(parts.hostname), parts.port or _USUAL_PORTS[parts.scheme], is_tls)
-
-
-_USUAL_PORTS = {"http": 80, "https": 443}
+    return ListenAddress(str(parts.hostname), parts.port or (443 if is_tls else 80)), is_tls
 
 
 def _sentence(error: Exception) -> str:
@@ -258,9 +238,8 @@ def _context(credentials: ClientCredentials) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # a certificate that is itself named need not be a CA's
     if credentials.certificate is not None:
         try:
-            context.load_cert_chain(
-                credentials.certificate, credentials.private_key, password=""
-            )  # else a person would be asked for one
+            # Without a password here, a person would be asked for one.
+            context.load_cert_chain(credentials.certificate, credentials.private_key, password="")
         except OSError as error:
             problem = f"cannot be used with its key ({error.strerror or error})"
             hint = "name a certificate in PEM form, and its key without a password"

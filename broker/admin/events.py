@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -102,18 +102,14 @@ class Events:
         instance: The instance.
         executor: Where files are read.
         audit: Knows whether changes can be recorded.
-        cpu: Seconds of processor time that this thread has used.
     """
 
-    def __init__(
-        self, instance: Running, executor: Executor, audit: Audit, *, cpu: Callable[[], float] = time.thread_time
-    ) -> None:
+    def __init__(self, instance: Running, executor: Executor, audit: Audit) -> None:
         self.streams: set[Stream] = set()
         self.history = StatsHistory()
         self._instance = instance
         self._executor = executor
         self._audit = audit
-        self._cpu = cpu
         self._run = f"{time.time_ns():x}"
         self._changes = StatsStream()
         self._hops, self._trips = Latency(), Latency()
@@ -226,7 +222,7 @@ class Events:
         loop = asyncio.get_running_loop()
         while True:
             await self._asked.wait()
-            began, used = loop.time(), self._cpu()
+            began, used = loop.time(), time.thread_time()
             try:
                 data = self._snapshot()
             except BrokerError as error:  # the next one may be made, and those who listen see that none comes
@@ -235,7 +231,7 @@ class Events:
                 self._newest = data if self.streams else b""
                 for stream in self.streams:
                     stream.give(data)
-            wait = min(max(SNAPSHOT_SECONDS, COST_SHARE * (self._cpu() - used)), SNAPSHOT_MAX_SECONDS)
+            wait = min(max(SNAPSHOT_SECONDS, COST_SHARE * (time.thread_time() - used)), SNAPSHOT_MAX_SECONDS)
             await asyncio.sleep(max(0.0, began + wait - loop.time()))
 
     def _snapshot(self) -> bytes:

@@ -16,8 +16,7 @@ Source: Fetch Standard ("Sec-Fetch-Site" header, CORS-safelisted request), RFC 9
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from broker.admin.problems import ForbiddenError, MediaTypeError
@@ -40,16 +39,6 @@ _LINK = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 _JSON = re.compile(r'application/json\s*(?:;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
 
 
-class Headers(Protocol):
-    """The header fields of a request, names in any case."""
-
-    def __contains__(self, name: object, /) -> bool:
-        """Whether there is such a field."""
-
-    def getall(self, name: str, default: Sequence[str], /) -> Sequence[str]:
-        """All values of a field."""
-
-
 def check_target(target: str) -> None:
     """
     Refuse a request target that is not plainly one path.
@@ -68,20 +57,21 @@ def check_target(target: str) -> None:
         raise BadRequestError("the path holds a dot part, or an escaped dot, slash, percent or control character")
 
 
-def check_fields(headers: Headers) -> None:
+def check_fields(headers: Mapping[str, str]) -> None:
     """
     Refuse header fields that say one thing twice.
 
     Raises:
         BadRequestError: it names the field.
     """
+    names = [name.lower() for name, _ in headers.items()]  # iterating gives a name once
     for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
+        if names.count(name.lower()) > 1:
             raise BadRequestError(f"the header {name} is given twice")
 
 
 def check_site(
-    headers: Headers, *, scheme: str, answers_to: Callable[[str], bool] | None, is_page: bool = False
+    headers: Mapping[str, str], *, scheme: str, answers_to: Callable[[str], bool] | None, is_page: bool = False
 ) -> None:
     """
     Refuse a request that a page of another site has a browser send.
@@ -95,28 +85,28 @@ def check_site(
     Raises:
         ForbiddenError: it says which header is not that of this server.
     """
-    host = _first(headers, "Host")
+    host = headers.get("Host")
     if answers_to is not None and not answers_to(host_name(host)):
         raise ForbiddenError(f"Host is {host!r}; only loopback addresses and names of this server are answered")
-    origin, site = _first(headers, "Origin"), _first(headers, "Sec-Fetch-Site")
+    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
     if origin is not None and origin.lower() != f"{scheme}://{host}".lower():
         raise ForbiddenError(f"Origin is {origin!r}; pages of other sites may not use this interface")
     if site is not None and site.lower() not in _SITES and not (is_page and _is_link(headers)):
         raise ForbiddenError(f"Sec-Fetch-Site is {site!r}; pages of other sites may not use this interface")
 
 
-def check_content(headers: Headers) -> None:
+def check_content(headers: Mapping[str, str]) -> None:
     """
     Refuse a body that is not said to be JSON, as it is, by a browser, or is said to be something else.
 
     Raises:
         MediaTypeError: it says what has to be said.
     """
-    content = _first(headers, "Content-Type")
+    content = headers.get("Content-Type")
     is_unsaid = content is None or content.lower() == _UNASKED
     if not (is_unsaid or _JSON.fullmatch(content or "")) or (is_unsaid and any(name in headers for name in _BROWSERS)):
         raise MediaTypeError(f"Content-Type is {content!r}; a request here is application/json")
-    encoding = _first(headers, "Content-Encoding")
+    encoding = headers.get("Content-Encoding")
     if encoding is not None and encoding.lower() != "identity":
         raise MediaTypeError(f"Content-Encoding is {encoding!r}; a request here is not compressed")
 
@@ -126,13 +116,9 @@ def is_loopback(host: str) -> bool:
     return bool(host) and ListenAddress(host, 0).is_loopback
 
 
-def _is_link(headers: Headers) -> bool:
+def _is_link(headers: Mapping[str, str]) -> bool:
     """Whether a user follows a link into a new window: no script of the page with the link sees the answer."""
-    return all((_first(headers, name) or "").lower() == value for name, value in _LINK.items())
-
-
-def _first(headers: Headers, name: str) -> str | None:
-    return next(iter(headers.getall(name, ())), None)
+    return all((headers.get(name) or "").lower() == value for name, value in _LINK.items())
 
 
 def host_name(host: str | None) -> str:

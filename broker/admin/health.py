@@ -18,7 +18,7 @@ Source: Kubernetes documentation, "Kubernetes API health endpoints".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,16 +114,12 @@ def checks_of(instance: Running) -> dict[str, Checks]:
     def ready() -> list[Check]:
         drain = instance.drain
         drain.probed()
-        is_draining = drain.has_begun
-        parts = [
-            Check(name, is_good=not problem, detail=problem, is_vital=False)
-            for name, problem in _parts(instance).items()
-        ]
+        left = drain.sentence if drain.has_begun else ""
         return [
             Check("ready", is_good=instance.is_ready),
-            Check("not stopping", is_good=not instance.stopping.is_set(), detail=drain.sentence if is_draining else ""),
+            Check("not stopping", is_good=not instance.stopping.is_set(), detail=left),
             *(Check(name, is_good=False, detail=problem) for name, problem in vital_problems(instance).items()),
-            *parts,
+            *(Check(name, is_good=not one, detail=one, is_vital=False) for name, one in _parts(instance).items()),
         ]
 
     return {"/livez": live, "/startupz": started, "/readyz": ready, "/healthz": ready}
@@ -162,7 +158,9 @@ async def _answer(checks: Checks, request: web.Request) -> web.Response:
     all_of_them = checks()
     found = [check for check in all_of_them if not {check.name, check.key} & {*excluded}]
     is_good = all(check.is_good for check in found if check.is_vital)
-    return _text(found, request, is_good=is_good, unknown=_unknown(excluded, all_of_them))
+    known = {name for check in all_of_them for name in (check.name, check.key)}
+    unknown = [name for name in dict.fromkeys(excluded) if name not in known]
+    return _text(found, request, is_good=is_good, unknown=unknown)
 
 
 async def _answer_one(checks: Checks, request: web.Request) -> web.Response:
@@ -183,11 +181,6 @@ def _text(found: Iterable[Check], request: web.Request, *, is_good: bool, unknow
         lines = [*map(str, told), *warnings, word]
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(text="\n".join(lines) + "\n", status=200 if is_good else 503, headers=headers)
-
-
-def _unknown(names: Collection[str], checks: Iterable[Check]) -> list[str]:
-    known = {name for check in checks for name in (check.name, check.key)}
-    return [name for name in dict.fromkeys(names) if name not in known]
 
 
 def _withheld(check: Check) -> Check:
@@ -212,13 +205,9 @@ class Scrapes:
     Args:
         instance: The source of the metrics.
         executor: Makes them; has one thread, because what is remembered from text to text is touched by it alone.
-
-    Attributes:
-        made: Texts since the start.
     """
 
     def __init__(self, instance: Running, executor: Executor) -> None:
-        self.made = 0
         self._instance = instance
         self._executor = executor
         self._exposition = Exposition()
@@ -244,5 +233,4 @@ class Scrapes:
             del self._waiting[form]  # requests from now on get the next one
             snapshot = await read_snapshot_in_steps(self._instance, SECTIONS)
             render = partial(self._exposition.render, snapshot, accept)
-            self.made += 1
             return await asyncio.get_running_loop().run_in_executor(self._executor, render)

@@ -6,7 +6,7 @@ GET never changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
@@ -195,16 +195,15 @@ _SCHEMES = {
 }
 
 
-def describe(operations: Iterable[Operation], *, version: str) -> dict[str, Any]:
+def describe(*, version: str) -> dict[str, Any]:
     """The OpenAPI document, as plain values."""
-    operations = list(operations)
-    kinds = {kind for operation in operations for kind in (operation.request, operation.answer) if kind is not None}
+    kinds = {kind for operation in OPERATIONS for kind in (operation.request, operation.answer) if kind is not None}
     _, components = msgspec.json.schema_components(
         sorted(kinds | {Problem}, key=lambda kind: kind.__name__), ref_template=_REF
     )
     schemas = msgspec.json.decode(msgspec.json.encode(components))  # a default may be a tuple
     paths: dict[str, dict[str, Any]] = {}
-    for operation in operations:
+    for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schemas)
     return {
         "openapi": "3.1.0",

@@ -41,13 +41,13 @@ MEDIA_TYPE = "application/problem+json"
 ERRORS_MAX = 1000  # of one configuration that are listed
 _TYPE = "urn:broker:problem:"
 # The header fields of every answer: no cache, no page.
-_CSP = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 _SECURE = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
 
 
@@ -204,5 +204,4 @@ def secure(headers: MutableMapping[str, str]) -> None:
     """Add the header fields of every answer: no cache, no page; an answer that has its own policy keeps it."""
     for name, value in _SECURE.items():
         headers.setdefault(name, value)
-    headers.setdefault("Content-Security-Policy", _CSP)
     headers["Server"] = "broker"

@@ -27,7 +27,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -95,10 +95,8 @@ class AdminServer:
 
     def __init__(self, instance: Running) -> None:
         self._instance = instance
-        self._served: dict[str, ListeningApp] = {}
         self._retired = TaskGroup()
-        self._file: SocketFile
-        self._ways: _Ways
+        self._in_use: AdminListeners
         self._parts: Parts
         self.events: Events
         self._observe_threads: ThreadPoolExecutor
@@ -120,21 +118,21 @@ class AdminServer:
         instance.supervision.keep_within(stack, "loop lag", instance.lag.run)
         instance.supervision.keep_within(stack, "log summary", tell_summaries)
         stack.push_async_callback(self._retired.cancel)
-        self._ways = ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
+        ways = await asyncio.get_running_loop().run_in_executor(admin_threads, _ways_in, settings)
         audit = Audit(settings.admin.audit, admin_threads)
         api = Api(instance, QuestionThreads(questions, THREADS), admin_threads, audit)
-        door = Authenticator(settings.admin, ways.holders, admin_threads, security=ways.security)
+        door = Authenticator(settings.admin, ways.holders, admin_threads, ways.security)
         self.events = Events(instance, _threads(EVENT_THREADS, "events", stack), audit)
         self.events.start(stack)
         self._parts = Parts(api, door, audit, admin_threads, instance.software, self.events)
-        self._file = SocketFile(settings.admin.socket, group=ways.socket_group)
-        stack.callback(lambda: self._file.close())  # noqa: PLW0108 - the one that is in use then
-        await self._begin(_SOCKET, settings, stack)
-        await self._begin(_ADMIN, settings, stack)
+        self._in_use = AdminListeners(settings, ways, SocketFile(settings.admin.socket, group=ways.socket_group))
+        stack.callback(lambda: self._in_use.file.close())  # noqa: PLW0108 - the one that is in use then
+        for name in (_SOCKET, _ADMIN, _OBSERVE):
+            stack.push_async_callback(self._end, name)
+            self._in_use.served[name] = await self._serve(name, self._in_use)
         stack.callback(self.events.close)  # before the listeners wait for those who listen
-        await self._begin(_OBSERVE, settings, stack)
 
-    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> PreparedListeners:
+    async def prepare(self, settings: Settings, undo: AsyncExitStack) -> AdminListeners:
         """
         Make the listeners of these settings next to those in use; `carry_out` puts them in use.
 
@@ -145,41 +143,33 @@ class AdminServer:
         Raises:
             ListenFailedError, SettingError: as `start`; what was there is as it was.
         """
-        before, threads = self._instance.settings, self._parts.executor
+        used, threads = self._in_use, self._parts.executor
+        before = used.settings
         ways = await asyncio.get_running_loop().run_in_executor(threads, _ways_in, settings)
-        change = PreparedListeners(settings, ways, self._file)
+        change = AdminListeners(settings, ways, used.file, dict(used.served))
         if settings.admin.socket != before.admin.socket:
             change.file = SocketFile(settings.admin.socket, group=ways.socket_group)
             undo.callback(change.file.close)
-            await self._follow(change, _SOCKET, before, undo)
-        elif ways.socket_group != self._ways.socket_group:
-            undo.callback(self._file.regroup, self._ways.socket_group)
-            self._file.regroup(ways.socket_group)
-        if settings.admin.listen != before.admin.listen or ways.marks != self._ways.marks:
-            await self._follow(change, _ADMIN, before, undo)
+            await self._follow(change, _SOCKET, undo)
+        elif ways.socket_group != used.ways.socket_group:
+            undo.callback(used.file.regroup, used.ways.socket_group)
+            used.file.regroup(ways.socket_group)
+        if settings.admin.listen != before.admin.listen or ways.marks != used.ways.marks:
+            await self._follow(change, _ADMIN, undo)
         if settings.observe.listen != before.observe.listen:
-            await self._follow(change, _OBSERVE, before, undo)
+            await self._follow(change, _OBSERVE, undo)
         return change
 
-    def carry_out(self, change: PreparedListeners) -> None:
+    def carry_out(self, change: AdminListeners) -> None:
         """Put prepared listeners in use; replaced ones end when their requests have had their time."""
-        self._ways = change.ways
+        before, self._in_use = self._in_use, change
         self._parts.door.use(change.settings.admin, change.ways.holders, change.ways.security)
         self._parts.audit.path = change.settings.admin.audit
-        for name, served in change.served.items():
-            old = self._served.pop(name, None)
-            if served is not None:
-                self._served[name] = served
-            if old is not None:
+        for name, old in before.served.items():
+            if old is not None and old is not change.served.get(name):
                 self._retired.spawn(old.retire(), f"listener of {name}")
-        if change.file is not self._file:
-            self._file.close()
-            self._file = change.file
-
-    @property
-    def audit(self) -> Audit:
-        """Where changes are written down."""
-        return self._parts.audit
+        if change.file is not before.file:
+            before.file.close()
 
     async def state(self) -> dict[str, Any]:
         """What `GET /v1/status` answers."""
@@ -191,7 +181,8 @@ class AdminServer:
         return ReloadAudit(self._parts.audit, SIGNAL, "SIGHUP")
 
     def _address(self, name: str) -> ListenAddress | None:
-        return self._served[name].address if name in self._served else None
+        served = self._in_use.served.get(name)
+        return None if served is None else served.address
 
     @property
     def admin_address(self) -> ListenAddress | None:
@@ -203,28 +194,20 @@ class AdminServer:
         """Where metrics are, as bound; None where the configuration turns them off."""
         return self._address(_OBSERVE)
 
-    async def _begin(self, name: str, settings: Settings, stack: AsyncExitStack) -> None:
-        stack.push_async_callback(self._end, name)
-        served = await self._serve(name, settings, self._ways, self._file)
-        if served is not None:
-            self._served[name] = served
-
-    async def _follow(self, change: PreparedListeners, name: str, before: Settings, undo: AsyncExitStack) -> None:
+    async def _follow(self, change: AdminListeners, name: str, undo: AsyncExitStack) -> None:
         """Begin what shall follow; on the same address with a copy of its socket."""
-        old = self._served.get(name)
-        is_same = name == _ADMIN and change.settings.admin.listen == before.admin.listen
-        sock = old.sock.dup() if old is not None and is_same else None
-        served = await self._serve(name, change.settings, change.ways, change.file, sock)
+        old = self._in_use.served.get(name)
+        is_same = name == _ADMIN and change.settings.admin.listen == self._in_use.settings.admin.listen
+        served = await self._serve(name, change, old.sock.dup() if old is not None and is_same else None)
         change.served[name] = served
         if served is not None:
             undo.push_async_callback(served.close)
 
-    async def _serve(
-        self, name: str, settings: Settings, ways: _Ways, file: SocketFile, sock: socket.socket | None = None
-    ) -> ListeningApp | None:
+    async def _serve(self, name: str, chosen: AdminListeners, sock: socket.socket | None = None) -> ListeningApp | None:
         """An application; None where the settings turn it off."""
+        settings, ways = chosen.settings, chosen.ways
         if name == _SOCKET:
-            return await serve(admin_app(self._parts, answers_to=None), file.sock.dup())
+            return await serve(admin_app(self._parts, answers_to=None), chosen.file.sock.dup())
         address = settings.admin.listen if name == _ADMIN else settings.observe.listen
         if address is None:
             return None
@@ -234,7 +217,7 @@ class AdminServer:
         return await serve(admin_app(self._parts, answers_to=partial(_answers_to, ways.security)), sock, tls=ways.tls)
 
     async def _end(self, name: str) -> None:
-        served = self._served.pop(name, None)
+        served = self._in_use.served.pop(name, None)
         if served is not None:
             await served.close()
 
@@ -269,8 +252,8 @@ def _ways_in(settings: Settings) -> _Ways:
 
 
 @dataclass(slots=True)
-class PreparedListeners:
-    """Prepared parts for other settings: the socket's file, and the listeners by name, None where there is none."""
+class AdminListeners:
+    """The listeners of some settings: the socket's file, and those by name, None where one is turned off."""
 
     settings: Settings
     ways: _Ways
@@ -499,9 +482,16 @@ class SocketFile:
             problem = socket_problem(path)
             if problem is not None:
                 raise ListenFailedError(str(path), problem)
-            path.unlink(missing_ok=True)  # of a process that has ended
-            self.sock = _listen(path, group)
-            self._identity = _identity(path)
+            with ExitStack() as failed:
+                self.sock = failed.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                path.unlink(missing_ok=True)  # of a process that has ended
+                os.fchmod(self.sock.fileno(), MODE)  # Linux makes the file with this mode: it is never open to others
+                self.sock.bind(str(path))
+                _permit(path, group)
+                self.sock.setblocking(False)
+                self.sock.listen(BACKLOG)
+                self._status = path.lstat()
+                failed.pop_all()
         except OSError as error:
             raise ListenFailedError(str(path), error.strerror or str(error)) from error
 
@@ -513,36 +503,19 @@ class SocketFile:
             ListenFailedError: it cannot be given to that group; the old permissions may be lost.
         """
         try:
-            self._path.chmod(MODE)
-            os.chown(self._path, -1, os.getegid() if group is None else group)
-            self._path.chmod(MODE if group is None else GROUP_MODE)
+            _permit(self._path, group)
         except OSError as error:
             raise ListenFailedError(str(self._path), error.strerror or str(error)) from error
 
     def close(self) -> None:
         """Stop listening; remove the file if it is still this one."""
         with contextlib.suppress(OSError):  # it was removed by another process
-            if _identity(self._path) == self._identity:
+            if os.path.samestat(self._path.lstat(), self._status):
                 self._path.unlink()
         self.sock.close()
 
 
-def _listen(path: Path, group: int | None) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(sock.fileno(), MODE)  # Linux makes the file with this mode, so it is never open to others
-        sock.bind(str(path))
-        if group is not None:
-            os.chown(path, -1, group)  # before the mode, so that no other group gets in
-        path.chmod(MODE if group is None else GROUP_MODE)
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.lstat()
-    return status.st_dev, status.st_ino
+def _permit(path: Path, group: int | None) -> None:
+    path.chmod(MODE)  # first, so that no other group gets in
+    os.chown(path, -1, os.getegid() if group is None else group)
+    path.chmod(MODE if group is None else GROUP_MODE)

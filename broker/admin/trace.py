@@ -84,7 +84,6 @@ _REFUSED = OF_IMPORTS | {NO_WAY_BACK}
 _NOT_STORING = {WRITE_LOCK, Disposition.STORE_FAILED}
 FORECAST = "nothing known here waits for it; the next message of the dialog meets it"
 _DROPS = frozenset(Disposition)
-_SEND_RULES = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 Asking = Callable[[NetworkAddress, ExplainRequest], ExplainAnswer]
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer", WhyAnswer, ExplainAnswer)
@@ -103,11 +102,9 @@ class TraceEnd(StrEnum):
 
 
 _GOES_ROUND = frozenset({TraceEnd.LOOP, TraceEnd.TOO_FAR})
-_KNOWN = WaitingDialog(is_known=True)
 _NOT_REACHED = frozenset({"next hop not reached", "held"})
-_GOES_ON_BEYOND = frozenset(
-    {"acknowledged", "not acknowledged", RECEIVED, Disposition.ALREADY_HELD}
-)  # what the far instances know is what matters
+# For these, what the far instances know is what matters.
+_GOES_ON_BEYOND = frozenset({"acknowledged", "not acknowledged", RECEIVED, Disposition.ALREADY_HELD})
 
 
 class TracedRoute(msgspec.Struct, frozen=True):
@@ -244,11 +241,7 @@ class Directory:
     def send_ruling(self, address: NetworkAddress, database: str, who: str, service: str) -> PermissionRuling | None:
         """Whether a database there lets a principal send to a service now; None where that cannot be asked."""
         try:
-            rows = self._ask(address, lambda client: client.sql(_SEND_RULES, database)["rows"])
-            rules = [
-                PermissionRule(Permission.SEND, securable, parse_principal(to), PermissionState(state))
-                for to, state, securable in rows
-            ]
+            rules = self._ask(address, lambda client: send_rules(client, database))
             return Grants(rules, is_default_deny=who != PUBLIC).send(who_is(who), service)
         except (NotAskedError, PrincipalError):
             return None
@@ -288,6 +281,21 @@ def ask(client: AdminClient, request: ExplainRequest) -> ExplainAnswer:
 def ask_why(client: AdminClient, guid: UUID) -> WhyAnswer:
     """Ask one instance about a conversation; raises as `_convert`, or ProblemError."""
     return _convert(client, client.get(f"/v1/why/{guid}"), WhyAnswer)
+
+
+def send_rules(client: AdminClient, database: str) -> list[PermissionRule]:
+    """
+    Ask one instance who may send to the services of a database.
+
+    Raises:
+        BrokerError: as `AdminClient.request`.
+        PrincipalError: one of them is written as this version does not write it.
+    """
+    question = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
+    return [
+        PermissionRule(Permission.SEND, securable, parse_principal(who), PermissionState(state))
+        for who, state, securable in client.sql(question, database)["rows"]
+    ]
 
 
 def _convert(client: AdminClient, answer: Any, kind: type[_T]) -> _T:
@@ -529,17 +537,7 @@ class _Chain:
         for station in self._stations:
             is_beyond = any(is_cut_off(hop.explanation) for hop in station.before)
             if station.hop is not None and not is_beyond:
-                dialog = self._dialog(is_initiator=not station.hop.explanation.is_from_target)
-                begins = station.answer is not None and not (station.answer.is_known or dialog.is_known)
-                of_hop = hop_findings(
-                    station.hop,
-                    dialog,
-                    station.before,
-                    leads_on=station.leads_on,
-                    is_begun_there=not begins,
-                    at_target="" if dialog.is_known else station.at_target,
-                )
-                of_hop = (self._addressed(station.hop, one) for one in of_hop)
+                of_hop = (self._addressed(station.hop, one) for one in self._of_hop(station.hop, station))
                 of_way = [self._as_of_now(station.hop.instance, one) for one in (*station.loop, *of_hop)]
                 found += of_way if is_waiting else map(_forecast, of_way)
             if station.answer is not None:
@@ -549,9 +547,9 @@ class _Chain:
                     continue
                 found += [*of_answer, *self._far_side_gone(station)]
                 known = {one.cause for one in found if one.instance == station.answer.instance}
-                found += [one for one in station.answer.drops if is_waiting and one.cause not in known]
                 ways = station.answer.ways if station.hop is None else [station.hop]
-                found += [one for one in _queues_off(station.answer, ways) if is_waiting and one.cause not in known]
+                waits_for = (*station.answer.drops, *_queues_off(station.answer, ways)) if is_waiting else ()
+                found += [one for one in waits_for if one.cause not in known]
                 refused = {one.cause for one in found if one.instance == station.answer.instance} & _REFUSED
                 wanted = {way.explanation.to_broker_instance for way in ways} - {None}
                 for one in station.answer.findings:
@@ -560,6 +558,46 @@ class _Chain:
                     found += [one] if refused and (is_import or is_lost) else []
         found = [self._with_way_out(one) for one in found]
         return [one for one in found if one.cause != RECEIVED] or found  # said only where there is nothing else
+
+    def _of_hop(self, hop: ExplainAnswer, station: _Station) -> Iterator[WhyFinding]:
+        """Yield what an instance of the path makes of the message, where that is not delivered or sent on."""
+        decision, before = hop.explanation, station.before
+        known, service = self._dialog(is_initiator=not decision.is_from_target), decision.to_service
+        # An instance that has the dialog does not ask its database for a permission.
+        begins = station.answer is not None and not (station.answer.is_known or known.is_known)
+        what = "answers and acknowledgements" if decision.is_from_target else "messages"
+        symptom = f"{what} for {service} do not get past {hop.instance}"
+        dialog = replace(known, near=decision.near_names, is_known=known.is_known or station.leads_on)
+        way_back = f"{what} do not get back: " if decision.is_from_target else ""
+        again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
+        if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
+            cause, why, remedy = dead_end(hop, dialog, () if station.leads_on else before)
+            symptom = "its way leads in a circle" if cause == LOOP else symptom
+            at_target = "" if known.is_known else station.at_target
+            if decision.target_refusal and begins:
+                at_target = run_at(hop.instance, decision.target_refusal)
+            if at_target:  # first, as the dialog would fail without it
+                remedy = f"{_of_sender(at_target, dialog)} And {remedy}"
+                again += "; it fails (-8494) if its message arrives before the first statement has been run"
+            yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
+        elif not decision.is_service_there:
+            remedy = remedy_of(
+                Disposition.SERVICE_NOT_FOUND,
+                instance=hop.instance,
+                service=service,
+                database=decision.database or "DATABASE",
+                dialog=dialog,
+                route=taken_route(before[-1]) if before and not decision.near_names else None,
+            )
+            yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
+        elif decision.target_refusal and begins:
+            ends = "the dialog fails (-8494) when its message arrives"
+            texts = decision.sentence, ends, run_at(hop.instance, decision.target_refusal)
+            yield _at(hop, Disposition.NOT_PERMITTED, symptom, *(_of_sender(one, dialog) for one in texts))
+        elif problem := next_hop_problem(decision):
+            address, what = problem
+            remedy, why = remedy_of_unreached(address, what, taken_route(hop), hop.instance), f"not reached: {what}"
+            yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is {why}", again, remedy)
 
     def _of_answer(self, answer: WhyAnswer, *, is_waiting: bool) -> Iterator[WhyFinding]:
         """
@@ -818,62 +856,6 @@ class _Station:
     leads_on: bool = True
     loop: list[WhyFinding] = field(default_factory=list)
     at_target: str = ""
-
-
-def hop_findings(
-    hop: ExplainAnswer,
-    dialog: WaitingDialog = _KNOWN,
-    before: tuple[ExplainAnswer, ...] = (),
-    *,
-    leads_on: bool = False,
-    is_begun_there: bool = True,
-    at_target: str = "",
-) -> Iterator[WhyFinding]:
-    """
-    Yield the findings about an instance of the path, by its decision on the message.
-
-    Args:
-        hop: The decision.
-        dialog: The dialog of the messages.
-        before: The decisions of the instances before it.
-        leads_on: Whether its routes lead on, whatever it permits.
-        is_begun_there: Whether it has the dialog, so that its database is not asked for a permission.
-        at_target: The statement that the target's database lacks, if it is farther on.
-    """
-    decision = hop.explanation
-    service = decision.to_service
-    what = "answers and acknowledgements" if decision.is_from_target else "messages"
-    symptom = f"{what} for {service} do not get past {hop.instance}"
-    dialog = replace(dialog, near=decision.near_names, is_known=dialog.is_known or leads_on)
-    way_back = f"{what} do not get back: " if decision.is_from_target else ""
-    again = "the sender keeps it and sends it again until the lifetime of the dialog ends"
-    if decision.outcome in {Outcome.DROPPED, Outcome.DELAYED, Outcome.HELD}:
-        cause, why, remedy = dead_end(hop, dialog, () if leads_on else before)
-        symptom = "its way leads in a circle" if cause == LOOP else symptom
-        if decision.target_refusal and not is_begun_there:
-            at_target = run_at(hop.instance, decision.target_refusal)
-        if at_target:  # first, as the dialog would fail without it
-            remedy = f"{_of_sender(at_target, dialog)} And {remedy}"
-            again += "; it fails (-8494) if its message arrives before the first statement has been run"
-        yield _at(hop, cause, symptom, f"{way_back}{why}", again, remedy)
-    elif not decision.is_service_there:
-        remedy = remedy_of(
-            Disposition.SERVICE_NOT_FOUND,
-            instance=hop.instance,
-            service=service,
-            database=decision.database or "DATABASE",
-            dialog=dialog,
-            route=taken_route(before[-1]) if before and not decision.near_names else None,
-        )
-        yield _at(hop, Disposition.SERVICE_NOT_FOUND.value, symptom, decision.sentence, again, remedy)
-    elif decision.target_refusal and not is_begun_there:
-        ends = "the dialog fails (-8494) when its message arrives"
-        texts = decision.sentence, ends, run_at(hop.instance, decision.target_refusal)
-        yield _at(hop, Disposition.NOT_PERMITTED, symptom, *(_of_sender(one, dialog) for one in texts))
-    elif problem := next_hop_problem(decision):
-        address, what = problem
-        remedy = remedy_of_unreached(address, what, taken_route(hop), hop.instance)
-        yield _at(hop, "next hop not reached", symptom, f"the next hop {address} is not reached: {what}", again, remedy)
 
 
 def _of_sender(text: str, dialog: WaitingDialog) -> str:

@@ -8,7 +8,7 @@ import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
 
@@ -42,6 +42,13 @@ _COMMAND = re.compile(  # of the instance itself: a command at another one is na
     r"(?! at the sender|[^;:,]* (-c|--socket) )"
 )
 NOTHING_TO_READ = f"{_NAME_ONE}, or put it at {DEFAULT_CONFIG}.\n\n{_GATEWAY}"
+
+
+class Asked(NamedTuple):
+    """How an instance is asked, which commands in texts name too."""
+
+    config: Path | None = None
+    socket: Path | str | None = None
 
 
 def read_settings(config: Path | None, overrides: Mapping[str, str] | None = None) -> Settings:

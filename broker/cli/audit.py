@@ -17,11 +17,19 @@ from broker.config.settings import Settings
 
 
 @contextmanager
-def recording(settings: Settings, operation: str, database: str | None = None) -> Iterator[AuditEntry]:
-    """The audit entry of one command; an error that ends the block after it was sealed is recorded as failed."""
+def recording(
+    settings: Settings, operation: str, database: str | None = None, *, target: str = ""
+) -> Iterator[AuditEntry]:
+    """
+    The audit entry of one command; an error that ends the block after it was sealed is recorded as failed.
+
+    With a `target`, that this is done to it is written before the block.
+    """
     caller = Caller(f"user:{user_name(os.geteuid())}", f"command, process {os.getpid()}", AdminRole.ADMIN)
-    entry = Audit(settings.admin.audit).begin(caller, operation, database)
+    entry = AuditEntry(Audit(settings.admin.audit), caller, operation, database)
     try:
+        if target:
+            entry.seal_done(target)
         yield entry
     except AuditUnavailableError as error:
         hint = "make it writable, or name the configuration of the instance with -c"

@@ -12,7 +12,7 @@ from broker.bench import dialogs as dialogs_bench
 from broker.bench import forwarding as forwarding_bench
 from broker.cli.access import read_settings
 from broker.cli.options import FILE, UNREAD, Group, Output, Parsed, network_address
-from broker.cli.output import show_json, show_rows
+from broker.cli.output import show_rows
 from broker.net.certificates import security_of
 from broker.net.tls import NO_SECURITY
 from broker.routing.address import NetworkAddress
@@ -116,13 +116,6 @@ def dialogs(
 
 
 def _show(rows: Sequence[forwarding_bench.Figures], output: str) -> None:
-    if output == "json":
-        show_json(rows)
-    else:
-        show_rows(
-            [
-                {name: f"{value:,.0f}" if isinstance(value, float) else value for name, value in row.items()}
-                for row in rows
-            ],
-            output,
-        )
+    if output != "json":
+        rows = [{name: f"{one:,.0f}" if isinstance(one, float) else one for name, one in row.items()} for row in rows]
+    show_rows(rows, output)

@@ -17,8 +17,9 @@ import click
 
 from broker.cli.access import read_settings
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, Config, Group, Output, RowsOutput
-from broker.cli.output import quoted_path, readable, show_lines, show_rows
+from broker.cli.options import DIRECTORY, FILE, OUTPUT_DIRECTORY, PATH, Config, Group, Output, RowsOutput
+from broker.cli.output import readable, show_lines, show_rows
+from broker.config.toml import render_value
 from broker.net.certificates import certificate_uses
 from broker.security.certificate_files import (
     ROOTS,
@@ -40,7 +41,6 @@ from broker.security.identity import Use, hosts_of, key_of, use_of, who_of
 from broker.security.issue import (
     Authority,
     CertificateSubject,
-    Issued,
     Validity,
     issue_database,
     issue_endpoint,
@@ -109,17 +109,11 @@ def init(directory: Path, name: str | None, output: Output, *, is_authority: boo
     if is_authority and (of["hosts"] or of["spiffe"]):
         raise click.UsageError("an authority has neither hosts nor a SPIFFE id: they belong to what it issues")
     if not is_authority:
-        holder = _subject(name or socket.gethostname(), of["hosts"], of["spiffe"])
-        issued = issue_endpoint(holder, _leaf_validity(of["days"]), None)
-        _store(_pair_of(directory, holder.name).files(issued), force=force)
-        _show_issued(_pair_of(directory, holder.name), issued, None, output)
+        _issue(name or socket.gethostname(), directory, None, output, force=force, **of)
         return
-    holder = _subject(name or "broker CA")
-    made = make_authority(holder.name, _validity(of["days"] or AUTHORITY_DAYS))
-    files = authority_files(made, directory)
-    _store(files, force=force)
-    lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{quoted_path(directory / 'ca.pem')}]"]
-    _show_new(files, made.roots, lines, output)
+    made = make_authority(_subject(name or "broker CA").name, _validity(of["days"] or AUTHORITY_DAYS))
+    lines = [f"# sign with --ca {directory}; every peer trusts:", f"trust = [{_value(directory / 'ca.pem')}]"]
+    _store(authority_files(made, directory), made.roots, lines, output, force=force)
 
 
 @certs.command()
@@ -153,16 +147,29 @@ def issue(
         raise click.UsageError("a database is on no host: --host belongs to an endpoint")
     if name is not None and authority is None:
         raise click.UsageError("give --ca DIRECTORY, or run broker certs init --self-signed DIRECTORY without one")
-    holder = _subject(database or name or "", how["hosts"], how["spiffe"])
-    make = issue_endpoint if database is None else issue_database
+    _issue(database or name or "", directory, authority, output, is_database=database is not None, **how)
+
+
+def _issue(
+    name: str, directory: Path, authority: Path | None, output: str, *, is_database: bool = False, **how: Any
+) -> None:
+    """Make a certificate and its key, and print them with the settings that use the files."""
+    holder = _subject(name, how["hosts"], how["spiffe"])
+    make, stem = (issue_database, f"{name}.dialog") if is_database else (issue_endpoint, name)
     issued = make(holder, _leaf_validity(how["days"]), _authority(authority))
-    pair = _pair_of(directory, holder.name if database is None else f"{holder.name}.dialog")
-    _store(pair.files(issued), force=how["force"])
-    _show_issued(pair, issued, authority, output, database=database)
+    pair = Pair(directory / f"{stem}.pem", directory / f"{stem}.key")
+    lines = [f"certificate = {_value(pair.certificate)}", f"private_key = {_value(pair.private_key)}"]
+    if is_database:
+        lines = [f"[databases.{name}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
+    else:
+        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
+        at = None if authority is None else _value(authority / "ca.pem")
+        lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
+    _store(pair.files(issued), issued.certificates, lines, output, force=how["force"])
 
 
 @certs.command()
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=PATH, metavar="[FILE]...")
 def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
     """
     Show whose certificates are in files.
@@ -179,11 +186,10 @@ def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
     uses: Mapping[Path, tuple[str, ...]] = {}
     if config is not None:
         uses = certificate_uses(read_settings(config))
-    now = datetime.now(UTC)
     rows: list[dict[str, Any]] = []
     for file in files or tuple(uses):
         setting = {"setting": ", ".join(uses.get(file.absolute(), ()))} if config is not None else {}
-        rows += [_row(file, one, now) | setting for one in read_certificates(file)]
+        rows += [{"file": str(file)} | _row(one) | setting for one in read_certificates(file)]
     if not rows:
         click.echo(f"{config} names no certificate that is there: {_WHERE_NAMED} would", err=True)
     if rows or output == "json":
@@ -191,9 +197,7 @@ def show(config: Config, files: tuple[Path, ...], output: RowsOutput) -> None:
 
 
 @certs.command()
-@click.option(
-    "--key", "private_key", type=click.Path(path_type=Path), help="Its private key; by default next to it, as FILE.key."
-)
+@click.option("--key", "private_key", type=PATH, help="Its private key; by default next to it, as FILE.key.")
 @_ca_option
 @_days_option
 @click.option("--signing", is_flag=True, help="Of a database: the key that signs as well, not only the one to seal to.")
@@ -222,11 +226,10 @@ def renew(file: Path, private_key: Path | None, authority: Path | None, output: 
     pair = Pair(file, private_key or file.with_suffix(".key"))
     if use is Use.SIGNING and not how["signing"] and not pair.prepared.certificate.exists():
         new = with_new_sealing(read_pair(pair), _leaf_validity(how["days"]), now=datetime.now(UTC))
-        _store(pair.files(new), force=True)
         lines = [f"# the old key stays in the file; peers that have this {pair.certificate} seal to the new one"]
         if new.certificates[0].not_valid_after_utc in {one.not_valid_after_utc for one in new.certificates[1:]}:
             lines.append("# it ends with the certificate that signs: renew that with --signing before")
-        _show_new(pair.files(new), new.certificates, lines, output)
+        _store(pair.files(new), new.certificates, lines, output)
         return
     _renew_pair(pair, authority, how["days"], output, is_prepared=how["prepare"], at_once=how["at_once"])
 
@@ -245,27 +248,18 @@ def _renew_pair(
         fail(f"{sentence}: {hint}", ExitCode.HARMFUL)
     new = read_pair(pair.prepared) if is_waiting else renewed(old, _leaf_validity(days), _authority(authority))
     if is_prepared:
-        _prepare(pair, old, new, output)
+        files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
+        current = with_sealing_of(old, new, now=now)
+        if current != old:
+            files |= pair.files(current)
+        line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
+        _store(files, new.certificates, [line], output)
         return
     files = pair.files(with_sealing_of(new, old, now=now))
     if is_waiting or is_trusted_itself(old):
         files[pair.bundle] = bundle_of(new, old, now=now)
-    _store(files, force=True)
-    for path in (pair.prepared.certificate, pair.prepared.private_key):
-        path.unlink(missing_ok=True)
     lines = ["# a running instance uses it by itself, for new connections and dialogs"]
-    _show_new(files, new.certificates, lines, output)
-
-
-def _prepare(pair: Pair, old: Issued, new: Issued, output: str) -> None:
-    now = datetime.now(UTC)
-    files = {**pair.prepared.files(new), pair.bundle: bundle_of(new, old, now=now)}
-    current = with_sealing_of(old, new, now=now)
-    if current != old:
-        files |= pair.files(current)
-    _store(files, force=True)
-    line = f"# hand {pair.bundle} to the peers, and when all of them have it: broker certs renew {pair.certificate}"
-    _show_new(files, new.certificates, [line], output)
+    _store(files, new.certificates, lines, output, gone=pair.prepared)
 
 
 def _renew_authority(file: Path, days: int | None, output: str) -> None:
@@ -273,13 +267,16 @@ def _renew_authority(file: Path, days: int | None, output: str) -> None:
         raise click.UsageError(f"an authority is renewed in its own directory: name its {ROOTS}")
     old = read_authority(file.parent)
     new = renew_authority(old, _validity(days or AUTHORITY_DAYS), now=datetime.now(UTC))
-    files = authority_files(new, file.parent)
-    _store(files, force=True)
     lines = [
         f"# {file} holds the new certificate and the old one: hand it to every peer while the old one is valid",
         "# peers that have only the old one also trust what is issued from now on",
     ]
-    _show_new(files, new.roots, lines, output)
+    _store(authority_files(new, file.parent), new.roots, lines, output)
+
+
+def _value(path: Path) -> str:
+    """A path as a value of a configuration file, which may be in any directory."""
+    return render_value(str(path.absolute()))
 
 
 def _subject(name: str, hosts: tuple[str, ...] = (), uri: str = "") -> CertificateSubject:
@@ -312,34 +309,23 @@ def _authority(directory: Path | None) -> Authority | None:
     return found
 
 
-def _pair_of(directory: Path, name: str) -> Pair:
-    return Pair(directory / f"{name}.pem", directory / f"{name}.key")
-
-
-def _store(files: Mapping[Path, Content], *, force: bool) -> None:
+def _store(
+    files: Mapping[Path, Content],
+    certificates: tuple[Any, ...],
+    lines: list[str],
+    output: str,
+    *,
+    force: bool = True,
+    gone: Pair | None = None,
+) -> None:
+    """Write what was made, remove the pair that is in place now, and print both with some lines."""
     try:
         store_files(files, is_replacing=force)
     except FileExistsError as error:
         fail(f"{error.filename} is there already: say --force to replace it, or choose another name", ExitCode.HARMFUL)
-
-
-def _show_issued(
-    pair: Pair, issued: Issued, authority: Path | None, output: str, *, database: str | None = None
-) -> None:
-    """Print what was made, with the settings that use the files."""
-    lines = [f"certificate = {quoted_path(pair.certificate)}", f"private_key = {quoted_path(pair.private_key)}"]
-    if database is not None:
-        lines = [f"[databases.{database}]", *lines, f"# peers get {pair.certificate} and name it in their `peers`"]
-    else:
-        lines = ["[endpoint]", 'encryption = "required"', 'authentication = "certificate"', *lines]
-        at = None if authority is None else quoted_path(authority / "ca.pem")
-        lines.append(f"trust = [{at}]" if at else f"# peers name {pair.certificate} in their `peers`")
-    _show_new(pair.files(issued), issued.certificates, lines, output)
-
-
-def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], lines: list[str], output: str) -> None:
-    now = datetime.now(UTC)
-    rows = [_row(None, one, now) for one in certificates]
+    for path in (gone.certificate, gone.private_key) if gone else ():
+        path.unlink(missing_ok=True)
+    rows = [_row(one) for one in certificates]
     parts = (
         (f"{row['for']} {row['subject']}", row["hosts"], f"until {row['ends']}", row["fingerprint"]) for row in rows
     )
@@ -348,9 +334,9 @@ def _show_new(files: Mapping[Path, Content], certificates: tuple[Any, ...], line
     show_lines({"files": [str(path) for path in files], "certificates": rows}, output, [*told, *lines])
 
 
-def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
+def _row(certificate: Any) -> dict[str, Any]:
     who, ends = who_of(certificate), certificate.not_valid_after_utc
-    return ({} if file is None else {"file": str(file)}) | {
+    return {
         "for": str(use_of(certificate)),
         "subject": who.subject[:SUBJECT_MAX],
         "hosts": ", ".join([*hosts_of(certificate), *who.uris]),
@@ -359,5 +345,5 @@ def _row(file: Path | None, certificate: Any, now: datetime) -> dict[str, Any]:
         "key": key_of(certificate),
         "begins": f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S}",
         "ends": f"{ends:%Y-%m-%d %H:%M:%S}",
-        "days_left": (ends - now).days,
+        "days_left": (ends - datetime.now(UTC)).days,
     }

@@ -93,16 +93,13 @@ def _rows(report: CheckReport) -> list[dict[str, Any]]:
     rows += [_row("warning", "setting", warning, _sentence(warning)) for warning in report.warnings]
     rows += [_row("warning", concern.lint, concern, concern.sentence) for concern in report.concerns]
     for (code, file), count in report.left_out.items():
-        text = f"and {count:,} more"
-        rows.append(
-            {"level": "warning", "code": code, "file": file, "line": None, "column": None, "text": text, "more": count}
-        )
+        rows.append(_row("warning", code, None, f"and {count:,} more") | {"file": file, "more": count})
     rows += [_row("skipped", "setting", one, _sentence(one)) for one in (*report.waiting, *report.skipped)]
     return rows
 
 
-def _row(level: str, code: str, found: SettingError | Diagnostic, text: str) -> dict[str, Any]:
-    file, line, column = found.span[:3] if found.span else (None, None, None)
+def _row(level: str, code: str, found: SettingError | Diagnostic | None, text: str) -> dict[str, Any]:
+    file, line, column = found.span[:3] if found and found.span else (None, None, None)
     return {"level": level, "code": code, "file": file, "line": line, "column": column, "text": text, "more": 0}
 
 

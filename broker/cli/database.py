@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeAlias
 
@@ -83,12 +83,12 @@ def keep(config: Config, database: _Name, output: Output, *, dry_run: _DryRun) -
         broker database keep orders -c config/endpoint.toml --dry-run
         broker database keep /var/lib/broker/orders.db -c config/endpoint.toml
     """
-    configured, path = _find(config, database)
+    settings = read_settings(config)
+    configured, path = settings.instance.state_dir, _file(settings, database)
     replaced = file_identity.replaced_at(path, configured)
     if replaced:
         if not dry_run:
-            with recording(read_settings(config), "broker database keep") as entry:
-                entry.seal_done(str(path.absolute()))
+            with recording(settings, "broker database keep", target=str(path.absolute())):
                 file_identity.accept_replacement(path, configured)
         text = f"{replaced}: the new one {'would be' if dry_run else 'is'} accepted"
         show_lines({"path": str(path), "dry_run": dry_run, "texts": [text]}, output, [f"{path}: {text}"])
@@ -140,8 +140,7 @@ def create(config: Config, database: str) -> None:
         fail(f"{path}: there is a database in it; move the file away first", ExitCode.HARMFUL)
     check_remains(path)
     configured = None if database == MSDB else settings.databases[database].broker_instance
-    with recording(settings, "broker database create") as record:
-        record.seal_done(str(path.absolute()))
+    with recording(settings, "broker database create", target=str(path.absolute())):
         file_identity.forget_lost(path, settings.instance.state_dir)
         with closing(open_store(path, broker_instance=configured)) as db:
             click.echo(f"{path}: has a new, empty database of broker instance {show_guid(_instance(db))}")
@@ -198,7 +197,7 @@ def error_conversations(config: Config, database: _Name, output: Output, *, dry_
         broker database error-conversations orders -c config/endpoint.toml --dry-run
         broker database error-conversations orders.db -c config/endpoint.toml --yes
     """
-    _, path = _find(config, database)
+    path = _file(read_settings(config), database)
     name = "NAME" if path == Path(database) else database
     running = f'broker sql{option_of(config)} "ALTER DATABASE [{name}] SET ERROR_BROKER_CONVERSATIONS"'
     if not (dry_run or yes):
@@ -220,7 +219,8 @@ def _confirm(path: Path, config: Path | None, question: str, running: str = "") 
         confirm(f"{path}: {question.format(stake)}?")
 
 
-def open_database(config: Path | None, database: str) -> AbstractContextManager[sqlite3.Connection]:
+@contextmanager
+def open_database(config: Path | None, database: str) -> Iterator[sqlite3.Connection]:
     """
     A connection to a database given by its name in the configuration or by its file, closed at the end of the block.
 
@@ -234,13 +234,14 @@ def open_database(config: Path | None, database: str) -> AbstractContextManager[
     path = file_of({} if config is None else read_settings(config).databases, database, option_of(config))
     with translated(path):
         db = sqlite3.connect(path)
-    try:
+    with closing(db):
         check_schema(db)
         db.execute("PRAGMA synchronous = FULL")  # builds of SQLite may begin with less, with which nothing can be sent
-    except BaseException:
-        db.close()
-        raise
-    return _opened(db)
+        try:
+            yield db
+        except sqlite3.DatabaseError as error:
+            blame_file(db, error)
+            raise
 
 
 def file_of(known: Mapping[str, DatabaseSettings], database: str, config_option: str) -> Path:
@@ -257,23 +258,8 @@ def file_of(known: Mapping[str, DatabaseSettings], database: str, config_option:
     return path
 
 
-@contextmanager
-def _opened(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    with closing(db):
-        try:
-            yield db
-        except sqlite3.DatabaseError as error:
-            blame_file(db, error)
-            raise
-
-
-def _find(config: Path | None, database: str) -> tuple[Path, Path]:
-    """The state directory, whose record lists the databases, and the file. Raises ConversationError 911."""
-    settings = read_settings(config)
-    return settings.instance.state_dir, _file(settings, database)
-
-
 def _file(settings: Settings, database: str) -> Path:
+    """The file of a database given by its name or path. Raises ConversationError 911."""
     is_named = database == MSDB or database in settings.databases
     path = path_of(settings, database) if is_named else Path(database)
     if not path.is_file():
@@ -338,8 +324,7 @@ def _end(db: sqlite3.Connection, path: Path, config: Path | None, command: str, 
     if is_nothing_given(config, ()):
         db.execute("COMMIT")
         return [_UNRECORDED]
-    with recording(read_settings(config), f"broker database {command}") as record:
-        record.seal_done(str(path.absolute()))
+    with recording(read_settings(config), f"broker database {command}", target=str(path.absolute())):
         db.execute("COMMIT")
     return []
 

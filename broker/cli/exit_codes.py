@@ -32,7 +32,6 @@ class ExitCode(IntEnum):
     CONFIGURATION = 78  # of `serve`: bad configuration; EX_CONFIG
 
 
-_NOT_PERMITTED_STATUSES = frozenset({401, 403})
 _NOT_FOUND_NUMBERS = frozenset({208, 911, 8426, 15151})
 
 
@@ -58,13 +57,10 @@ def exit_code(error: BrokerError) -> ExitCode:
     """The exit code of an error: by what it is, or by its number, also when a daemon reported it."""
     if isinstance(error, DaemonUnreachableError):
         return ExitCode.UNREACHABLE
-    if isinstance(error, SocketNotPermittedError):
+    status, told = (error.status, error.problem) if isinstance(error, ProblemError) else (0, {})
+    if isinstance(error, SocketNotPermittedError) or status in {401, 403}:
         return ExitCode.NOT_PERMITTED
-    number = getattr(error, "number", 0)
-    if isinstance(error, ProblemError):
-        if error.status in _NOT_PERMITTED_STATUSES:
-            return ExitCode.NOT_PERMITTED
-        number = error.problem.get("number", 0)
+    number = told.get("number", 0) or getattr(error, "number", 0)
     return ExitCode.NOT_FOUND if number in _NOT_FOUND_NUMBERS else ExitCode.ERROR
 
 

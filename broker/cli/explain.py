@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -86,14 +85,21 @@ def explain(config: Config, socket: Socket, output: Output, where: Where, *, thr
     directory = Directory(where, credentials=credentials() if through else NO_CREDENTIALS)
     if how["broker_instance"] == CURRENT_DATABASE:
         how |= {"broker_instance": None, "current_database": True}
-    _check_usage(config, socket, where, through=through, is_offline=is_offline, question=how)
+    if how["to"] is None and how["conversation"] is None:
+        raise click.UsageError("name a service with --to, or a conversation of this instance with --conversation")
+    if (how["incoming"] or how["peer"] is not None) and how["database"] is not None:
+        raise click.UsageError("a message begins in a --database or is --incoming, from a --peer: leave out one")
+    if is_offline and (socket is not None or through):
+        raise click.UsageError("--offline asks no running instance: leave it out, or --socket and --through")
+    if is_offline and is_nothing_given(config, ()):
+        raise click.UsageError(nothing_to_read(config))
+    if where and not through:
+        raise click.UsageError("--admin says where --through asks: add it")
     request = ExplainRequest(**how)
     read = partial(_read_answer, request)
     if is_offline:
-        first, note = (
-            read(read_settings(config)),
-            f"read from {usual_config(config) or 'the environment'}; no daemon was asked",
-        )
+        first = read(read_settings(config))
+        note = f"read from {usual_config(config) or 'the environment'}; no daemon was asked"
     else:
         first, note = ask_daemon_or_files(
             config, socket, lambda client: directory.learn(client, ask(client, request)), read
@@ -113,28 +119,6 @@ def explain(config: Config, socket: Socket, output: Output, where: Where, *, thr
             print_lines([TextLine(way.sentence, style="bold")])
     is_good = way.arrives if way else first.explanation.has_way
     sys.exit(0 if is_good else ExitCode.NOT_FOUND)
-
-
-def _check_usage(
-    config: Path | None,
-    socket: Path | str | None,
-    where: Where,
-    *,
-    through: bool,
-    is_offline: bool,
-    question: Mapping[str, Any],
-) -> None:
-    if question["to"] is None and question["conversation"] is None:
-        raise click.UsageError("name a service with --to, or a conversation of this instance with --conversation")
-    is_incoming = question["incoming"] or question["peer"] is not None
-    if is_incoming and question["database"] is not None:
-        raise click.UsageError("a message begins in a --database or is --incoming, from a --peer: leave out one")
-    if is_offline and (socket is not None or through):
-        raise click.UsageError("--offline asks no running instance: leave it out, or --socket and --through")
-    if is_offline and is_nothing_given(config, ()):
-        raise click.UsageError(nothing_to_read(config))
-    if where and not through:
-        raise click.UsageError("--admin says where --through asks: add it")
 
 
 def _read_answer(request: ExplainRequest, settings: Settings) -> ExplainAnswer:

@@ -57,10 +57,6 @@ class HealthAnswer:
     checks: tuple[str, ...] = ()
 
 
-class NothingToAskError(Exception):
-    """No address is known; the text says what to do."""
-
-
 @click.command(cls=Command)
 @click.argument("question", type=click.Choice(list(_PATHS)), default="ready")
 @click.option(
@@ -92,7 +88,7 @@ def health(question: str, config: Config, at: str | None, output: Output, *, tim
     try:
         name, listen = ("", at) if at else observed(config)
         host, port = _address(listen)
-    except NothingToAskError as error:
+    except ValueError as error:
         found = HealthAnswer(HealthState.UNKNOWN, str(error))
     else:
         found = _ask_until(host, port, question, name, timeout=timeout, wait=wait)
@@ -155,16 +151,14 @@ def observed(config: Path | None) -> tuple[str, str]:
     The name of the instance, and its address of observation, in the settings.
 
     Raises:
-        NothingToAskError: The settings are wrong, or the port is off.
+        ValueError: The settings are wrong, or the port is off.
     """
     try:
         settings = read_settings(config)
     except SettingsError as error:
-        raise NothingToAskError(f"{error.errors[0]}; broker check{option_of(config)} says more") from error
+        raise ValueError(f"{error.errors[0]}; broker check{option_of(config)} says more") from error
     if settings.observe.listen is None:
-        raise NothingToAskError(
-            'observe.listen is "", so no instance can be asked: set it to an address like 127.0.0.1:9423'
-        )
+        raise ValueError('observe.listen is "", so no instance can be asked: set it to an address like 127.0.0.1:9423')
     return settings.instance.name, str(settings.observe.listen)
 
 
@@ -173,13 +167,13 @@ def _address(text: str) -> tuple[str, int]:
     Host and port to dial; loopback for an instance that listens on every address.
 
     Raises:
-        NothingToAskError: It is not an address, or its port is 0.
+        ValueError: It is not an address, or its port is 0.
     """
     problem = f"{text!r} is not an address to ask: give HOST:PORT with --at, an IPv6 address in brackets: [::1]:9423"
     try:
         listen = parse_listen(text)
     except ValueError:
-        raise NothingToAskError(problem) from None
+        raise ValueError(problem) from None
     if not listen.port:
-        raise NothingToAskError(problem)
+        raise ValueError(problem)
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host), listen.port  # noqa: S104 - to dial

@@ -7,7 +7,8 @@ Journals are Parquet files, which need pyarrow, an extra.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import click
 
 from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import Group, Output, copy_command
+from broker.cli.options import PATH, Group, Output, copy_command
 from broker.cli.output import readable, to_json
 from broker.flow import COLUMNS, Form, VisitOutcome
 from broker.protocol.layout import show_guid
@@ -27,8 +28,8 @@ if TYPE_CHECKING:  # pyarrow is an extra
 
 FOLLOW_SECONDS = 1.0  # between two scans for new files
 
-_GUIDS = tuple(column.name for column in COLUMNS if column.form is Form.GUID)
-_INSTANTS = tuple(column.name for column in COLUMNS if column.form is Form.INSTANT)
+_JSON: Mapping[Form, Callable[[Any], str]] = {Form.GUID: show_guid, Form.INSTANT: datetime.isoformat}
+_SHOWN = {column.name: _JSON[column.form] for column in COLUMNS if column.form in _JSON}
 
 
 @click.group(cls=Group)
@@ -43,7 +44,7 @@ def journal() -> None:
 
 
 @journal.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=PATH)
 @click.option("-n", "--lines", type=click.IntRange(min=1), default=20, help="Number of visits.")
 @click.option("-f", "--follow", is_flag=True, help="Also show files as they appear, until Ctrl-C.")
 @click.option("--conversation", type=click.UUID, help="Only visits of the dialog with this conversation_id.")
@@ -114,12 +115,7 @@ def _show_visits(visits: Iterable[Mapping[str, Any]], output: str) -> None:
 
 def _plain(visit: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON values: instants in ISO 8601, GUIDs as they are written."""
-    plain = dict(visit)
-    for name in _INSTANTS:
-        plain[name] = None if visit[name] is None else visit[name].isoformat()
-    for name in _GUIDS:
-        plain[name] = None if visit[name] is None else show_guid(visit[name])
-    return plain
+    return dict(visit) | {name: show(visit[name]) for name, show in _SHOWN.items() if visit[name] is not None}
 
 
 def _line(visit: Mapping[str, Any]) -> str:

@@ -67,9 +67,8 @@ _WORD = re.compile(r"[\w.]+")
 class Names:
     """The names of an instance; none when `ask` raises."""
 
-    def __init__(self, ask: Ask, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._clock = clock
         self._columns: dict[str, list[str]] = {}
         self._live: dict[str, tuple[float, list[str]]] = {}
 
@@ -85,14 +84,14 @@ class Names:
         if kind == "view":
             return list(self.columns())
         at, names = self._live.get(kind, (-FRESH_SECONDS, []))
-        if self._clock() - at >= FRESH_SECONDS:
+        if time.monotonic() - at >= FRESH_SECONDS:
             rows = self._rows(_QUESTIONS[kind].format(n=NAMES_MAX))
             names = sorted({str(row[0]) for row in rows if row[0] is not None and str(row[0]).isprintable()})
-            self._live[kind] = self._clock(), names
+            self._live[kind] = time.monotonic(), names
         return names
 
     def forget(self) -> None:
-        """Forget the names after a statement that changed something."""
+        """Forget the names after a statement that changed something, or the database."""
         self._live.clear()
 
     def _rows(self, question: str) -> Sequence[Sequence[Any]]:

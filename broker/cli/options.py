@@ -20,6 +20,7 @@ from broker.routing.address import NetworkAddress, parse_address
 
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 INPUT = click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True)  # a file, or - for standard input
+PATH = click.Path(path_type=Path)
 DIRECTORY = click.Path(path_type=Path, exists=True, file_okay=False)
 OUTPUT_DIRECTORY = click.Path(path_type=Path, file_okay=False)  # may be made
 UNREAD = click.Path(path_type=Path, readable=False)  # the reader reports it with its own code

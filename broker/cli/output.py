@@ -16,7 +16,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import click
@@ -123,12 +122,6 @@ def encodable(text: str, encoding: str) -> str:
     except UnicodeEncodeError:
         return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
     return text
-
-
-def quoted_path(path: Path) -> str:
-    """An absolute path as a value of a configuration file."""
-    text = str(path.absolute())
-    return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 class Terminal:
@@ -243,9 +236,9 @@ def remedy_lines(remedy: str, label: str = "->", indent: int = 0, style: str = "
         yield TextLine(f"{mark:<{len(label)}} {part}", indent, style=style, is_table=True)
 
 
-def print_lines(lines: Iterable[TextLine], terminal: Terminal | None = None) -> None:
-    """Print lines of prose, on standard output when `terminal` is left out."""
-    (terminal or Terminal(elsewhere=PROSE_COLUMNS)).lines(lines)
+def print_lines(lines: Iterable[TextLine]) -> None:
+    """Print lines of prose on standard output."""
+    Terminal(elsewhere=PROSE_COLUMNS).lines(lines)
 
 
 def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import click
 
 from broker.admin.client import AdminClient
+from broker.admin.trace import send_rules
 from broker.catalog.catalog import MSDB
 from broker.catalog.partner import (
     SIZE_MAX,
@@ -38,7 +39,6 @@ _SERVICES = "SELECT name FROM sys.services"
 _ROUTES = "SELECT name, remote_service_name, address, mirror_address FROM sys.routes"
 _BINDINGS = "SELECT name, remote_service_name, remote_principal_name FROM sys.remote_service_bindings"
 _CONNECT = "SELECT grantee_name, state_desc FROM sys.server_permissions"
-_SEND = "SELECT grantee_name, state_desc, securable_name FROM sys.database_permissions"
 
 _database_option = click.option("-d", "--database", help="The database of the services; by default the only one.")
 
@@ -202,11 +202,7 @@ def _present(client: AdminClient, settings: Settings, database: str | None) -> P
         (MSDB, PermissionRule(Permission.CONNECT, "*", parse_principal(who), PermissionState(state)))
         for who, state in rows(_CONNECT, MSDB)
     ]
-    rules += [
-        (where, PermissionRule(Permission.SEND, securable, parse_principal(who), PermissionState(state)))
-        for where in filter(None, (MSDB, database))
-        for who, state, securable in rows(_SEND, where)
-    ]
+    rules += [(where, rule) for where in filter(None, (MSDB, database)) for rule in send_rules(client, where)]
     return Present(
         services=[(where, row[0]) for where in settings.databases for row in rows(_SERVICES, where)],
         routes=[RouteRow(where, *row) for where in (MSDB, *settings.databases) for row in rows(_ROUTES, where)],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import click
 
 from broker.advice import to_install
 from broker.cli.exit_codes import ExitCode, fail
-from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, Group, Parsed
+from broker.cli.options import DURATION, OUTPUT, OUTPUT_DIRECTORY, PATH, Group, Parsed
 from broker.cli.output import show_json, show_rows
 from broker.config.units import parse_size
 from broker.errors import NoJournalError, PipelineError
@@ -48,15 +49,8 @@ INSTANT, SIZE = Parsed("instant", _instant), Parsed("size", _size)
 
 
 _COMMON = (  # of every job
-    click.Option(
-        ("--journal",),
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="Directory of a journal; several times for several.",
-    ),
-    click.Option(
-        ("--flows",), multiple=True, type=click.Path(path_type=Path), hidden=True, deprecated="Use --journal instead."
-    ),
+    click.Option(("--journal",), multiple=True, type=PATH, help="Directory of a journal; several times for several."),
+    click.Option(("--flows",), multiple=True, type=PATH, hidden=True, deprecated="Use --journal instead."),
     click.Option(("--out",), type=OUTPUT_DIRECTORY, help="Directory for the results."),
     click.Option(("--master",), default="local[*]", help="Spark's master: this machine, or a cluster."),
     click.Option(("--conf",), multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated."),
@@ -263,6 +257,7 @@ def _run_jobs(
         ),
         runs.PeriodBounds(first, end),
     )
+    tell = partial(click.echo, err=True)
     try:
         runs.check_paths(request, is_writing=not is_explain)
     except PipelineError as error:  # unusable paths, whatever their content
@@ -271,16 +266,12 @@ def _run_jobs(
         if is_explain:
             runs.explain(request)
             return
-        done = (report_file if is_report else runs).run(request, _report_progress)
+        done = (report_file if is_report else runs).run(request, tell)
     except NoJournalError as error:
         fail(str(error), ExitCode.NOT_FOUND)
     for line in inventory.sentences(done["files"]) if "files" in done else ():
-        _report_progress(line)
+        tell(line)
     if output == "json":
         show_json(done)
     elif done["jobs"]:
         show_rows([{"result": name, **one} for name, one in done["jobs"].items()], output)
-
-
-def _report_progress(line: str) -> None:
-    click.echo(line, err=True)

@@ -89,7 +89,8 @@ class Prompt:
         self._history = history
         self._pending: list[str] = []
         self._is_leaving = False
-        self._names = self._names_here()
+        quick = client.patient(COMPLETION_SECONDS)
+        self._names = Names(lambda question: quick.sql(question, self.database)["rows"])
         self._hint_is_due = True
 
     def run(self, read: Callable[[str], str]) -> None:
@@ -110,7 +111,10 @@ class Prompt:
     def enter(self, text: str) -> None:
         """Process one entry: a line, or several of an earlier statement."""
         for line in text.split("\n"):
-            self._enter_line(line)
+            try:
+                self._enter_line(line)
+            except BrokerError as error:
+                click.echo(str(error), err=True)
 
     def words(self, before: str, word: str) -> list[str]:
         """Complete the word at the cursor; `before` is the line in front of it."""
@@ -158,8 +162,6 @@ class Prompt:
     def _run_statement(self, statement: str) -> None:
         try:
             answer = self._client.sql(statement, self.database)
-        except BrokerError as error:
-            click.echo(str(error), err=True)
         except KeyboardInterrupt:
             click.echo("^C no longer waiting: a SELECT is stopped, any other statement may still run", err=True)
         else:
@@ -169,14 +171,10 @@ class Prompt:
 
     def _use(self, database: str) -> None:
         """Change the database if the daemon has it."""
-        try:
-            self._client.sql("SELECT 1 AS one", database)
-        except BrokerError as error:
-            click.echo(str(error), err=True)
-        else:
-            self.database = database
-            self._names = self._names_here()
-            click.echo(f"changed database context to '{database}'", err=True)
+        self._client.sql("SELECT 1 AS one", database)
+        self.database = database
+        self._names.forget()
+        click.echo(f"changed database context to '{database}'", err=True)
 
     def _run_command(self, text: str) -> None:
         """Run a command of the prompt, given without its backslash."""
@@ -206,19 +204,11 @@ class Prompt:
             return
         view = name.replace("[", "").replace("]", "").rpartition(".")[2].replace("'", "''").lower()
         found = f"SELECT column_id, name AS column_name FROM sys.system_columns WHERE view_name = '{view}'"  # noqa: S608 - quoted
-        try:
-            answer = self._client.sql(f"{found} ORDER BY column_id", self.database)
-            if not answer["rows"]:  # a queue, or nothing
-                columns = self._client.sql(f"SELECT TOP 0 * FROM {name}", self.database)["columns"]  # noqa: S608 - the typed name
-                answer = answer | {"rows": [[place, column] for place, column in enumerate(columns, 1)]}
-        except BrokerError as error:
-            click.echo(str(error), err=True)
-        else:
-            show_answer(answer, self.output)
-
-    def _names_here(self) -> Names:
-        quick = self._client.patient(COMPLETION_SECONDS)
-        return Names(lambda question: quick.sql(question, self.database)["rows"])
+        answer = self._client.sql(f"{found} ORDER BY column_id", self.database)
+        if not answer["rows"]:  # a queue, or nothing
+            columns = self._client.sql(f"SELECT TOP 0 * FROM {name}", self.database)["columns"]  # noqa: S608 - the typed name
+            answer = answer | {"rows": [[place, column] for place, column in enumerate(columns, 1)]}
+        show_answer(answer, self.output)
 
 
 def prepare_readline(prompt: Prompt, history: History) -> None:

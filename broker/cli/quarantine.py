@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ from broker.store.sqlite.quarantine import resume as resume_one
 from broker.store.sqlite.quarantine import skip as skip_one
 
 _COLUMNS = ["conversation_handle", "service_name", "state", "failures", "last_failure_time", "messages_behind", "error"]
+_FIELDS = (
+    *("conversation_handle", "conversation_id", "service_name", "far_service", "queue_name", "state"),
+    *("message_sequence_number", "message_type_name", "body_bytes", "messages_behind", "failures"),
+    *("first_failure_time", "last_failure_time", "quarantine_time", "age_s", "error", "traceback"),
+)
 _EMPTY = "no dialog is in quarantine"
+_RESUME = "resume"  # which loses nothing
 
 _CHANGING = (  # of every command that changes something
     *(CONFIG, DATABASE),
@@ -125,13 +132,8 @@ def resume(**options: Any) -> None:
         broker quarantine resume -d billing.db 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11
         broker quarantine resume -c config/endpoint.toml -d billing --all --dry-run
     """
-    _settle(
-        "resume",
-        "try {message} again, then {later} after it",
-        lambda db, failure: resume_one(db, failure.endpoint_id),
-        asks=False,
-        **options,
-    )
+    sentence = "try {message} again, then {later} after it"
+    _settle(_RESUME, sentence, lambda db, failure: resume_one(db, failure.endpoint_id), **options)
 
 
 @quarantine.command(params=[*_CHANGING])
@@ -204,7 +206,6 @@ def _settle(
     sentence: str,
     change: Callable[[sqlite3.Connection, Failure], object],
     *,
-    asks: bool = True,
     config: Path | None,
     database: str,
     ids: tuple[str, ...],
@@ -222,7 +223,7 @@ def _settle(
         else:
             chosen = list({found.endpoint_id: found for found in (_find(db, one) for one in ids)}.values())
         plans = [_plan(action, sentence, failure, is_done=not dry_run) for failure in chosen]
-        if asks and not dry_run and chosen and not yes:
+        if action != _RESUME and not dry_run and chosen and not yes:
             for plan in plans:
                 click.echo(f"{plan['conversation_handle']}: {plan['what']}", err=True)
             confirm(f"{action} {counted(len(chosen), 'dialog')}?")
@@ -281,29 +282,19 @@ def _find(db: sqlite3.Connection, conversation: str) -> Failure:
 
 
 def _row(failure: Failure) -> dict[str, Any]:
-    return {
-        "conversation_handle": show_guid(failure.conversation_handle),
-        "conversation_id": show_guid(failure.conversation_id),
-        "service_name": failure.service_name,
-        "far_service": failure.far_service,
-        "queue_name": failure.queue_name,
+    known = asdict(failure) | {
         "state": "retrying" if failure.quarantine_time is None else "quarantined",
-        "message_sequence_number": failure.message_sequence_number,
-        "message_type_name": failure.message_type_name,
-        "body_bytes": failure.body_bytes,
-        "messages_behind": failure.messages_behind,
-        "failures": failure.failures,
-        "first_failure_time": _instant(failure.first_failure_time),
-        "last_failure_time": _instant(failure.last_failure_time),
-        "quarantine_time": None if failure.quarantine_time is None else _instant(failure.quarantine_time),
         "age_s": round(max(0.0, time.time() - failure.first_failure_time), 3),
-        "error": failure.error,
-        "traceback": failure.traceback,
     }
+    return {name: _shown(name, known[name]) for name in _FIELDS}
 
 
-def _instant(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+def _shown(name: str, value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, bytes):
+        return show_guid(value)
+    is_instant = name.endswith("_time") and value is not None
+    return datetime.fromtimestamp(value, UTC).isoformat(timespec="milliseconds") if is_instant else value
 
 
 def _write_body(db: sqlite3.Connection, failure: Failure, file: Path) -> None:

@@ -22,11 +22,10 @@ RELOAD_SECONDS = 180.0  # scripts of a million routes run within a minute
 REFUSED_SHOWN = 10  # sentences about peers that would be refused
 _IN_NO_SCRIPT = "in no script (removed from one, or made by broker sql); it stays"
 _UNCHANGED = "nothing has changed: the configuration before stays in force"
-_EFFECTS = {"live": "in force", "reconnect": "for new connections", "restart": "waits for a restart"}
-_EFFECTS_IF = {
-    "live": "would be in force",
-    "reconnect": "would be for new connections",
-    "restart": "would wait for a restart",
+_EFFECTS = {  # as they are, and as they would be
+    "live": ("in force", "would be in force"),
+    "reconnect": ("for new connections", "would be for new connections"),
+    "restart": ("waits for a restart", "would wait for a restart"),
 }
 
 
@@ -103,10 +102,9 @@ def _lines(answer: dict[str, Any], options: str, *, is_pruned: bool) -> Iterator
     """A summary, and a line for each change."""
     if sentence := _sentence(answer):  # none when all that changes is what was dropped
         yield sentence
-    effects = _EFFECTS_IF if answer["dry_run"] else _EFFECTS
     for one in answer["settings"]:
         place = f"  ({one['place']})" if one["place"] else ""
-        yield f"  {one['key']}: {_change(one)}, {effects[one['effect']]}{place}"
+        yield f"  {one['key']}: {_change(one)}, {_EFFECTS[one['effect']][answer['dry_run']]}{place}"
     yield from (f"  warning: {one}" for one in answer.get("warnings", []))
     for message in answer["messages"]:
         yield f"  {message}"

@@ -24,7 +24,7 @@ from broker.catalog.catalog import MSDB
 from broker.cli.access import admin_client, credentials
 from broker.cli.exit_codes import ExitCode
 from broker.cli.options import INPUT, Config, Group, Output, Socket, Where
-from broker.cli.output import Terminal, TextLine, print_lines, show_json
+from broker.cli.output import TextLine, print_lines, show_json
 from broker.cli.sql import SCRIPT_SECONDS
 from broker.config.units import counted, duration
 from broker.ddl.lexer import decode_script
@@ -117,7 +117,7 @@ def plan(
     if output == "json":
         show_json(answer)
     else:
-        render_plan(answer | {"gap": transit_gap(client, answer)})
+        print_lines(plan_lines(answer | {"gap": transit_gap(client, answer)}))
     sys.exit(ExitCode.HARMFUL if _harm(answer) and not accept_harm else 0)
 
 
@@ -141,19 +141,14 @@ def transit_gap(client: AdminClient, plan: Mapping[str, Any]) -> str:
     return f"of those in transit, at most what passed since the start {uptime} ago is known"
 
 
-def render_plan(plan: Mapping[str, Any], terminal: Terminal | None = None) -> None:
+def plan_lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     """
-    Print a plan.
+    A plan in a terminal.
 
     Args:
         plan: The answer of `/v1/plan`, with `followed` instead of the arrivals: their paths, or None; perhaps with
             the `gap` of `transit_gap`.
-        terminal: Standard output when it is left out.
     """
-    print_lines(_lines(plan), terminal)
-
-
-def _lines(plan: Mapping[str, Any]) -> Iterator[TextLine]:
     yield from _edits(plan)
     yield TextLine("")
     yield from _fates(plan)

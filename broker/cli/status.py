@@ -10,7 +10,7 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 
 from broker.admin.client import AdminClient
-from broker.cli.access import admin_client, with_config, with_sql_at
+from broker.cli.access import Asked, admin_client, with_config, with_sql_at
 from broker.cli.options import Command, Config, Output, Socket
 from broker.cli.output import Terminal, encodable, readable, remedy_lines, show_json
 from broker.errors import DaemonUnreachableError
@@ -31,6 +31,7 @@ from broker.observe.health import judge
 from broker.observe.status import LedgerStatus, Status
 
 UNTRIED_SHOWN = 10  # next hops that were not dialled yet, by name
+_NOT_NAMED = Asked()
 _LEVEL_STYLES = {"good": "green", "notice": "yellow", "bad": "bold red"}
 _interval_option = click.option(
     "--interval", type=click.FloatRange(0.5, 3600), default=2.0, help="Seconds between two polls."
@@ -72,7 +73,7 @@ def top(config: Config, socket: Socket, interval: float, output: Output, *, once
 
 def _show(config: Path | None, socket: Path | str | None, output: str, interval: float | None) -> None:
     """Print the state, once or at an interval until Ctrl-C."""
-    client, render = admin_client(config, socket), partial(render_status, config=config, socket=socket)
+    client, render = admin_client(config, socket), partial(render_status, asked=Asked(config, socket))
     answer = client.get("/v1/status")
     with contextlib.suppress(KeyboardInterrupt):
         if interval is not None and output == "table" and sys.stdout.isatty():
@@ -88,12 +89,7 @@ def _show(config: Path | None, socket: Path | str | None, output: str, interval:
             answer = client.get("/v1/status")
 
 
-def _fill_screen(
-    client: AdminClient,
-    answer: Mapping[str, Any],
-    interval: float,
-    render: Callable[[Mapping[str, Any], Terminal], None],
-) -> NoReturn:
+def _fill_screen(client: AdminClient, answer: Mapping[str, Any], interval: float, render: partial[None]) -> NoReturn:
     """Fill the screen with the newest state; while the instance does not answer, with the last one and its age."""
     console, came_at, problem = Console(highlight=False), time.monotonic(), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -111,13 +107,7 @@ def _fill_screen(
                 problem = readable(error.problem)
 
 
-def render_status(
-    status: Mapping[str, Any],
-    terminal: Terminal | None = None,
-    *,
-    config: Path | None = None,
-    socket: Path | str | None = None,
-) -> None:
+def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, asked: Asked = _NOT_NAMED) -> None:
     """
     Print an answer of `/v1/status`.
 
@@ -127,11 +117,10 @@ def render_status(
     Args:
         status: The answer.
         terminal: Where it is printed; None is standard output.
-        config: The configuration, which is named in commands.
-        socket: The admin socket or port that was named instead, likewise.
+        asked: The configuration, socket or port that was named, which commands name too.
     """
     terminal = terminal or Terminal()
-    _render_verdict(status, terminal, config, socket)
+    _render_verdict(status, terminal, asked)
     _render_identity(status, terminal)
     _render_forwarding(status["forwarding"], terminal)
     refused = status.get("transport", {}).get("refused")
@@ -154,9 +143,7 @@ def render_status(
         _render_database(database_name, database, terminal)
 
 
-def _render_verdict(
-    status: Mapping[str, Any], terminal: Terminal, config: Path | None, socket: Path | str | None
-) -> None:
+def _render_verdict(status: Mapping[str, Any], terminal: Terminal, asked: Asked) -> None:
     """One sentence on the whole, and a line for each finding."""
     report = judge(msgspec.convert(status, Status))
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
@@ -164,9 +151,9 @@ def _render_verdict(
         style = _LEVEL_STYLES[finding.level]
         if finding.what not in report.sentence:
             terminal.prose(readable(f"{finding.level}: {finding.what}"), style)
-        do = with_config(finding.do, config, socket)
+        do = with_config(finding.do, *asked)
         for name in {"this instance", status["name"]}:
-            do = with_sql_at(name, do, config, socket)
+            do = with_sql_at(name, do, *asked)
         if do:
             terminal.lines(remedy_lines(do, style=style))
     if report.more:

@@ -71,8 +71,7 @@ def create(config: Config, role: str, expires: timedelta | None, name: str) -> N
     except OverflowError:
         raise click.UsageError("that is beyond the calendar: write a shorter time, or never") from None
     path = settings.admin.tokens
-    with recording(settings, "NEW TOKEN") as record:
-        record.seal_done(name)
+    with recording(settings, "NEW TOKEN", target=name):
         secret = new_token(path, name, role_of(role), now=now, expires_at=expires_at)
     click.echo(secret)
     until = "for ever" if expires_at is None else f"until {expires_at:%Y-%m-%d %H:%M} UTC"
@@ -120,7 +119,6 @@ def revoke(config: Config, name: str) -> None:
         broker token revoke prometheus -c config/gateway.toml
     """
     settings = read_settings(config)
-    with recording(settings, "REVOKE TOKEN") as record:
-        record.seal_done(name)
+    with recording(settings, "REVOKE TOKEN", target=name):
         revoke_token(settings.admin.tokens, name)
     click.echo(f"token {name} revoked", err=True)

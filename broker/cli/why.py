@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import click
@@ -24,6 +23,7 @@ from broker.catalog.catalog import MSDB
 from broker.catalog.database_files import is_elsewhere
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.cli.access import (
+    Asked,
     admin_client,
     ask_daemon_or_files,
     credentials,
@@ -32,7 +32,7 @@ from broker.cli.access import (
     with_config,
     with_sql_at,
 )
-from broker.cli.exit_codes import ExitCode
+from broker.cli.exit_codes import ExitCode, fail
 from broker.cli.options import Command, Config, Output, Socket, Where
 from broker.cli.output import TextLine, print_lines, remedy_lines, show_json
 from broker.config.settings import Settings
@@ -47,9 +47,9 @@ from broker.protocol.layout import show_guid
 
 _INDENT, _DEEP = 2, 6  # columns
 _REMEDY = "remedy: "
-_FAR = "far_broker_instance"  # of the dialogs of a row
 _FOR_THE_NEXT = "Then, broker why again has that for the next of these dialogs"
 _ENDS_MANY = "--older-than 0s --dry-run counts what it ends at once with --yes"
+_HANDLES = "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know"
 ASKED_MAX = 20  # conversations that are asked about, those of each service in turn, oldest first
 LISTED_MAX = 1000  # among which they are chosen, of each queue
 _SENT = (
@@ -80,32 +80,20 @@ NOTHING_WAITS = (
 )
 
 
-class _How(NamedTuple):
-    """How the first instance is asked, which commands in remedies name too."""
+def _traced(first: WhyAnswer, directory: Directory, how: Asked) -> Trace:
+    """The trace, with commands for the first instance that run as they stand."""
 
-    config: Path | None
-    socket: Path | str | None
-
-    def traced(self, first: WhyAnswer, directory: Directory) -> Trace:
-        """The trace, with commands for the first instance that run as they stand."""
-        found = trace(first, directory, option_of(*self))
-        is_here = found.where.partition(",")[0] == first.instance
-        remedy = self._placed(found.remedy, first.instance, directory, is_here=is_here)
-        findings = [
-            msgspec.structs.replace(
-                one,
-                remedy=self._placed(one.remedy, first.instance, directory, is_here=one.instance == first.instance),
-            )
-            for one in found.findings
-        ]
-        return msgspec.structs.replace(found, remedy=remedy, findings=findings)
-
-    def _placed(self, remedy: str, first: str, directory: Directory, *, is_here: bool) -> str:
-        remedy = with_sql_at(first, remedy, *self)
-        remedy = with_config(remedy, *self) if is_here else remedy
-        for instance, at in directory.places.items():
-            remedy = remedy if instance == first else with_sql_at(instance, remedy, None, at)
+    def placed(remedy: str, instance: str) -> str:
+        remedy = with_sql_at(first.instance, remedy, *how)
+        remedy = with_config(remedy, *how) if instance == first.instance else remedy
+        for other, at in directory.places.items():
+            remedy = remedy if other == first.instance else with_sql_at(other, remedy, None, at)
         return remedy
+
+    found = trace(first, directory, option_of(*how))
+    remedy = placed(found.remedy, found.where.partition(",")[0])
+    findings = [msgspec.structs.replace(one, remedy=placed(one.remedy, one.instance)) for one in found.findings]
+    return msgspec.structs.replace(found, remedy=remedy, findings=findings)
 
 
 @click.command(cls=Command)
@@ -131,7 +119,7 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
         broker why 5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11 --admin tcp://gateway-a:4022=http://127.0.0.1:9422 -o json
     """
     directory = Directory(where, credentials=credentials())
-    how = _How(config, socket)
+    how = Asked(config, socket)
     if guid is None:
         client = admin_client(config, socket)
         status = client.get("/v1/status")
@@ -163,28 +151,20 @@ def why(config: Config, socket: Socket, where: Where, output: Output, guid: UUID
                 answer = directory.why(address, conversation or guid)
                 if answer.is_known:
                     note = f"{note}; not known at {first.instance}".removeprefix("; ")
-                    first, how = answer, _How(None, at)
+                    first, how = answer, Asked(None, at)
                     break
     if not first.is_known:
-        asked = show_guid(guid)
-        click.echo(f"{asked} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:", err=True)
-        for place in (*first.looked_in, journalled):
-            click.echo(f"  {place}", err=True)
-        click.echo(
-            "a handle belongs to one side: broker why at its instance shows the conversation id, which both sides know",
-            err=True,
-        )
-        if note:
-            click.echo(note, err=True)
-        sys.exit(ExitCode.NOT_FOUND)
-    found = how.traced(first, directory)
+        unknown = f"{show_guid(guid)} is not known at {first.instance}, or was ended WITH CLEANUP; looked in:"
+        places = (f"  {place}" for place in (*first.looked_in, journalled))
+        fail("\n".join(filter(None, [unknown, *places, _HANDLES, note])), ExitCode.NOT_FOUND)
+    found = _traced(first, directory, how)
     if output == "json":
         show_json(found)
     else:
         print_lines(_lines(found, guid, note))
 
 
-def _besides(status: Status, how: _How, about: Collection[str], listed: Collection[str]) -> Iterator[TextLine]:
+def _besides(status: Status, how: Asked, about: Collection[str], listed: Collection[str]) -> Iterator[TextLine]:
     """
     Yield what keeps messages from arriving besides those listed, and what this instance cannot know.
 
@@ -206,7 +186,7 @@ def _besides(status: Status, how: _How, about: Collection[str], listed: Collecti
         yield TextLine(gateway, style="yellow")
 
 
-def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> Iterator[TextLine]:
+def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: Asked) -> Iterator[TextLine]:
     """What is known of messages that have left for good: they may wait at the far side."""
     for database in status["databases"]:
         for (handle,) in client.sql(_ACKNOWLEDGED, database)["rows"]:
@@ -219,10 +199,10 @@ def _acknowledged(client: AdminClient, status: Mapping[str, Any], how: _How) -> 
 
 
 def _causes(
-    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: _How
+    client: AdminClient, waiting: Sequence[_Waiting], directory: Directory, how: Asked
 ) -> Iterator[dict[str, object]]:
     """A row for each service and cause among `ASKED_MAX` conversations, the oldest of each service, oldest first."""
-    rows: dict[tuple[str | None, ...], dict[str, Any]] = {}
+    rows: dict[tuple[str, str, str, str | None], dict[str, Any]] = {}
     known: set[tuple[str | None, bool]] = set()
     of_service: Counter[tuple[str, str]] = Counter()
     ranked = []
@@ -234,8 +214,9 @@ def _causes(
         if not answer.is_known or (answer.conversation_id, is_here) in known:
             continue  # acknowledged by now, or another side of it
         known.add((answer.conversation_id, is_here))
-        found = how.traced(part_of(answer, database, has_arrived=is_here), directory)
-        row: dict[str, Any] = {
+        found = _traced(part_of(answer, database, has_arrived=is_here), directory, how)
+        fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
+        first = {
             "since": since,
             "database": database,
             "conversation_handle": guid,
@@ -245,13 +226,11 @@ def _causes(
             "cause": found.why,
             "remedy": found.remedy,
         }
-        fars = (one.far_broker_instance for one in answer.sides if one.conversation_handle == guid)
-        row |= {_FAR: next(fars, None)}
-        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, ""), row[_FAR]), row)
+        row = rows.setdefault((service, found.cause, found.remedy.replace(guid, ""), next(fars, None)), first)
         row["dialogs"] += 1
         row["messages"] += messages
-    for row in rows.values():
-        handle, more, which, far = row["conversation_handle"], _FOR_THE_NEXT, "", row.pop(_FAR)
+    for (*_, far), row in rows.items():
+        handle, more, which = row["conversation_handle"], _FOR_THE_NEXT, ""
         if f"--conversation {handle} --end" in row["remedy"]:  # it has failed, and all that have can be ended at once
             which = "--state ER"
         elif far is not None and f"END CONVERSATION '{handle}' WITH CLEANUP" in row["remedy"]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from broker.admin.server import AdminServer, PreparedListeners
+from broker.admin.server import AdminListeners, AdminServer
 from broker.catalog.check import journal_directory_error, journal_errors, tracing_errors
 from broker.catalog.identities import credentials_of
 from broker.config.reload_diff import Difference
@@ -137,7 +137,7 @@ class Ready:
     """
 
     settings: Settings
-    admin: PreparedListeners
+    admin: AdminListeners
     security: Security | None = None
     listeners: list[Listener] = field(default_factory=list)
     plan: JournalPlan | None = None

@@ -193,8 +193,8 @@ def admin_cases(at: Path) -> list[tuple[str, Case]]:
 
     def shown(instance: Instance) -> str:
         """Who the admin port proves to be, now."""
-        assert instance.admin._ways.security is not None
-        return str(instance.admin._ways.security.own.principal_name)  # type: ignore[union-attr]
+        assert instance.admin._in_use.ways.security is not None
+        return str(instance.admin._in_use.ways.security.own.principal_name)  # type: ignore[union-attr]
 
     return [
         one("admin.socket", str(at / "steer"), lambda _: (at / "steer").is_socket(), True),
@@ -203,11 +203,11 @@ def admin_cases(at: Path) -> list[tuple[str, Case]]:
         one("admin.loopback_role", "viewer", lambda i: door(i)._of_everybody.word, "viewer"),
         one("admin.certificate", two["certificate"], shown, "CN=two", private_key=two["private_key"]),
         one("admin.private_key", two["private_key"], shown, "CN=two", certificate=two["certificate"]),
-        one("admin.trust", [], lambda i: i.admin._ways.security.server.verify_mode, ssl.CERT_NONE),
-        one("admin.peers", [two["certificate"]], lambda i: len(i.admin._ways.security.trusted), 2),
+        one("admin.trust", [], lambda i: i.admin._in_use.ways.security.server.verify_mode, ssl.CERT_NONE),
+        one("admin.peers", [two["certificate"]], lambda i: len(i.admin._in_use.ways.security.trusted), 2),
         one("admin.tokens", str(at / "tokens"), lambda i: door(i)._tokens._path, at / "tokens"),
         one("admin.roles", {"user:4711": "operator"}, lambda i: [*door(i)._holders.users], [4711]),
-        one("admin.audit", str(at / "audit"), lambda i: i.admin.audit.path, at / "audit"),
+        one("admin.audit", str(at / "audit"), lambda i: i.admin._parts.audit.path, at / "audit"),
     ]
 
 

@@ -110,3 +110,8 @@ def _is_stream(got: bytes) -> bool:
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def audit_lines(path: Path) -> list[dict[str, Any]]:
+    """What was written down; nothing without a file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []

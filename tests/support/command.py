@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from click.testing import CliRunner, Result
 
 from broker.cli import main
+from broker.cli.output import Terminal, TextLine
 
 
 def run(*arguments: object, stdin: str | bytes | None = None) -> Result:
     """Its exit code, and what it wrote to standard output and to standard error."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
+
+
+def printed(lines: Iterable[TextLine], *, width: int) -> str:
+    """Lines of prose on a terminal of that width."""
+    file = io.StringIO()
+    Terminal(file, width=width).lines(lines)
+    return file.getvalue()
 
 
 _WITHOUT_PRIVILEGES = (

@@ -75,6 +75,13 @@ def place(
     return InstanceView(name, UUID(int=number).bytes, here, {}, lambda _: problem)
 
 
+def routed(where: InstanceView, *routes: Route) -> InstanceView:
+    """The same instance with these routes."""
+    table = build_table(routes, now=AT)
+    here = msgspec.structs.replace(where.surroundings, table=table, msdb=table)
+    return msgspec.structs.replace(where, surroundings=here)
+
+
 def way(where: InstanceView, **request: Any) -> ExplainAnswer:
     """What an instance would do with a message of the conversation."""
     return answer(where, ExplainRequest("S", request.pop("broker_instance", None), CONVERSATION, **request))

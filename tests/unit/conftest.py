@@ -16,9 +16,7 @@ import pytest
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from broker.errors import SettingsError
-from broker.store.sqlite.database import open_store
-from broker.store.sqlite.metadata import put_queue, put_service, queues
-from broker.store.sqlite.transaction import writing
+from tests.support.shop import Shop
 
 Load: TypeAlias = Callable[..., Settings]
 Report: TypeAlias = Callable[..., list[str]]
@@ -29,7 +27,7 @@ class FakeAdmin:
     An admin socket, or an admin port, with prepared answers.
 
     Shape: `answers` (status, body) by path, the body as JSON unless it is bytes, or made of
-    that of the question; `asked` (method, path, body) so far;
+    that of the question; `headers` of each; `asked` (method, path, body) so far;
     `path` of the socket; `port` on 127.0.0.1, 0 for a socket.
     """
 
@@ -37,6 +35,7 @@ class FakeAdmin:
         self.path = path
         self.port = 0
         self.answers: dict[str, tuple[int, Any]] = {}
+        self.headers: dict[str, str] = {}
         self.asked: list[tuple[str, str, Any]] = []
 
 
@@ -67,7 +66,8 @@ def _handler(fake: FakeAdmin) -> type[BaseHTTPRequestHandler]:
             body = body(question) if callable(body) else body
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
+            for name, value in {**fake.headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 
@@ -92,15 +92,11 @@ def serving(server: socketserver.BaseServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A database with a service Orders on OrdersQueue."""
-    path = tmp_path / "orders.db"
-    db = open_store(path)
-    with writing(db):
-        put_queue(db, "OrdersQueue", is_receive_enabled=True)
-        put_service(db, "Orders", queues(db)["OrdersQueue"].queue_id, frozenset())
-    db.close()
-    return path
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """A database with the services Orders and Billing."""
+    shop = Shop(tmp_path / "orders.db")
+    yield shop
+    shop.close()
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from broker.admin.operations import OPERATIONS, describe
+from broker.admin.operations import describe
 from tools.pages.markers import table
 
-DOCUMENT = describe(OPERATIONS, version="")
+DOCUMENT = describe(version="")
 SCHEMAS: dict[str, dict[str, Any]] = DOCUMENT["components"]["schemas"]
 
 

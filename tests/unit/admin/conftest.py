@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from broker.daemon.instance import Instance, serve
+from tests.support import admin
 
 CONFIGURATION = """
 [instance]
@@ -50,15 +48,11 @@ async def instance(configuration: Path) -> AsyncIterator[Instance]:
 
 
 @pytest.fixture
-async def ask(instance: Instance) -> AsyncIterator[Ask]:
+def ask(instance: Instance) -> Ask:
     """Asks the admin API over its Unix socket: method, target, body -> status and what the JSON says."""
-    connector = aiohttp.UnixConnector(str(instance.settings.admin.socket))
-    async with aiohttp.ClientSession(connector=connector) as session:
 
-        async def asking(method: str, target: str, body: object = None) -> tuple[int, Any]:
-            data = body if isinstance(body, bytes | io.BytesIO | None) else json.dumps(body).encode()
-            headers = {"Content-Type": "application/json"} if method == "POST" else {}
-            async with session.request(method, f"http://localhost{target}", data=data, headers=headers) as response:
-                return response.status, json.loads(await response.read())
+    async def asking(method: str, target: str, body: object = None) -> tuple[int, Any]:
+        answer = await admin.ask(instance.settings.admin.socket, method, target, body=body)
+        return answer.status, answer.told
 
-        yield asking
+    return asking

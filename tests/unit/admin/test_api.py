@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import pytest
 
 from broker import begin_dialog
@@ -44,6 +42,7 @@ from broker.observe.health import judge
 from broker.observe.why import WhyRequest
 from broker.protocol.layout import show_guid
 from broker.routing.lint import Lint
+from tests.support import admin
 from tests.support.loopback import until
 from tests.unit.admin.conftest import CONFIGURATION, Ask
 
@@ -144,7 +143,7 @@ async def test_what_waits_is_sent_again_now_and_that_is_written_down(instance: I
 
     assert [(200, {"dialogs": 1}), (200, {"dialogs": 2})] == [one, both]
     assert (404, 8426) == (unknown[0], unknown[1]["number"])
-    lines = map(json.loads, instance.settings.admin.audit.read_text().splitlines())
+    lines = admin.audit_lines(instance.settings.admin.audit)
     assert [show_guid(handles[0].conversation_handle), "instance"] == [
         line["target"] for line in lines if line["operation"] == "POST /v1/retry"
     ]
@@ -305,11 +304,6 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def audited(instance: Instance) -> list[Mapping[str, Any]]:
-    path = instance.settings.admin.audit
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 async def test_the_answer_tells_each_setting_and_what_became_of_it(
     ask: Ask, configuration: Path, instance: Instance
 ) -> None:
@@ -322,7 +316,7 @@ async def test_the_answer_tells_each_setting_and_what_became_of_it(
     restart = ("dialog.fragment_size", "restart", '"64KiB"', '"32KiB"')
     assert {("dialog.window", "live", "1024", "3"), restart} == told
     assert 3 == instance.settings.dialog.window
-    [line] = audited(instance)
+    [line] = admin.audit_lines(instance.settings.admin.audit)
     assert ("configuration: dialog.window", "done") == (line["target"], line["outcome"])
 
 
@@ -346,10 +340,10 @@ async def test_a_reload_that_failed_is_shown_until_one_succeeds(
     write(configuration, "[endpoint\n")
     await ask("POST", "/v1/reload", {})
     _, failed = await ask("GET", "/v1/status")
-    async with aiohttp.ClientSession(f"http://{instance.admin.observe_address}") as session:
-        metrics = await (await session.get("/metrics")).text()
-        response = await session.get("/readyz?verbose")
-        health = await response.text()
+    assert instance.admin.observe_address is not None
+    metrics, health = [
+        await admin.ask(instance.admin.observe_address, "GET", path) for path in ("/metrics", "/readyz?verbose")
+    ]
     write(configuration, CONFIGURATION)
     await ask("POST", "/v1/reload", {})
     _, good = await ask("GET", "/v1/status")
@@ -358,9 +352,9 @@ async def test_a_reload_that_failed_is_shown_until_one_succeeds(
         (one["reload"]["successful"], bool(one["reload"]["problem"]), one["reload"]["failed"]) for one in (failed, good)
     ]
     assert [(False, True, 1), (True, False, 1)] == told
-    assert "broker_config_last_reload_successful 0.0" in metrics
-    assert 'broker_config_reloads_total{result="failed"} 1.0' in metrics
-    assert (200, True) == (response.status, "[!] configuration: not reloaded" in health)
+    assert b"broker_config_last_reload_successful 0.0" in metrics.body
+    assert b'broker_config_reloads_total{result="failed"} 1.0' in metrics.body
+    assert (200, True) == (health.status, b"[!] configuration: not reloaded" in health.body)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +382,7 @@ async def test_a_reload_by_signal_is_written_down_as_one(configuration: Path, in
 
     await instance.reloads.reload(instance.admin.signalled())
 
-    [line] = audited(instance)
+    [line] = admin.audit_lines(instance.settings.admin.audit)
     assert ("signal SIGHUP", "SIGHUP") == (line["who"], line["operation"])
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
 from unittest.mock import Mock
 
 import pytest
@@ -21,9 +19,7 @@ from broker.admin.operations import BODY_MAX_BYTES, OPERATIONS
 from broker.admin.problems import answer_problems
 from broker.daemon.instance import Instance
 from tests.support.admin import Answer, ask, read_answer, request, speak
-
-Ask: TypeAlias = Callable[..., Awaitable[tuple[int, Any]]]
-
+from tests.unit.admin.conftest import Ask
 
 # Requests that are answered, and those that are refused.
 ANSWERS: list[tuple[str, str, object, int]] = [

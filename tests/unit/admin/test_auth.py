@@ -336,28 +336,16 @@ def test_every_kind_of_statement_has_been_thought_of() -> None:
     assert _ADMIN == {name for name, statement in blank.items() if role_for(statement) is AdminRole.ADMIN}
 
 
-NOW = datetime(2026, 11, 22, tzinfo=UTC)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "tokens"
-
-
-def _new(path: Path, name: str = "ci", expires: datetime | None = None) -> str:
-    return new_token(path, name, AdminRole.OPERATOR, now=NOW, expires_at=expires)
-
-
-def test_a_file_that_cannot_be_used_counts_as_empty_and_is_logged_once(path: Path) -> None:
-    secret = _new(path)
+def test_a_file_that_cannot_be_used_counts_as_empty_and_is_logged_once(base: Path) -> None:
+    secret, path, now = token(base, AdminRole.OPERATOR), base / "tokens", datetime.now(UTC)
     store = TokenStore(path, {})
     path.chmod(0o644)
 
     with capture_logs() as logs:
-        found = [store.find(secret, now=NOW) for _ in range(3)]
+        found = [store.find(secret, now=now) for _ in range(3)]
         path.chmod(0o600)
-        again = store.find(secret, now=NOW)
+        again = store.find(secret, now=now)
 
-    assert [None, None, None, None] == [*found, TokenStore(path.with_name("none"), {}).find(secret, now=NOW)]
+    assert [None, None, None, None] == [*found, TokenStore(path.with_name("none"), {}).find(secret, now=now)]
     assert again is not None
     assert ["tokens unusable"] == [line["event"] for line in logs]

@@ -1,19 +1,20 @@
 """Asking a daemon over its admin socket: answers, refusals, and nobody there."""
 
-import contextlib
+import asyncio
 import os
 import socket
 import ssl
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from broker.admin.client import AdminClient, ClientCredentials, ProblemError
+from broker.admin.server import serve
 from broker.errors import CertificateUnusableError, DaemonUnreachableError
+from broker.net.listener import bind
 from tests.support.certificates import Pair, authority, make
 
 
@@ -137,65 +138,52 @@ def test_a_token_does_not_go_through_a_network_in_plain_text(url: str) -> None:
     assert "secret" not in f"{caught.value}{ClientCredentials(token='secret')}"
 
 
-def _tls_server(directory: Path, pair: Pair, trusted: Pair | None = None) -> tuple[HTTPServer, list[str | None]]:
-    """A daemon's port that answers {} over TLS; and what it was shown."""
-    shown: list[str | None] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            peer = self.connection.getpeercert(binary_form=True)
-            shown.extend((self.headers["Authorization"], None if peer is None else "certificate"))
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+async def ask_over_tls(
+    directory: Path, pair: Pair, credentials: ClientCredentials, shown: list[str | None], trusted: Pair | None = None
+) -> Any:
+    """The answer of a daemon's port over TLS, which adds what it is shown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*pair.store(directory, "server"))
     if trusted is not None:
         context.load_verify_locations(cadata=trusted.der)
         context.verify_mode = ssl.CERT_OPTIONAL
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    return server, shown
+
+    async def handle(request: web.Request) -> web.Response:
+        tls = request.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True)
+        shown.extend((request.headers["Authorization"], None if certificate is None else "certificate"))
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/v1/status", handle)
+    served = await serve(app, bind("127.0.0.1", 0), tls=context)
+    try:
+        client = AdminClient(f"https://{served.address}", timeout=10, credentials=credentials)
+        return await asyncio.to_thread(client.get, "/v1/status")
+    finally:
+        await served.close()
 
 
-def _ask(server: HTTPServer, credentials: ClientCredentials) -> Any:
-    def answer() -> None:
-        with contextlib.suppress(OSError):
-            server.handle_request()
-
-    server.timeout = 10
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(answer)
-        url = f"https://127.0.0.1:{server.server_address[1]}"
-        return AdminClient(url, timeout=10, credentials=credentials).get("/v1/status")
-
-
-def test_over_tls_token_and_certificate_are_shown_to_whom_the_authority_vouches_for(tmp_path: Path) -> None:
+async def test_over_tls_token_and_certificate_are_shown_to_whom_the_authority_vouches_for(tmp_path: Path) -> None:
     ca = authority()
-    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    shown: list[str | None] = []
     certificate, key = make("ops", by=ca).store(tmp_path, "ops")
-    server, shown = _tls_server(tmp_path, make("gateway", "127.0.0.1", by=ca), ca)
-    with server:
-        answer = _ask(server, ClientCredentials("token", tmp_path / "ca.pem", certificate, key))
+    credentials = ClientCredentials("token", ca.store(tmp_path, "ca")[0], certificate, key)
 
-    assert {} == answer
-    assert ["Bearer token", "certificate"] == shown
+    answer = await ask_over_tls(tmp_path, make("gateway", "127.0.0.1", by=ca), credentials, shown, ca)
+
+    assert ({}, ["Bearer token", "certificate"]) == (answer, shown)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
-def test_over_tls_a_stranger_is_shown_nothing(tmp_path: Path, host: str) -> None:
+async def test_over_tls_a_stranger_is_shown_nothing(tmp_path: Path, host: str) -> None:
     """Neither one whom nobody vouches for, nor one with the name of another host."""
     ca = authority()
-    (tmp_path / "ca.pem").write_bytes(ca.pem)
+    shown: list[str | None] = []
     pair = make("gateway", host) if host == "127.0.0.1" else make("gateway", host, by=ca)
-    server, shown = _tls_server(tmp_path, pair)
-    with server, pytest.raises(DaemonUnreachableError):
-        _ask(server, ClientCredentials("token", tmp_path / "ca.pem"))
+
+    with pytest.raises(DaemonUnreachableError):
+        await ask_over_tls(tmp_path, pair, ClientCredentials("token", ca.store(tmp_path, "ca")[0]), shown)
 
     assert [] == shown
 

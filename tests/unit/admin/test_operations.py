@@ -7,7 +7,7 @@ import re
 
 from broker.admin.operations import OPERATIONS, describe
 
-DOCUMENT = describe(OPERATIONS, version="1.2")
+DOCUMENT = describe(version="1.2")
 
 
 def test_every_operation_is_described_with_body_and_refusals() -> None:

@@ -17,10 +17,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from structlog.testing import capture_logs
 
 from broker.admin import server as listening
 from broker.admin.server import FIELDS_MAX, LINE_MAX_BYTES, ListeningApp, SocketFile, serve
@@ -47,11 +45,6 @@ def saying(text: str, gate: asyncio.Barrier | None = None) -> web.Application:
     application = web.Application()
     application.router.add_get("/", handle)
     return application
-
-
-async def get(port: int) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
-        return await response.text()
 
 
 @asynccontextmanager
@@ -86,14 +79,14 @@ def leave(crowd: list[asyncio.StreamWriter]) -> None:
 
 async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
     first = await serve(saying("first"), bind("127.0.0.1", 0))
-    port = first.address.port
-    before = await get(port)
+    where = first.address
+    before = await ask(where, "GET", "/")
 
     second = await serve(saying("second"), first.sock.dup())
     retiring = asyncio.create_task(first.retire())
     await asyncio.sleep(0)
 
-    assert ("first", "second", port) == (before, await get(port), second.address.port)
+    assert (b"first", b"second", where) == (before.body, (await ask(where, "GET", "/")).body, second.address)
     retiring.cancel()
     await asyncio.gather(retiring, return_exceptions=True)
     await second.close()
@@ -102,14 +95,14 @@ async def test_the_next_one_serves_on_the_same_port_without_a_gap() -> None:
 async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
     gate = asyncio.Barrier(2)
     served = await serve(saying("slow", gate), bind("127.0.0.1", 0))
-    asking = asyncio.create_task(get(served.address.port))
+    asking = asyncio.create_task(ask(served.address, "GET", "/"))
     await gate.wait()
 
     retiring = asyncio.create_task(served.retire())
     await asyncio.sleep(0)
     await gate.wait()
 
-    assert "slow" == await asking
+    assert b"slow" == (await asking).body
     retiring.cancel()
     await asyncio.gather(retiring, return_exceptions=True)
 
@@ -136,10 +129,11 @@ async def test_a_request_under_way_is_answered_by_the_one_before() -> None:
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * (FIELDS_MAX + 1) + b"\r\n", 400),
     ],
 )
-async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(data: bytes, status: int) -> None:
+async def test_what_is_no_request_is_refused_as_a_problem_and_not_repeated(
+    data: bytes, status: int, logs: list[Any]
+) -> None:
     async with serving() as served:
-        with capture_logs() as logs:
-            answer = read_answer(await speak(served.address, data))
+        answer = read_answer(await speak(served.address, data))
 
     assert status == answer.status == answer.told["status"]
     assert "application/problem+json" == answer.headers["content-type"]
@@ -184,24 +178,23 @@ async def test_a_client_without_the_head_of_a_request_is_closed_after_a_while(mo
 
 
 async def test_clients_count_during_their_handshake_which_has_a_time_limit(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
 ) -> None:
     monkeypatch.setattr(listening, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 0.3)
-    with capture_logs() as logs:
-        async with serving(tls=contexts[0]) as served:
-            crowd = await silent(served, 2)
-            with pytest.raises((ssl.SSLError, ConnectionError)):
-                await ask(served.address, "GET", "/", tls=contexts[1])
-            await until(lambda: connections(served) == 0)
-            answer = await ask(served.address, "GET", "/", tls=contexts[1])
-            leave(crowd)
+    async with serving(tls=contexts[0]) as served:
+        crowd = await silent(served, 2)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(served.address, "GET", "/", tls=contexts[1])
+        await until(lambda: connections(served) == 0)
+        answer = await ask(served.address, "GET", "/", tls=contexts[1])
+        leave(crowd)
 
     assert b"hello" == answer.body
     assert [] == logs
 
 
-async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
     class Short(socket.socket):
         """Has no descriptor for the first client."""
 
@@ -213,10 +206,9 @@ async def test_a_shortage_of_descriptors_is_waited_out(monkeypatch: pytest.Monke
             return super().accept()
 
     monkeypatch.setattr(listening, "SHORTAGE_SECONDS", 0.01)
-    with capture_logs() as logs:
-        served = await serve(saying("hello"), Short(fileno=bind("127.0.0.1", 0).detach()))
-        answer = await ask(served.address, "GET", "/")
-        await served.close()
+    served = await serve(saying("hello"), Short(fileno=bind("127.0.0.1", 0).detach()))
+    answer = await ask(served.address, "GET", "/")
+    await served.close()
 
     assert b"hello" == answer.body
     assert [("admin accepting paused", "Too many open files")] == [(line["event"], line["reason"]) for line in logs]

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.cli.audit import recording
 from broker.config.load import load_settings
 from broker.config.settings import Settings
+from tests.support.admin import audit_lines
 
 
 @pytest.fixture
 def settings(configuration: Path) -> Settings:
     return load_settings(configuration, environ={})
-
-
-def lines(settings: Settings) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in settings.admin.audit.read_text(encoding="utf-8").splitlines()]
 
 
 def test_what_fails_after_its_lines_has_another_one(settings: Settings) -> None:
@@ -31,7 +26,7 @@ def test_what_fails_after_its_lines_has_another_one(settings: Settings) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail()
 
-    first, second, failed = lines(settings)
+    first, second, failed = audit_lines(settings.admin.audit)
     assert 1 == len({line["request"] for line in (first, second, failed)})
     assert first["who"].startswith("user:")
     assert ("a", "c", "KeyboardInterrupt()") == (first["target"], second["target"], failed["problem"])

@@ -15,26 +15,28 @@ import pytest
 
 from broker.catalog.database_files import NOT_RUNNING, file_errors, take
 from broker.cli.database import open_database
-from broker.client.dialog import begin_dialog
 from broker.config.load import load_settings
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite.database import lock_store
 from broker.store.sqlite.file_identity import replaced_at
+from tests.support.admin import audit_lines
 from tests.support.command import run
 from tests.support.dialog import rows
+from tests.support.shop import Shop
 
 
 @pytest.fixture
-def used(configuration: Path, shop: Path) -> Path:
+def used(configuration: Path, shop: Shop) -> Path:
     """The database, with a dialog that has something to send and one that is new, after a start and a stop."""
-    with closing(sqlite3.connect(shop)) as db, db:
-        begin_dialog(db, from_service="Orders", to_service="Billing").send("one")
-        begin_dialog(db, from_service="Orders", to_service="Billing")
+    with shop.connect() as db:
+        shop.begin(db).send("one")
+        shop.begin(db)
     with ExitStack() as stack:
         settings = load_settings(configuration, environ={})
         take(settings, "msdb", stack)
         take(settings, "orders", stack)
-    return shop
+    shop.close()
+    return shop.path
 
 
 @pytest.fixture
@@ -53,11 +55,6 @@ def problems(configuration: Path) -> list[str]:
 def content(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as db:
         return list(db.iterdump())
-
-
-def audit(configuration: Path) -> list[dict[str, Any]]:
-    lines = configuration.with_name("audit.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def told(*arguments: object) -> dict[str, Any]:
@@ -130,7 +127,7 @@ def test_what_was_done_is_in_the_audit_and_what_was_not_is_not(configuration: Pa
         assert ["ER", "ER"] == rows(db, "SELECT state FROM broker_conversation")
     told("reset-identity", "--yes", "-c", configuration, "orders")
 
-    lines = audit(configuration)
+    lines = audit_lines(configuration.with_name("audit.jsonl"))
     assert ["keep", "error-conversations", "error-conversations", "reset-identity"] == [
         line["operation"].removeprefix("broker database ") for line in lines
     ]
@@ -146,7 +143,7 @@ def test_a_copy_that_is_made_new_is_a_database_of_its_own(configuration: Path, c
     with closing(sqlite3.connect(copied)) as db:
         assert [UUID(values["broker_instance"]).bytes] == rows(db, "SELECT broker_instance FROM broker_database")
         assert [0] == rows(db, "SELECT count(*) FROM broker_conversation")
-        assert ["Orders"] == rows(db, "SELECT name FROM broker_service")
+        assert ["Billing", "Orders"] == rows(db, "SELECT name FROM broker_service ORDER BY name")
 
 
 @pytest.mark.parametrize(("given", "code"), [("same", 1), ("other", 0)])
@@ -266,11 +263,11 @@ def test_a_file_that_fails_is_told_with_what_to_do(
     assert (1, True) == (unlocked.exit_code, "Is a directory" in unlocked.stderr)
 
 
-def test_what_the_file_refuses_is_told_with_its_name(shop: Path) -> None:
+def test_what_the_file_refuses_is_told_with_its_name(shop: Shop) -> None:
     """SQLite says of a file that has all the pages it may have what it says of a full disk."""
 
     def fill() -> None:
-        with open_database(None, str(shop)) as db, db:
+        with open_database(None, str(shop.path)) as db, db:
             db.execute(f"PRAGMA max_page_count = {rows(db, 'PRAGMA page_count')[0] + 2}")
             db.execute("CREATE TABLE note AS SELECT randomblob(100000)")
 

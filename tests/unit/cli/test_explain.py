@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 from collections.abc import Iterable
@@ -16,8 +15,7 @@ import pytest
 from msgspec import structs
 
 from broker.cli.explain import explanation_lines
-from broker.cli.output import Terminal, print_lines
-from broker.observe.explain import ExplainAnswer, ExplainRequest, InstanceView, answer
+from broker.observe.explain import ExplainAnswer, ExplainRequest, answer
 from broker.protocol.layout import NO_GUID
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingContext, RoutingFacts, hosted
@@ -26,22 +24,17 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal, who_is
-from tests.support.command import run
+from tests.support.command import printed, run
+from tests.support.why import place, routed
 
 NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 GUID = UUID(int=9)
 
 
-def place(*routes: Route) -> InstanceView:
-    """A gateway with these routes."""
-    table = build_table(routes, now=NOW)
-    here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    return InstanceView("one", GUID.bytes, here, {})
-
-
 def plain(*routes: Route) -> dict[str, Any]:
-    """Its answer as JSON."""
-    told: dict[str, Any] = msgspec.to_builtins(answer(place(*routes), ExplainRequest("S", conversation=GUID)))
+    """The answer of a gateway with these routes, as JSON."""
+    here = routed(place("one", 9, ""), *routes)
+    told: dict[str, Any] = msgspec.to_builtins(answer(here, ExplainRequest("S", conversation=GUID)))
     return told
 
 
@@ -182,11 +175,9 @@ def tell(
 
 def read(explanation: Explanation, *, width: int = 80) -> str:
     """What is on a terminal of that width."""
-    file = io.StringIO()
-    told = answer(place(), ExplainRequest("S", conversation=GUID))
+    told = answer(place("one", 9, ""), ExplainRequest("S", conversation=GUID))
     told = structs.replace(told, instance="shop", explanation=explanation)
-    print_lines(explanation_lines(told), Terminal(file, width=width))
-    return file.getvalue()
+    return printed(explanation_lines(told), width=width)
 
 
 BY_NAME = """\

@@ -23,15 +23,16 @@ LIVE: dict[str, list[str | None]] = {
 }
 
 
-class Daemon:
-    """Answers as one with some names; `asked` is what it was asked, `now` the time."""
+@pytest.fixture
+def asked() -> list[str]:
+    """What the instance was asked."""
+    return []
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.now = 1000.0
 
-    def ask(self, question: str) -> Sequence[Sequence[Any]]:
-        self.asked.append(question)
+@pytest.fixture
+def names(asked: list[str]) -> Names:
+    def ask(question: str) -> Sequence[Sequence[Any]]:
+        asked.append(question)
         if "system_columns" in question:
             return COLUMNS
         for word in ("remote_service_name", "address"):
@@ -39,15 +40,7 @@ class Daemon:
                 return [(name,) for name in LIVE[word]]
         return [(name,) for key, names in LIVE.items() if f"FROM {key}" in question for name in names][:2]
 
-
-@pytest.fixture
-def daemon() -> Daemon:
-    return Daemon()
-
-
-@pytest.fixture
-def names(daemon: Daemon) -> Names:
-    return Names(daemon.ask, clock=lambda: daemon.now)
+    return Names(ask)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +72,17 @@ def test_what_fits_is_offered(names: Names, before: str, word: str, expected: li
     assert expected == completions(names, before, word)
 
 
-def test_names_are_asked_again_when_they_are_old_or_something_was_changed(names: Names, daemon: Daemon) -> None:
-    for asked, happens in enumerate((lambda: None, lambda: setattr(daemon, "now", 2000.0), names.forget), 1):
-        happens()
-        assert [] == [name for name in (*names.of("service"), *names.of("service")) if not name.isprintable()]
-        assert asked == len(daemon.asked)
+def test_names_are_asked_again_when_they_are_old_or_something_was_changed(
+    names: Names, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ["//shop/Orders"] == names.of("service") == names.of("service")
+    assert 1 == len(asked)
+    names.forget()
+    names.of("service")
+    assert 2 == len(asked)
+    monkeypatch.setattr("broker.cli.names.FRESH_SECONDS", 0.0)
+    names.of("service")
+    assert 3 == len(asked)
 
 
 def offered(*words: object) -> list[str]:

@@ -6,22 +6,12 @@ import io
 import json
 import os
 import pty
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli.output import (
-    PROSE_COLUMNS_MAX,
-    Terminal,
-    TextLine,
-    encodable,
-    print_lines,
-    quoted_path,
-    show_json,
-    show_rows,
-)
+from broker.cli.output import PROSE_COLUMNS_MAX, Terminal, TextLine, encodable, print_lines, show_json, show_rows
+from tests.support.command import printed
 
 ROWS: list[dict[str, Any]] = [{"name": "a", "mirror_address": None}, {"name": "b", "mirror_address": "tcp://m:4022"}]
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -40,12 +30,6 @@ def drawn(columns: list[str], rows: list[list[str]], *, width: int = 80, title: 
     return file.getvalue().splitlines()
 
 
-def printed(*lines: TextLine, width: int) -> list[str]:
-    file = io.StringIO()
-    print_lines(lines, Terminal(file, width=width))
-    return file.getvalue().splitlines()
-
-
 def test_json_is_the_value_indented_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     show_json({"name": "é"})
 
@@ -53,13 +37,6 @@ def test_json_is_the_value_indented_in_ascii(capsys: pytest.CaptureFixture[str])
     for rows in (ROWS, []):
         show_rows(rows, "json", ["name", "mirror_address"])
         assert rows == json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("name", ["a.pem", 'a "b".pem', "a\\b.pem", "größe.pem", "a\nb.pem"])
-def test_a_path_is_quoted_as_toml_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert {"path": str(tmp_path / name)} == tomllib.loads(f"path = {quoted_path(Path(name))}")
 
 
 def test_a_table_lines_up_whatever_columns_a_character_takes() -> None:
@@ -127,7 +104,7 @@ def test_a_value_is_shown_as_it_is_and_a_terminal_obeys_nothing(row: dict[str, A
     ids=["goes on below its text", "a value is whole", "a table", "written out", "empty", "as long as one can read"],
 )
 def test_a_line_is_wrapped_between_words(line: TextLine, width: int, expected: list[str]) -> None:
-    assert expected == printed(line, width=width)
+    assert expected == printed([line], width=width).splitlines()
     assert PROSE_COLUMNS_MAX >= max(map(len, expected))
 
 

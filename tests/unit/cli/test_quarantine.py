@@ -6,58 +6,44 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.client.dialog import begin_dialog
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.failure import Blame, note_failure
+from tests.support.admin import audit_lines
 from tests.support.command import run
+from tests.support.shop import Shop
 
 
-@pytest.fixture
-def db(shop: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(shop, isolation_level=None)) as db:
-        yield db
-
-
-def failed(db: sqlite3.Connection, *bodies: bytes, attempts: int = 1, sequence: int = 0) -> str:
+def failed(shop: Shop, *bodies: bytes, attempts: int = 1) -> str:
     """A dialog whose message failed; its handle."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-    dialog.send(b"hello")
-    (endpoint_id,) = db.execute("SELECT max(endpoint_id) FROM broker_conversation").fetchone()
-    for number, body in enumerate(bodies):
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_body, message_enqueue_time) SELECT queue_id, ?, ?, 'T', ?, 0 FROM broker_queue",
-            (endpoint_id, number, body),
-        )
-    what = Blame(endpoint_id, sequence, "KeyError: 'amount'\nmore", "Traceback (most recent call last):\n  File x")
-    note_failure(db, what, now=time.time(), attempts=attempts)
+    dialog = shop.arrived(*bodies, type_name="T")
+    what = Blame(dialog.endpoint_id, 0, "KeyError: 'amount'\nmore", "Traceback (most recent call last):\n  File x")
+    note_failure(shop.connect(isolation_level=None), what, now=time.time(), attempts=attempts)
     return show_guid(dialog.conversation_handle)
 
 
-def bodies(db: sqlite3.Connection) -> list[tuple[bytes, int]]:
-    return db.execute("SELECT message_body, status FROM broker_message ORDER BY queuing_order").fetchall()
+def bodies(shop: Shop) -> list[tuple[bytes, int]]:
+    return shop.look("SELECT message_body, status FROM broker_message ORDER BY queuing_order")
 
 
-def snapshot(db: sqlite3.Connection) -> list[Any]:
+def snapshot(shop: Shop) -> list[Any]:
     """Everything that a command could change."""
     tables = ("broker_message", "broker_failure", "broker_group_lock", "broker_conversation", "broker_transmission")
-    return [db.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+    return [shop.look(f"SELECT * FROM {table}") for table in tables]
 
 
-def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db: sqlite3.Connection) -> None:
-    first = failed(db, b"12345", b"two")
-    second = failed(db, b"x", attempts=5)
+def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Shop) -> None:
+    first = failed(shop, b"12345", b"two")
+    second = failed(shop, b"x", attempts=5)
 
-    rows = json.loads(run("quarantine", "list", "-d", shop, "-o", "json").stdout)
-    table = run("quarantine", "list", "-d", shop).stdout
-    csv = run("quarantine", "list", "-d", shop, "-o", "csv").stdout.splitlines()
+    rows = json.loads(run("quarantine", "list", "-d", shop.path, "-o", "json").stdout)
+    table = run("quarantine", "list", "-d", shop.path).stdout
+    csv = run("quarantine", "list", "-d", shop.path, "-o", "csv").stdout.splitlines()
 
     assert [first, second] == [row["conversation_handle"] for row in rows]
     assert ["quarantined", "retrying"] == [row["state"] for row in rows]
@@ -70,16 +56,16 @@ def test_list_tells_what_is_in_quarantine_and_what_is_tried_again(shop: Path, db
     assert [first, second] == [line.split(",")[0] for line in csv[1:]]
 
 
-def test_databases_of_the_configuration_need_no_name(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
-    handle = failed(db, b"x")
+def test_databases_of_the_configuration_need_no_name(shop: Shop, tmp_path: Path) -> None:
+    handle = failed(shop, b"x")
     config, other = tmp_path / "broker.toml", tmp_path / "other.db"
-    one = f'[databases.shop]\npath = "{shop}"\n'
+    one = f'[databases.shop]\npath = "{shop.path}"\n'
     config.write_text(one)
 
     listed = json.loads(run("quarantine", "list", "-c", config, "-o", "json").stdout)
     plan = run("quarantine", "resume", "-c", config, "--dry-run", "--all")
     with closing(sqlite3.connect(other)) as copy:
-        db.backup(copy)
+        shop.connect().backup(copy)
     config.write_text(f'{one}[databases.other]\npath = "{other}"\n')
     both = json.loads(run("quarantine", "list", "-c", config, "-o", "json").stdout)
     unclear = run("quarantine", "resume", "-c", config, "--dry-run", "--all")
@@ -90,50 +76,50 @@ def test_databases_of_the_configuration_need_no_name(shop: Path, db: sqlite3.Con
     assert (2, True) == (unclear.exit_code, "name the database with -d: shop, other" in unclear.stderr)
 
 
-def test_show_tells_the_traceback_or_why_there_is_none(shop: Path, db: sqlite3.Connection) -> None:
-    handle = failed(db, b"x")
+def test_show_tells_the_traceback_or_why_there_is_none(shop: Shop) -> None:
+    handle = failed(shop, b"x")
 
-    text = run("quarantine", "show", "-d", shop, handle).stdout
-    row = json.loads(run("quarantine", "show", "-d", shop, "-o", "json", handle.upper()).stdout)
-    db.execute("UPDATE broker_failure SET traceback = ''")
-    without = run("quarantine", "show", "-d", shop, handle).stdout
+    text = run("quarantine", "show", "-d", shop.path, handle).stdout
+    row = json.loads(run("quarantine", "show", "-d", shop.path, "-o", "json", handle.upper()).stdout)
+    shop.connect(isolation_level=None).execute("UPDATE broker_failure SET traceback = ''")
+    without = run("quarantine", "show", "-d", shop.path, handle).stdout
 
     assert ("Traceback (most recent call last):" in text, "File x" in row["traceback"]) == (True, True)
     assert "no traceback is known: only readers (broker run) keep one" in without
 
 
-def test_show_writes_the_body(shop: Path, db: sqlite3.Connection, tmp_path: Path) -> None:
-    handle = failed(db, b"\xff\x00body")
+def test_show_writes_the_body(shop: Shop, tmp_path: Path) -> None:
+    handle = failed(shop, b"\xff\x00body")
 
-    run("quarantine", "show", "-d", shop, "--body", tmp_path / "body", handle)
-    printed = run("quarantine", "show", "-d", shop, "--body", "-", handle)
+    run("quarantine", "show", "-d", shop.path, "--body", tmp_path / "body", handle)
+    printed = run("quarantine", "show", "-d", shop.path, "--body", "-", handle)
 
     assert b"\xff\x00body" == (tmp_path / "body").read_bytes() == printed.stdout_bytes
 
 
 @pytest.mark.promise("A dialog is in quarantine")
-def test_resume_tries_again_from_the_failed_message(shop: Path, db: sqlite3.Connection) -> None:
-    handle = failed(db, b"one", b"two")
+def test_resume_tries_again_from_the_failed_message(shop: Shop) -> None:
+    handle = failed(shop, b"one", b"two")
 
-    result = run("quarantine", "resume", "-d", shop, handle)
+    result = run("quarantine", "resume", "-d", shop.path, handle)
 
     assert f"try message 0 ('T', 3 bytes) again, then 1 after it  ({handle})\n" == result.stdout
-    assert [(b"one", 1), (b"two", 1)] == bodies(db)
-    assert [] == db.execute("SELECT * FROM broker_failure").fetchall()
+    assert [(b"one", 1), (b"two", 1)] == bodies(shop)
+    assert [] == shop.look("SELECT * FROM broker_failure")
 
 
-def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Path, db: sqlite3.Connection) -> None:
-    handle = failed(db, b"one")
+def test_answer_ends_the_dialog_with_an_error_for_the_far_side(shop: Shop) -> None:
+    handle = failed(shop, b"one")
 
-    result = run("quarantine", "end", "-d", shop, "--yes", "--error", 7, "--description", "no such order", handle)
+    result = run("quarantine", "end", "-d", shop.path, "--yes", "--error", 7, "--description", "no such order", handle)
 
     assert (
         "end the dialog with error 7: drop message 0 ('T', 3 bytes) and 0 after it, notify //far/Bill" in result.stdout
     )
-    sent = [row[0] for row in db.execute("SELECT message_body FROM broker_transmission ORDER BY transmission_id")]
-    assert b"hello" == sent[0]
-    assert b"<Code>7</Code><Description>no such order</Description>" in sent[1]
-    assert [("DO",)] == db.execute("SELECT state FROM broker_conversation").fetchall()
+    seen = shop.seen()
+    assert b"hello" == seen["sent"][0]
+    assert b"<Code>7</Code><Description>no such order</Description>" in seen["sent"][1]
+    assert ["DO"] == seen["conversations"]
 
 
 CHANGES = [["resume"], ["skip"], ["end", "--cleanup"], ["end", "--error", "1", "--description", "x"]]
@@ -142,38 +128,36 @@ OLD = [["discard"], ["answer", "--code", "1", "--text", "x"]]
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
 def test_what_is_settled_in_a_database_of_a_configuration_is_in_its_audit(
-    configuration: Path, db: sqlite3.Connection, change: list[str]
+    configuration: Path, shop: Shop, change: list[str]
 ) -> None:
-    handle, audit = failed(db, b"one", b"two"), configuration.with_name("audit.jsonl")
-    before, asks = snapshot(db), change != ["resume"]
+    handle, audit = failed(shop, b"one", b"two"), configuration.with_name("audit.jsonl")
+    before, asks = snapshot(shop), change != ["resume"]
     command = ["quarantine", *change, "-c", configuration, "-d", "orders", *(["--yes"] if asks else [])]
     audit.mkdir()
     unwritten = run(*command, handle)
     audit.rmdir()
 
-    assert (1, before) == (unwritten.exit_code, snapshot(db))
+    assert (1, before) == (unwritten.exit_code, snapshot(shop))
     assert "nothing is changed as long as no change can be written down" in unwritten.stderr
     run(*command, "--dry-run", handle)
     assert 0 == run(*command, handle).exit_code
     run("quarantine", "resume", "-c", configuration, "-d", "orders", "--all")  # there is none left
-    (line,) = map(json.loads, audit.read_text(encoding="utf-8").splitlines())
+    (line,) = audit_lines(audit)
     assert ("done", f"broker quarantine {change[0]}") == (line["outcome"], line["operation"])
     assert ("orders", handle) == (line["database"], line["target"])
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *OLD], ids=lambda change: change[0])
 @pytest.mark.promise("A dialog is in quarantine")
-def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
-    shop: Path, db: sqlite3.Connection, change: list[str]
-) -> None:
-    handle = failed(db, b"one", b"two")
-    before = snapshot(db)
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(shop: Shop, change: list[str]) -> None:
+    handle = failed(shop, b"one", b"two")
+    before = snapshot(shop)
 
-    result = run("quarantine", *change, "-d", shop, "--dry-run", handle)
-    plans = json.loads(run("quarantine", *change, "-d", shop, "--dry-run", "-o", "json", handle).stdout)
-    unasked = run("quarantine", *change, "-d", shop, handle) if change != ["resume"] else None
+    result = run("quarantine", *change, "-d", shop.path, "--dry-run", handle)
+    plans = json.loads(run("quarantine", *change, "-d", shop.path, "--dry-run", "-o", "json", handle).stdout)
+    unasked = run("quarantine", *change, "-d", shop.path, handle) if change != ["resume"] else None
 
-    assert (0, "would ", before) == (result.exit_code, result.stdout[:6], snapshot(db))
+    assert (0, "would ", before) == (result.exit_code, result.stdout[:6], snapshot(shop))
     assert ("deprecated" in result.stderr) == (change in OLD)
     assert [("end" if change in OLD else change[0], False, handle)] == [
         (plan["action"], plan["is_done"], plan["conversation_handle"]) for plan in plans
@@ -181,30 +165,30 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     assert unasked is None or (2, True) == (unasked.exit_code, "confirm it with --yes" in unasked.stderr)
 
 
-def test_all_means_all_in_quarantine_and_not_what_is_tried_again(shop: Path, db: sqlite3.Connection) -> None:
-    failed(db, b"one")
-    failed(db, b"two")
-    failed(db, b"three", attempts=5)
+def test_all_means_all_in_quarantine_and_not_what_is_tried_again(shop: Shop) -> None:
+    failed(shop, b"one")
+    failed(shop, b"two")
+    failed(shop, b"three", attempts=5)
 
-    plans = json.loads(run("quarantine", "resume", "-d", shop, "--all", "-o", "json").stdout)
-    nothing = run("quarantine", "resume", "-d", shop, "--all").stdout
+    plans = json.loads(run("quarantine", "resume", "-d", shop.path, "--all", "-o", "json").stdout)
+    nothing = run("quarantine", "resume", "-d", shop.path, "--all").stdout
 
     assert [True, True] == [plan["is_done"] for plan in plans]
     assert "no dialog is in quarantine\n" == nothing
 
 
 @pytest.mark.promise("A dialog is in quarantine")
-def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = failed(db, b"one")
-    before = snapshot(db)
+def test_several_are_settled_or_none(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = failed(shop, b"one")
+    before = snapshot(shop)
 
-    unknown = run("quarantine", "skip", "-d", shop, "--yes", handle, uuid.uuid4())
+    unknown = run("quarantine", "skip", "-d", shop.path, "--yes", handle, uuid.uuid4())
 
-    assert (3, before) == (unknown.exit_code, snapshot(db))
+    assert (3, before) == (unknown.exit_code, snapshot(shop))
     change = "UPDATE broker_failure SET failures = failures + 1"
-    monkeypatch.setattr("broker.cli.quarantine.confirm", lambda _: db.execute(change))
-    changed = run("quarantine", "skip", "-d", shop, handle)
-    assert (3, [(b"one", 4)]) == (changed.exit_code, bodies(db))
+    monkeypatch.setattr("broker.cli.quarantine.confirm", lambda _: shop.connect(isolation_level=None).execute(change))
+    changed = run("quarantine", "skip", "-d", shop.path, handle)
+    assert (3, [(b"one", 4)]) == (changed.exit_code, bodies(shop))
     assert "has changed since it was read; nothing was done" in changed.stderr
 
 
@@ -215,7 +199,7 @@ def test_several_are_settled_or_none(shop: Path, db: sqlite3.Connection, monkeyp
         (str(uuid.UUID(int=7)), 3, "no reader fails on the conversation 00000000-0000-0000-0000-000000000007"),
     ],
 )
-def test_what_is_refused(shop: Path, handle: str, code: int, sentence: str) -> None:
-    result = run("quarantine", "show", "-d", shop, handle)
+def test_what_is_refused(shop: Shop, handle: str, code: int, sentence: str) -> None:
+    result = run("quarantine", "show", "-d", shop.path, handle)
 
     assert (code, True) == (result.exit_code, sentence in result.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from datetime import UTC, datetime
@@ -14,18 +13,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from broker.cli.output import Terminal
-from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, render_plan
-from broker.observe.explain import ExplainRequest, InstanceView, answer
+from broker.cli.routes import EDITS_SHOWN, GROUPS_SHOWN, WAYS_SHOWN, plan_lines
+from broker.observe.explain import ExplainRequest, answer
 from broker.observe.plan import Consequence, PlanAnswer, PlannedRoute, RouteEdit, WhenExpired
-from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, RoutingContext, hosted
 from broker.routing.plan import Fate
-from broker.routing.route import Route
-from broker.routing.table import build_table
-from tests.support.command import run
+from tests.support.command import printed, run
+from tests.support.why import place
 
-NOW = datetime(2025, 3, 1, 12, tzinfo=UTC)
 SCRIPT = "DROP ROUTE there;\n"
 HARMLESS = PlanAnswer(
     edits=[RouteEdit("orders", "there", PlannedRoute("S", None, "tcp://far:4022", None, 1, None), None)],
@@ -40,10 +34,7 @@ HARMFUL = replace(HARMLESS, fates={Fate.LOSES.value: 1}, harmed=1)
 
 def explained(name: str, to: str) -> Any:
     """What a gateway with one route answers."""
-    table = build_table([Route("r", NetworkAddress(to))], now=NOW)
-    here = RoutingContext(table, hosted({}), lambda _: AddressHealth.UNTRIED, is_forwarding=True, msdb=table)
-    place = InstanceView(name, UUID(int=ord(name[0])).bytes, here, {})
-    return answer(place, ExplainRequest("S", conversation=UUID(int=9), incoming=True))
+    return answer(place(name, 1, to), ExplainRequest("S", conversation=UUID(int=9), incoming=True))
 
 
 def plan(fake_admin: Any, *arguments: object, told: PlanAnswer = HARMLESS, script: str | bytes = SCRIPT) -> Any:
@@ -144,9 +135,7 @@ def read(*edits: RouteEdit, width: int = 120, followed: Any = None, **fields: An
     """The plan of these edits on a terminal."""
     of_nothing: dict[str, Any] = {"more_edits": 0, "fates": {}, "passing": 0, "harmed": 0, "consequences": []}
     plan = msgspec.to_builtins(PlanAnswer(list(edits), **of_nothing | fields)) | {"followed": followed}
-    file = io.StringIO()
-    render_plan(plan, Terminal(file, width=width))
-    return file.getvalue()
+    return printed(plan_lines(plan), width=width)
 
 
 WHOLE = """\
@@ -235,11 +224,9 @@ def test_a_plan_of_nothing_says_so() -> None:
 @pytest.mark.parametrize("refused", [None, []])
 def test_a_plan_with_a_gap_does_not_say_that_there_is_no_harm(refused: list[str] | None) -> None:
     plan = msgspec.to_builtins(replace(HARMLESS, refused=refused)) | {"followed": None, "gap": "most is not known"}
-    file = io.StringIO()
 
-    render_plan(plan, Terminal(file, width=120))
+    verdict = printed(plan_lines(plan), width=120).splitlines()[-2:]
 
-    verdict = file.getvalue().splitlines()[-2:]
     assert (True, False) == ("is known: no conversation" in " ".join(verdict), "no harm:" in verdict[-1])
 
 

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from broker.client.dialog import begin_dialog
 from tests.support.command import run
+from tests.support.shop import Shop
 
 APPLICATION = """
 import broker, time
@@ -42,17 +42,6 @@ def application(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def arrive(shop: Path, body: bytes) -> None:
-    with closing(sqlite3.connect(shop, isolation_level=None)) as db:
-        begin_dialog(db, from_service="Orders", to_service="b").send(b"hello")
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_body, message_enqueue_time)"
-            " SELECT queue_id, (SELECT max(endpoint_id) FROM broker_conversation), 0, 'T', ?, 0 FROM broker_queue",
-            (body,),
-        )
-
-
 @contextmanager
 def running(application: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "broker", "run", *map(str, arguments)]
@@ -63,15 +52,12 @@ def running(application: Path, *arguments: object) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-def wait_for(shop: Path, query: str) -> None:
+def wait_for(shop: Shop, query: str) -> None:
     deadline = time.monotonic() + SECONDS
     while True:
-        with closing(sqlite3.connect(shop)) as db:
-            try:
-                if db.execute(query).fetchone()[0]:
-                    return
-            except sqlite3.OperationalError:
-                pass  # the table is not there yet
+        with suppress(sqlite3.OperationalError):  # the table is not there yet
+            if shop.look(query)[0]:
+                return
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -81,10 +67,10 @@ def wait_for(shop: Path, query: str) -> None:
     [("billing_app", signal.SIGTERM), ("billing_app:app", signal.SIGINT), ("billing_app:handle", 15)],
 )
 def test_readers_of_a_module_run_until_a_signal(
-    shop: Path, application: Path, configuration: Path, name: str, number: int
+    shop: Shop, application: Path, configuration: Path, name: str, number: int
 ) -> None:
-    arrive(shop, b"one")
-    databases = ("-c", configuration) if name == "billing_app:handle" else ("-d", f"orders={shop}")
+    shop.arrived(b"one")
+    databases = ("-c", configuration) if name == "billing_app:handle" else ("-d", f"orders={shop.path}")
 
     with running(application, *databases, name) as process:
         wait_for(shop, "SELECT count(*) FROM done")
@@ -99,11 +85,11 @@ def test_readers_of_a_module_run_until_a_signal(
 
 @pytest.mark.parametrize(("grace", "code"), [("0.1", 1), ("3600", 128 + signal.SIGTERM)])
 def test_what_takes_too_long_is_cut_off_or_ended_by_a_second_signal(
-    shop: Path, application: Path, grace: str, code: int
+    shop: Shop, application: Path, grace: str, code: int
 ) -> None:
-    arrive(shop, b"slow")
+    shop.arrived(b"slow")
 
-    with running(application, "-d", shop, "--grace", grace, "billing_app") as process:
+    with running(application, "-d", shop.path, "--grace", grace, "billing_app") as process:
         wait_for(shop, "SELECT count(*) FROM broker_group_lock")
         process.terminate()
         deadline = time.monotonic() + SECONDS
@@ -112,8 +98,7 @@ def test_what_takes_too_long_is_cut_off_or_ended_by_a_second_signal(
             process.terminate()
         assert code == process.wait(SECONDS)
 
-    with closing(sqlite3.connect(shop)) as db:
-        assert [(b"slow",)] == db.execute("SELECT message_body FROM broker_message").fetchall()
+    assert [b"slow"] == shop.look("SELECT message_body FROM broker_message")
 
 
 @pytest.mark.parametrize(
@@ -128,9 +113,9 @@ def test_what_takes_too_long_is_cut_off_or_ended_by_a_second_signal(
     ],
 )
 def test_what_is_refused(
-    shop: Path, application: Path, configuration: Path, *, arguments: list[str], code: int, sentence: str
+    shop: Shop, application: Path, configuration: Path, *, arguments: list[str], code: int, sentence: str
 ) -> None:
-    words = [word.replace("SHOP", str(shop)).replace("CONFIG", str(configuration)) for word in arguments]
+    words = [word.replace("SHOP", str(shop.path)).replace("CONFIG", str(configuration)) for word in arguments]
 
     result = run("run", "--directory", application, *words)
 
@@ -138,8 +123,8 @@ def test_what_is_refused(
     assert sentence in result.stderr
 
 
-def test_what_the_module_itself_fails_with_is_told_with_its_traceback(shop: Path, application: Path) -> None:
-    with running(application, "-d", shop, "broken_app") as process:
+def test_what_the_module_itself_fails_with_is_told_with_its_traceback(shop: Shop, application: Path) -> None:
+    with running(application, "-d", shop.path, "broken_app") as process:
         assert 1 == process.wait(SECONDS)
         assert process.stderr is not None
         text = process.stderr.read()

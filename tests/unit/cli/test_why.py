@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -14,7 +14,8 @@ import pytest
 
 from broker.admin.trace import FORECAST
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
-from broker.observe.causes import Severity, Spot, inbound_findings
+from broker.observe.causes import Severity, SideShown, Spot, WhyFinding, inbound_findings
+from broker.observe.why import WhyAnswer
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import lock_store
 from tests.support.command import run
@@ -23,12 +24,48 @@ from tests.support.shop import Shop
 from tests.support.why import AT, CONVERSATION, finding, holding, place, side, told, way
 
 A = place("a", 1, "b")
-ANSWER = told(A, finding("a", "not acknowledged", Severity.WAITING), ways=(way(A),), sides=[holding()])
+NOTED = finding("a", "not acknowledged", Severity.WAITING)
+
+
+def from_a(*findings: WhyFinding, one: SideShown | None = None, leads_on: bool = False) -> WhyAnswer:
+    """What the sender knows, perhaps with its way, which leads to tcp://b:4022."""
+    return told(A, *findings, ways=(way(A),) if leads_on else (), sides=[one or holding()])
+
+
+def knows(admin: Any, known: WhyAnswer, guid: str = str(CONVERSATION)) -> None:
+    """The daemon answers this about a conversation."""
+    known = msgspec.structs.replace(known, conversation_id=guid)
+    admin.answers[f"/v1/why/{UUID(guid)}"] = (200, msgspec.to_builtins(known))
+
+
+def serves(admin: Any, rows: Mapping[str, list[Any]], database: object = None, **status: Any) -> None:
+    """The daemon has a database orders, and these rows where such words are in a SELECT."""
+    usual = {"databases": {"orders": database or {}}, "forwarding": {"enabled": False}}
+    admin.answers["/v1/status"] = (200, usual | status)
+    admin.answers["/v1/sql"] = (
+        200,
+        lambda asked: {"rows": next((found for words, found in rows.items() if words in asked["statement"]), [])},
+    )
+
+
+def guids_of(count: int) -> list[str]:
+    return [str(UUID(int=number)).upper() for number in range(1, count + 1)]
+
+
+def listed(admin: Any) -> Any:
+    return json.loads(run("why", "--socket", admin.path, "-o", "json").stdout)
+
+
+def page(admin: Any) -> str:
+    """The list, on one line."""
+    done = run("why", "--socket", admin.path)
+    assert 0 == done.exit_code
+    return " ".join(done.stdout.split())
 
 
 @pytest.fixture
 def daemon(fake_admin: Any) -> Any:
-    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(ANSWER))
+    knows(fake_admin, from_a(NOTED, leads_on=True))
     return fake_admin
 
 
@@ -57,36 +94,26 @@ def test_symptom_cause_next_and_remedy_come_first_and_in_this_order(daemon: Any)
     assert (1, 1) == (trace["answers"][0]["sides"][0]["held"], trace["findings"][0]["severity"])
 
 
-def test_commands_of_the_remedy_name_the_configuration_that_the_command_was_given(fake_admin: Any) -> None:
-    remedy = "at a, with broker sql: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry"
-    known = told(A, finding("a", "held", Severity.TROUBLE, remedy=remedy), ways=(way(A),), sides=[holding()])
-    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+def test_commands_of_the_remedy_name_where_each_instance_was_asked_also_off_the_way(fake_admin: Any) -> None:
+    remedy = "; ".join(f"at {name}, with broker sql: USE [x]" for name in "abc") + "; broker dialogs retry"
+    knows(fake_admin, from_a(finding("a", "held", Severity.TROUBLE, remedy=remedy), leads_on=True))
 
-    done = asked(fake_admin, "-c", "my shop.toml", "-o", "json")
-
-    given = f" -c 'my shop.toml' --socket {fake_admin.path}"
-    assert json.loads(done.stdout)["remedy"] == (
-        f"at a, with broker sql{given}: USE [x]; DROP; at b, with broker sql: USE [y]; broker dialogs retry{given}"
-    )
-
-
-def test_statements_at_another_instance_name_where_that_was_asked_also_off_the_way(fake_admin: Any) -> None:
-    remedy = "at a, with broker sql: USE [x]; at b, with broker sql: USE [y]; at c, with broker sql: USE [z];"
-    known = told(A, finding("a", "held", Severity.TROUBLE, remedy=remedy), ways=(way(A),), sides=[holding()])
-    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+    alone = json.loads(asked(fake_admin, "-c", "my shop.toml", "-o", "json").stdout)
     fake_admin.answers["/v1/explain"] = (200, msgspec.to_builtins(way(place("b", 2, None))))
+    both = json.loads(asked(fake_admin, "--admin", f"tcp://b:4022={fake_admin.path}", "-o", "json").stdout)
 
-    done = asked(fake_admin, "--admin", f"tcp://b:4022={fake_admin.path}", "-o", "json")
-
-    given = f" --socket {fake_admin.path}"
-    there = f"at a, with broker sql{given}: USE [x]; at b, with broker sql{given}: USE [y]; at c, with broker sql: USE"
-    assert json.loads(done.stdout)["remedy"].startswith(there)
+    there = f" --socket {fake_admin.path}"
+    given = f" -c 'my shop.toml'{there}"
+    assert remedy.replace("a, with broker sql", f"a, with broker sql{given}") + given == alone["remedy"]
+    parts = both["remedy"].split("; ")
+    assert [f"at {name}, with broker sql{at}: USE [x]" for name, at in zip("abc", (there, there, ""), strict=True)] == (
+        parts[:3]
+    )
 
 
 def test_what_the_next_message_would_meet_is_shown_with_its_remedy(fake_admin: Any) -> None:
     ahead = finding("a", "no route", Severity.FINE, remedy="at a, with broker sql: USE [x]; CREATE;", next=FORECAST)
-    known = told(A, ahead, finding("a", "unread", Severity.WAITING), ways=(way(A),), sides=[holding()])
-    fake_admin.answers[f"/v1/why/{CONVERSATION}"] = (200, msgspec.to_builtins(known))
+    knows(fake_admin, from_a(ahead, finding("a", "unread", Severity.WAITING), leads_on=True))
 
     text = asked(fake_admin).stdout
 
@@ -94,44 +121,32 @@ def test_what_the_next_message_would_meet_is_shown_with_its_remedy(fake_admin: A
     assert f"      {FORECAST}\n{remedy}\n" in text
 
 
-def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon: Any) -> None:
-    guids = [str(UUID(int=number)).upper() for number in range(1, 5)]
-    rows = {
+def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(fake_admin: Any) -> None:
+    guids = guids_of(4)
+    rows: dict[str, list[Any]] = {
         "sys.transmission_queue": [["2026-03-01 12:00:00.000", guids[0], "S", 3]],
         "[Q]]]": [["2026-02-01 12:00:00.000", guids[1], "S", 1], ["2026-03-02 12:00:00.000", guids[2], "S", 2]],
         "sys.dm_broker_forwarded_messages": [[1500, guids[3], "S", 5]],
-        "sys.conversation_endpoints": [],
+        "is_initiator = 1": [],
+        "sys.service_queues": [["Q]"]],
     }
     causes = ("not acknowledged", "waiting for RECEIVE", "not acknowledged", "held")
-    for number, (guid, cause) in enumerate(zip(guids, causes, strict=True)):
-        known = told(A, finding("a", cause, Severity.WAITING), sides=[holding()])
-        known = msgspec.structs.replace(known, conversation_id=str(UUID(int=10 + number)))
-        daemon.answers[f"/v1/why/{UUID(guid)}"] = (200, msgspec.to_builtins(known))
-    daemon.answers["/v1/status"] = (
-        200,
-        {"databases": {"orders": {}}, "forwarding": {"enabled": False}},
-    )
-    rows |= {"sys.service_queues": [["Q]"]], "sys.conversation_endpoints WHERE state = 'ER'": []}
-    daemon.answers["/v1/sql"] = (
-        200,
-        lambda question: {
-            "rows": next(found for view, found in reversed(rows.items()) if f"FROM {view} " in question["statement"])
-        },
-    )
+    for guid, cause in zip(guids, causes, strict=True):
+        knows(fake_admin, from_a(finding("a", cause, Severity.WAITING)), guid)
+    serves(fake_admin, rows)
 
-    done = run("why", "--socket", daemon.path)
-    listed = json.loads(run("why", "--socket", daemon.path, "-o", "json").stdout)
+    shown, told = page(fake_admin), listed(fake_admin)
     for found in rows.values():
         found.clear()
-    nothing = run("why", "--socket", daemon.path)
-    rows["sys.conversation_endpoints"].append([guids[0]])
-    acknowledged = run("why", "--socket", daemon.path)
+    nothing = page(fake_admin)
+    rows["is_initiator = 1"].append([guids[0]])
+    acknowledged = page(fake_admin)
 
     assert (
         f"{NOTHING_WAITS} what orders has sent is acknowledged (the far side has stored it), or its dialog has failed"
-        " or was ended; the ledger in broker status counts each. broker why" in " ".join(acknowledged.stdout.split())
+        " or was ended; the ledger in broker status counts each. broker why" in acknowledged
     )
-    assert " ".join(done.stdout.split()).startswith(
+    assert shown.startswith(
         f"{guids[1]}: 1 message to S in orders, since 2026-02-01 12:00:00.000 cause: a: why of waiting for RECEIVE"
         " remedy: remedy of waiting for RECEIVE"
         f" {guids[0]} and 1 other dialog for the same cause: 5 messages to S in orders, since 2026-03-01 12:00:00.000"
@@ -139,40 +154,31 @@ def test_without_an_id_each_cause_is_listed_with_its_oldest_conversation(daemon:
         f" {guids[3]}: 5 frames to S held here, since "
     )
     assert [("orders", 1, 1), ("orders", 2, 5), ("msdb", 1, 5)] == [
-        (one["database"], one["dialogs"], one["messages"]) for one in listed
+        (one["database"], one["dialogs"], one["messages"]) for one in told
     ]
-    assert (0, NOTHING_WAITS) == (nothing.exit_code, " ".join(nothing.stdout.split()))
+    assert NOTHING_WAITS == nothing
 
 
 def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrived_in_the_same_dialog(
     fake_admin: Any,
 ) -> None:
-    guids = [str(UUID(int=number)) for number in (1, 2)]
-    one = holding(ready=1, ready_since=AT)
+    guids, one = guids_of(2), holding(ready=1, ready_since=AT)
+    sent, arrived = finding("a", "down", Severity.TROUBLE), inbound_findings(one, Spot("a", "orders"))
+    known = told(A, *arrived, sent, sides=[one])
     for guid in guids:
-        sent, arrived = finding("a", "down", Severity.TROUBLE), inbound_findings(one, Spot("a", "orders"))
-        known = told(A, *arrived, sent, sides=[one])
-        known = msgspec.structs.replace(known, conversation_id=guid)
-        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
-    rows = {
+        knows(fake_admin, known, guid)
+    rows: dict[str, list[Any]] = {
         "sys.service_queues": [["Q"]],
         "sys.transmission_queue": [["2", guids[0], "S", 3], ["3", guids[1], "T", 4]],
         "[Q]": [["1", guids[0], "//Orders", 1]],
     }
-    fake_admin.answers["/v1/status"] = (
-        200,
-        {"databases": {"orders": {}}, "forwarding": {"enabled": False}},
-    )
-    fake_admin.answers["/v1/sql"] = (
-        200,
-        lambda q: {"rows": next((found for view, found in rows.items() if f"FROM {view} " in q["statement"]), [])},
-    )
+    serves(fake_admin, rows)
 
-    listed = json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
+    told_of = listed(fake_admin)
 
-    assert [("//Orders", 1), ("S", 3), ("T", 4)] == [(row["to_service_name"], row["messages"]) for row in listed]
-    assert "no application has received it" in listed[0]["cause"]
-    assert {"a: why of down"} == {row["cause"] for row in listed[1:]}
+    assert [("//Orders", 1), ("S", 3), ("T", 4)] == [(row["to_service_name"], row["messages"]) for row in told_of]
+    assert "no application has received it" in told_of[0]["cause"]
+    assert {"a: why of down"} == {row["cause"] for row in told_of[1:]}
 
 
 @pytest.mark.parametrize(
@@ -186,17 +192,13 @@ def test_services_that_wait_for_one_cause_are_listed_apart_and_so_is_what_arrive
 def test_the_dialogs_of_a_row_that_are_only_to_be_ended_are_ended_by_one_command(
     fake_admin: Any, remedy: str, which: str
 ) -> None:
-    guids = [str(UUID(int=number)) for number in (1, 2)]
+    guids = guids_of(2)
     for guid in guids:
         one = side(state="ER", conversation_handle=guid, far_broker_instance=str(UUID(int=0xFA)))
-        known = told(A, finding("a", "error", Severity.TROUBLE, remedy=remedy.format(guid)), sides=[one])
-        known = msgspec.structs.replace(known, conversation_id=guid)
-        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
-    fake_admin.answers["/v1/status"] = (200, {"databases": {"orders": {}}, "forwarding": {"enabled": False}})
-    rows = [["2", guid, "//Orders", 0] for guid in guids]
-    fake_admin.answers["/v1/sql"] = (200, lambda q: {"rows": rows if "state = 'ER'" in q["statement"] else []})
+        knows(fake_admin, from_a(finding("a", "error", Severity.TROUBLE, remedy=remedy.format(guid)), one=one), guid)
+    serves(fake_admin, {"state = 'ER'": [["2", guid, "//Orders", 0] for guid in guids]})
 
-    [row] = json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
+    [row] = listed(fake_admin)
 
     assert "Then, broker why again has that for the next" in row["remedy"]
     assert bool(which) == (f"; broker dialogs end -d orders {which}--older-than 0s --dry-run" in row["remedy"])
@@ -205,56 +207,38 @@ def test_the_dialogs_of_a_row_that_are_only_to_be_ended_are_ended_by_one_command
 
 def test_a_failed_dialog_without_its_error_and_one_in_quarantine_are_listed(fake_admin: Any) -> None:
     """The Error message has been received."""
-    guids = [str(UUID(int=number)) for number in (1, 2)]
-    for guid, cause in zip(guids, ("in quarantine", "error"), strict=True):
-        remedy = "broker quarantine resume" if cause == "in quarantine" else f"remedy of {cause}"
-        known = told(A, finding("a", cause, Severity.TROUBLE, remedy=remedy), sides=[side(state="ER")])
-        known = msgspec.structs.replace(known, conversation_id=guid)
-        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
-    rows = {
+    guids = guids_of(2)
+    poisoned = finding("a", "in quarantine", Severity.TROUBLE, remedy="broker quarantine resume")
+    knows(fake_admin, from_a(poisoned, one=side(state="ER")), guids[0])
+    knows(fake_admin, from_a(finding("a", "error", Severity.TROUBLE), one=side(state="ER")), guids[1])
+    rows: dict[str, list[Any]] = {
         "sys.service_queues": [["Q"]],
         "[Q] ": [["1", guids[0], "//Orders", 4]],
         "state = 'ER'": [["2", guids[1], "//Orders", 0], ["1", guids[0], "//Orders", 0]],
     }
-    fake_admin.answers["/v1/status"] = (
-        200,
-        {"databases": {"orders": {"queues": [], "quarantined": 1}}, "forwarding": {"enabled": False}},
-    )
-    fake_admin.answers["/v1/sql"] = (
-        200,
-        lambda q: {"rows": next((found for view, found in rows.items() if view in q["statement"]), [])},
-    )
+    serves(fake_admin, rows, {"queues": [], "quarantined": 1})
 
-    done = " ".join(run("why", "--socket", fake_admin.path).stdout.split())
+    shown = page(fake_admin)
 
-    assert done.startswith(f"{guids[0]}: 4 messages to //Orders in orders, since 1 cause: a: why of in quarantine")
-    assert f"{guids[1]}: dialog of //Orders in orders, begun 2 cause: a: why of error remedy: remedy of error" in done
-    assert "in quarantine: a reader fails" not in done, "it is the first one listed"
+    assert shown.startswith(f"{guids[0]}: 4 messages to //Orders in orders, since 1 cause: a: why of in quarantine")
+    assert f"{guids[1]}: dialog of //Orders in orders, begun 2 cause: a: why of error remedy: remedy of error" in shown
+    assert "in quarantine: a reader fails" not in shown, "it is the first one listed"
 
 
 def test_many_dialogs_for_one_service_do_not_hide_the_cause_of_another(fake_admin: Any) -> None:
-    guids = [str(UUID(int=number)) for number in range(1, 3 * ASKED_MAX)]
+    guids = guids_of(3 * ASKED_MAX - 1)
+    for guid in guids:
+        knows(fake_admin, from_a(NOTED), guid)
+    knows(fake_admin, from_a(finding("a", "down", Severity.WAITING)), guids[-1])
     rows = [[f"2026-03-01 12:{number:02}", guid, "S", 1] for number, guid in enumerate(guids)]
     rows[-1][2] = "T"  # the youngest
-    for guid in guids:
-        cause = "down" if guid == guids[-1] else "not acknowledged"
-        known = told(A, finding("a", cause, Severity.WAITING), sides=[holding()])
-        known = msgspec.structs.replace(known, conversation_id=guid)
-        fake_admin.answers[f"/v1/why/{guid}"] = (200, msgspec.to_builtins(known))
-    fake_admin.answers["/v1/status"] = (
-        200,
-        {"databases": {"orders": {"queues": []}}, "forwarding": {"enabled": False}},
-    )
-    fake_admin.answers["/v1/sql"] = (
-        200,
-        lambda q: {"rows": rows if "sys.transmission_queue" in q["statement"] else []},
-    )
+    serves(fake_admin, {"sys.transmission_queue": rows})
 
-    done = " ".join(run("why", "--socket", fake_admin.path).stdout.split())
+    shown = page(fake_admin)
 
-    assert f"{guids[-1]}: 1 message to T in orders" in done
-    assert f"and {ASKED_MAX - 2} other dialogs for the same cause" in done
-    assert f"{ASKED_MAX} of {len(guids)} dialogs were asked about" in done
+    assert f"{guids[-1]}: 1 message to T in orders" in shown
+    assert f"and {ASKED_MAX - 2} other dialogs for the same cause" in shown
+    assert f"{ASKED_MAX} of {len(guids)} dialogs were asked about" in shown
 
 
 def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is_locked(fake_admin: Any) -> None:
@@ -266,22 +250,17 @@ def test_nothing_waits_is_no_all_clear_where_frames_are_dropped_or_a_database_is
     ]
     off = {"name": "Q", "is_receive_enabled": False, "oldest_s": 0.0}
     locked = {"queues": [off], "write_lock": {"waiting_s": 7.0, "pid": 12, "process": "sqlite3"}}
-    fake_admin.answers["/v1/status"] = (
-        200,
-        {"databases": {"orders": locked}, "drops": drops, "forwarding": {"enabled": True}},
-    )
-    fake_admin.answers["/v1/sql"] = (200, {"rows": []})
+    serves(fake_admin, {}, locked, drops=drops, forwarding={"enabled": True})
 
-    done = run("why", "--socket", fake_admin.path)
+    text = page(fake_admin)
 
-    text = " ".join(done.stdout.split())
-    assert (0, True) == (done.exit_code, text.startswith(f"{NOTHING_WAITS} but process 12 (sqlite3) has kept a write"))
+    assert text.startswith(f"{NOTHING_WAITS} but process 12 (sqlite3) has kept a write")
     assert "but frames were dropped: no route, 5 s ago; each is sent again until" in text
     assert "this is over -> CREATE" in text
     assert "malformed" not in text
     assert "but the queue Q of orders is off: no application can receive from it -> " in text
     assert text.endswith("run broker why at the sender")
-    assert [] == json.loads(run("why", "--socket", fake_admin.path, "-o", "json").stdout)
+    assert [] == listed(fake_admin)
 
 
 def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> None:
@@ -301,17 +280,10 @@ def test_an_unknown_id_is_told_with_where_it_was_looked_for(fake_admin: Any) -> 
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
-
-
-@pytest.fixture
 def config(shop: Shop, tmp_path: Path) -> Path:
     assert shop.path.parent == tmp_path
     path = tmp_path / "broker.toml"
-    path.write_text('[instance]\nname = "i"\nstate_dir = "."\n[databases.shop]\npath = "shop.db"\n')
+    path.write_text('[instance]\nname = "i"\nstate_dir = "."\n[databases.shop]\npath = "orders.db"\n')
     return path
 
 
