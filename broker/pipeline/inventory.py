@@ -9,7 +9,7 @@ reports them: a figure that lacks a file is never silently wrong.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -115,9 +115,9 @@ class Inventory:
         }
 
 
-def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _: True) -> Inventory:
+def find(directories: Iterable[Path]) -> list[Path]:
     """
-    Find and judge the files below directories; `only` selects files by their paths.
+    Find the files below directories.
 
     Raises:
         NoJournalError: a directory is not there or cannot be read.
@@ -129,10 +129,10 @@ def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _
         except OSError as error:
             problem = f"{error.strerror or error}; name the journal.directory of an instance, or a copy of it"
             raise NoJournalError(str(directory), problem) from None
-    return judge_all(filter(only, found))
+    return found
 
 
-def judge_all(paths: Iterable[Path]) -> Inventory:
+def take(paths: Iterable[Path]) -> Inventory:
     """Judge files. Of copies, the first is read."""
     with ThreadPoolExecutor(_JUDGES) as judges:
         return Inventory(list(without_copies(judges.map(judge, dict.fromkeys(paths)))))

@@ -45,7 +45,7 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     (tmp_path / "_truth" / "x.parquet").touch()
     pq.write_table(pq.read_table(good, partitioning=None).replace_schema_metadata({}), tmp_path / "other.parquet")
 
-    found = inventory.take([tmp_path])
+    found = inventory.take(inventory.find([tmp_path]))
     rows = inventory.read(spark, (state.path for state in found.readable)).collect()
     summary = found.summary()
 
@@ -62,9 +62,9 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     assert "a shed 3 records because its buffer was full: figures lack them" in lines
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
     plain = journalling.write(tmp_path / "plain", *journalling.passage(4))
-    assert ["1 file of 1 instance read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
+    assert ["1 file of 1 instance read, 3 visits"] == inventory.sentences(inventory.take([plain]).summary())
     with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory; name the"):
-        inventory.take([tmp_path / "nowhere"])
+        inventory.take(inventory.find([tmp_path / "nowhere"]))
 
 
 def test_a_journal_has_a_hole_before_the_first_file_of_each_process() -> None:
@@ -101,7 +101,7 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
     """Before it is judged, and while Spark reads, which leaves it out."""
     stays, goes = (journalling.write(tmp_path, *journalling.passage(number)) for number in (1, 2))
 
-    found = inventory.judge_all([stays, goes, tmp_path / "gone.parquet"])
+    found = inventory.take([stays, goes, tmp_path / "gone.parquet"])
     goes.unlink()
     rows = inventory.read(spark, (state.path for state in found.readable)).count()
     found.update()

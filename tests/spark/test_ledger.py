@@ -50,7 +50,7 @@ class Run:
 
     def visits(self, spark: SparkSession) -> DataFrame:
         """All journals."""
-        taken = inventory.take(self.journals)
+        taken = inventory.take(inventory.find(self.journals))
         return inventory.read(spark, [state.path for state in taken.readable])
 
 
