@@ -141,7 +141,9 @@ class Instance:
         stack.callback(self._close_listeners)
         for address in settings.endpoint.listen:  # first: two instances must not touch one store
             self.listeners.append(self._new_listener(address))
-        self.journal = open_journal(self.settings, _adjacent)
+        self.journal = open_journal(
+            settings, adjacent_of=_adjacent, principals=lambda: self.forwarder.routing_context.principals
+        )
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # after all that record something
         databases = self._open(stack)
@@ -229,8 +231,6 @@ class Instance:
             report=housekeeping.report,
             ring=None if self.journal is None else self.journal.ring,
         )
-        if self.journal is not None:
-            self.journal.principals = lambda: self.forwarder.routing_context.principals
         self.databases.attach(self.forwarder)
         self.peers.attach(self.forwarder, self.mirrors)
         self.mirrors.start(self.forwarder)

@@ -32,6 +32,7 @@ from broker.forwarding.pool import Limits
 from broker.net.certificates import security_of
 from broker.net.listener import Listener
 from broker.net.tls import Security
+from broker.routing.decide import Principals
 from broker.security.session import DialogCredentials
 
 if TYPE_CHECKING:  # they need libraries that are extras of the installation
@@ -92,7 +93,9 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
     return JournalPlan(instance=settings.instance.name, decoder=decoder, **structs.asdict(journal))
 
 
-def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
+def open_journal(
+    settings: Settings, *, adjacent_of: Callable[[FrameOrigin], str], principals: Callable[[], Principals]
+) -> Journal | None:
     """
     Open and start the journal; None when there is none in the settings.
 
@@ -104,7 +107,7 @@ def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) 
         return None
     from broker.journal.writer import Journal  # noqa: PLC0415 - an extra
 
-    journal = Journal(plan, adjacent_of=adjacent_of, follower=_open_tracing(settings))
+    journal = Journal(plan, adjacent_of=adjacent_of, principals=principals, tracing=_open_tracing(settings))
     journal.start()
     return journal
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -59,22 +59,6 @@ class RingBatch(NamedTuple):
     offset: float
     shed: int = 0
     principals: Principals = NOBODY
-
-
-class Follower(Protocol):
-    """Makes something other than rows of batches; the journal does not wait for it."""
-
-    def add(self, batch: RingBatch) -> None:
-        """Add a batch, in the writer thread, after its rows. Must not raise, and must not keep the memory."""
-
-    def status(self) -> Mapping[str, int]:
-        """Return the counters, by the names of NO_FOLLOWER. On the loop."""
-
-    def close(self, seconds: float) -> None:
-        """End within this time, after the last batch. In any thread."""
-
-
-NO_FOLLOWER: Mapping[str, int] = {"spans": 0, "spans_pending": 0, "spans_dropped": 0}
 
 
 INCOMING_TABLE = "msdb"  # its routes decide for frames that arrive (R1.1)
@@ -116,7 +100,7 @@ class RowBuffer:
         self._legend = Legend()
         self._known: dict[int, Ending] = {}  # endings that are in the legend
         self._principals = NOBODY
-        self._begin()
+        self.drop()
 
     def add(self, batch: RingBatch) -> int:
         """
@@ -152,18 +136,11 @@ class RowBuffer:
         }
         dictionaries = {one.name: _strings(words[one.name]) for one in COLUMNS if one.form is Form.WORD}
         batches = [_batch(part, dictionaries) for part in self._parts]
-        self._begin()
+        self.drop()
         return pa.Table.from_batches(batches, JOURNAL)
 
-    def drop(self) -> int:
-        """Forget all rows, and return their number."""
-        count = self.count
-        self._begin()
-        return count
-
-    # --- in call order ---
-
-    def _begin(self) -> None:
+    def drop(self) -> None:
+        """Forget all rows."""
         self.count = 0
         self._parts = []
         self._words = {name: Words() for name in _GROWING}
@@ -184,7 +161,7 @@ class RowBuffer:
 
     def _row_of(self, way: ForwardingEntry | None, disposition: Disposition | None) -> array[int]:
         """Return the row of the legend for an ending."""
-        here, elsewhere = _outcomes(has_way=way is not None, disposition=disposition)
+        here, elsewhere = outcomes(way, disposition)
         reason = disposition if here is VisitOutcome.DROPPED else None
         words, route = self._words, "" if way is None else way.route
         return array(
@@ -236,9 +213,9 @@ def count_records(batch: RingBatch) -> int:
     return count
 
 
-def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
+def outcomes(way: ForwardingEntry | None, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
     """Return the outcomes of a frame from here and of one from another instance; None if another record has it."""
-    if not has_way:
+    if way is None:
         verdict = _VERDICTS.get(disposition, VisitOutcome.DROPPED)
         return verdict, verdict
     if disposition is Disposition.FORWARDED:

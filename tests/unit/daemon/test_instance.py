@@ -13,7 +13,9 @@ from broker.config.settings import DrainSettings, Settings
 from broker.daemon.instance import InstanceLeaver, serve
 from broker.daemon.reload import open_journal
 from broker.errors import SettingError
+from broker.journal.writer import Journal
 from broker.net.drain import Drain, DrainRemainder
+from broker.routing.decide import NOBODY
 
 
 class Database:
@@ -85,8 +87,8 @@ def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
     return Settings.read({"journal": journal, "tracing": {"enabled": enabled}})
 
 
-def adjacent(_: Any) -> str:
-    return ""
+def opened(settings: Settings) -> Journal | None:
+    return open_journal(settings, adjacent_of=lambda _: "", principals=lambda: NOBODY)
 
 
 @pytest.mark.parametrize(("enabled", "disabled"), [(False, ""), (True, ""), (True, "true")])
@@ -95,11 +97,11 @@ async def test_what_follows_it_is_opened_and_closed_with_it(
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
 
-    assert open_journal(settings(None), adjacent) is None
-    journal = open_journal(settings(tmp_path, enabled=enabled), adjacent)
+    assert opened(settings(None)) is None
+    journal = opened(settings(tmp_path, enabled=enabled))
 
     assert journal is not None
-    assert (enabled and not disabled) == (journal._follower is not None)
+    assert (enabled and not disabled) == (journal._tracing is not None)
     assert (0, 0, 0) == tuple(journal.status()[name] for name in ("spans", "spans_pending", "spans_dropped"))
     await journal.close()
 
@@ -108,7 +110,7 @@ async def test_an_environment_that_is_refused_is_told(tmp_path: Path, monkeypatc
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
 
     with pytest.raises(SettingError, match="OpenTelemetry refuses to begin") as caught:
-        open_journal(settings(tmp_path, enabled=True), adjacent)
+        opened(settings(tmp_path, enabled=True))
 
     assert "OTEL_" in str(caught.value)
 

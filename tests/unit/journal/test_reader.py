@@ -18,7 +18,7 @@ import pytest
 
 from broker.flow import VisitOutcome
 from broker.journal import reader as kernel
-from broker.journal.reader import CLOCKS_APART, UNREADABLE, FileReader, Newest, NewFiles, Wanted, ended, newest
+from broker.journal.reader import CLOCKS_APART, UNREADABLE, Newest, NewFiles, Wanted, bounds, ended, newest, pieces
 from broker.journal.schema import JOURNAL, Fitness
 from tests.support.journalled import START, table, visit, write
 
@@ -109,13 +109,12 @@ def test_files_that_are_too_old_are_not_opened(tmp_path: Path, monkeypatch: pyte
         visits = [visit(number * 10_000 + n, sequence_number=100 * number + n) for n in range(20)]
         change(write(tmp_path / f"{number}.parquet", *visits, group_rows=5), number * 10_000 + 20)
     read: list[int] = []
-    pieces = FileReader.pieces
 
-    def note(file: FileReader, group: int) -> Iterator[pa.Table]:
+    def note(file: pq.ParquetFile, group: int) -> Iterator[pa.Table]:
         read.append(group)
         return pieces(file, group)
 
-    monkeypatch.setattr(FileReader, "pieces", note)
+    monkeypatch.setattr(kernel, "pieces", note)
 
     found = newest(tmp_path, ANY, 7)
 
@@ -156,8 +155,8 @@ def test_what_cannot_be_read_is_listed_and_copies_count_once(tmp_path: Path) -> 
     fates = {state.path.name: state.fitness for state in found.unread}
     assert {"b.parquet": Fitness.COPY, "c.parquet": Fitness.DAMAGED, "d.parquet": Fitness.DAMAGED} == fates
     for path in (bad, tmp_path / "gone.parquet"):
-        with pytest.raises(UNREADABLE), FileReader(path) as reading:
-            list(reading.pieces(0))
+        with pytest.raises(UNREADABLE), pq.ParquetFile(path) as file:
+            list(pieces(file, 0))
     with pytest.raises(FileNotFoundError):
         newest(tmp_path / "gone", ANY, 10)
 
@@ -208,18 +207,18 @@ def test_groups_have_the_bounds_of_their_rows_if_the_footer_has_them(tmp_path: P
     pq.write_table(table(visit(took=None)), endless)
     pq.write_table(table(visit()).drop(["route", "left_at"]), older)
 
-    bounds = []
+    found = []
     for path in (whole, bare, endless, older):
-        with FileReader(path) as reading:
-            bounds.append([reading.bounds(group) for group in reading.groups])
-            pieces = list(reading.pieces(0))
+        with pq.ParquetFile(path) as file:
+            found.append([bounds(file, group) for group in range(file.num_row_groups)])
+            [last] = pieces(file, 0)
 
     assert [
         [(BEGIN, BEGIN + 10_000_000), (BEGIN + 2_000_000, BEGIN + 10_000_000)],
         *[[None]] * 3,
-    ] == bounds
-    assert [None] == pieces[0]["route"].to_pylist()
-    assert JOURNAL.field("route").type == pieces[0]["route"].type
+    ] == found
+    assert [None] == last["route"].to_pylist()
+    assert JOURNAL.field("route").type == last["route"].type
     instants = ended(table(visit(1, took=2), visit(5, took=None)))
     assert [BEGIN + 3_000_000, BEGIN + 5_000_000] == instants.to_pylist()
 
@@ -228,11 +227,11 @@ def test_rows_come_in_pieces_and_columns_as_asked_for(tmp_path: Path, monkeypatc
     monkeypatch.setattr(kernel, "PIECE_ROWS", 2)
     path = write(tmp_path / "a.parquet", *[visit(sequence_number=n) for n in range(5)])
 
-    with FileReader(path) as reading:
-        pieces = list(reading.pieces(0, ["sequence_number", "outcome"]))
-        whole = list(reading.pieces(0))
+    with pq.ParquetFile(path) as file:
+        found = list(pieces(file, 0, ["sequence_number", "outcome"]))
+        whole = list(pieces(file, 0))
 
-    assert [2, 2, 1] == [piece.num_rows for piece in pieces]
-    assert ["sequence_number", "outcome"] == pieces[0].column_names
-    assert list(range(5)) == [number for piece in pieces for number in piece["sequence_number"].to_pylist()]
+    assert [2, 2, 1] == [piece.num_rows for piece in found]
+    assert ["sequence_number", "outcome"] == found[0].column_names
+    assert list(range(5)) == [number for piece in found for number in piece["sequence_number"].to_pylist()]
     assert JOURNAL.names == whole[0].column_names

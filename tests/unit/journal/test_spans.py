@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 
 from broker.flow import Disposition
 from broker.forwarding.entry import PassOrigin, Queued
-from broker.journal.rows import NO_FOLLOWER, RingBatch
-from broker.journal.spans import SpanRole, Spans, Tracing, span_id, trace_id
+from broker.journal.rows import RingBatch
+from broker.journal.spans import SpanRole, Tracing, span_id, spans_of, trace_id
+from broker.journal.writer import NO_SPANS
 from broker.protocol.layout import Flag, FrameKind
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
@@ -41,7 +42,7 @@ def test_ids_are_those_of_the_page() -> None:
 
 
 def spans(tape: Tape) -> list[ReadableSpan]:
-    return list(Spans(Resource({}), InstrumentationScope("broker")).of(tape.batch(offset=OFFSET)))
+    return list(spans_of(tape.batch(offset=OFFSET), Resource({}), InstrumentationScope("broker")))
 
 
 def sent(*, is_resend: bool = False, disposition: Disposition = Disposition.FORWARDED) -> ReadableSpan:
@@ -227,7 +228,7 @@ def batch(count: int = 1) -> RingBatch:
 
 def counts(tracing: Tracing) -> tuple[int, int, int]:
     status = tracing.status()
-    assert set(NO_FOLLOWER) == set(status)
+    assert set(NO_SPANS) == set(status)
     return status["spans"], status["spans_pending"], status["spans_dropped"]
 
 
