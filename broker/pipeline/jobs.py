@@ -202,7 +202,6 @@ def run(request: RunRequest, report: Report) -> dict[str, Any]:
             seconds = time.monotonic() - begun
             done[name] = {"rows": rows, "seconds": round(seconds, 1), "out": str(request.out / name)}
             report(f"{name}: {rows:,} rows, {seconds:.1f} s")
-    found.update()
     return {"jobs": done, "files": found.summary()}
 
 
@@ -327,7 +326,6 @@ def _run_job(
     """Run a job, and return the number of rows written."""
 
     def report() -> dict[str, Any]:
-        found.update()
         instants = {"from": request.bounds.first, "to": request.bounds.end, "horizon": horizon}
         return {
             "job": name,

@@ -104,11 +104,11 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
     found = inventory.take([stays, goes, tmp_path / "gone.parquet"])
     goes.unlink()
     rows = inventory.read(spark, (state.path for state in found.readable)).count()
-    found.update()
+    summary = found.summary()
 
     assert 3 == rows
-    assert (1, 1) == (found.summary()["vanished"], found.summary()["vanished_while_read"])
-    assert any("removed while being read" in line for line in inventory.sentences(found.summary()))
+    assert (1, 1) == (summary["vanished"], summary["vanished_while_read"])
+    assert any("removed while being read" in line for line in inventory.sentences(summary))
 
 
 def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
