@@ -86,28 +86,18 @@ def test_environment_wins_over_the_file_and_flags_over_both(load: Any) -> None:
     text = "[endpoint]\nmax_hops = 1\n[dialog]\nwindow = 1\nhop_limit = 1\n"
     environ = {"BROKER_DIALOG__WINDOW": "2", "BROKER_DIALOG__HOP_LIMIT": "2"}
     levels = {"BROKER_OBSERVE__LOG_LEVEL": "error", "BROKER_LOG_LEVEL": "debug"}  # the long name wins
+    others = {"BROKER_LOG_FORMAT": "json", "BROKER_OBSERVE__LISTEN": "", "BROKER_INSTANCE__NAME": "7"}
 
-    settings = load(text, environ | levels, {"dialog.hop_limit": 3})
+    settings = load(text, environ | levels | others, {"dialog.hop_limit": 3})
 
+    observe = settings.observe
     assert (settings.endpoint.max_hops, settings.dialog.window, settings.dialog.hop_limit) == (1, 2, 3)
-    assert settings.observe.log_level == "error"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "path", "expected"),
-    [
-        ("BROKER_ENDPOINT__LISTEN", "[]", "endpoint.listen", ()),
-        ("BROKER_ENDPOINT__MAX_FRAME", "524288", "endpoint.max_frame", 524288),
-        ("BROKER_OBSERVE__LISTEN", "", "observe.listen", None),
-        ("BROKER_LOG_LEVEL", "debug", "observe.log_level", "debug"),
-        ("BROKER_LOG_FORMAT", "json", "observe.log_format", "json"),
-        ("BROKER_INSTANCE__NAME", "7", "instance.name", "7"),
-    ],
-)
-def test_variable_sets_its_key(load: Any, name: str, text: str, path: str, expected: object) -> None:
-    section, key = path.split(".")
-
-    assert expected == getattr(getattr(load("", {name: text}), section), key)
+    assert ("error", "json", None, "7") == (
+        observe.log_level,
+        observe.log_format,
+        observe.listen,
+        settings.instance.name,
+    )
 
 
 def test_variable_reaches_a_database_whatever_the_case_of_its_name(load: Any) -> None:
