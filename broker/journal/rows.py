@@ -20,7 +20,7 @@ A database here routes by its own table, frames that arrive by that of msdb (R1.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -74,20 +74,6 @@ _FIXED = {"outcome": tuple(map(str, _OUTCOMES)), "kind": KINDS}
 _GROWING = ("reason", "route", "route_table", "adjacent_in", "adjacent_out")
 
 
-class Words:
-    """The words of one column, numbered in the order of their first use."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, word: str) -> int:
-        """Return the number of a word; NOTHING for the empty one."""
-        return self._numbers.setdefault(word, len(self._numbers)) if word else NOTHING
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-
 class RowBuffer:
     """Rows that are not in a file yet, `count` of them. For one thread."""
 
@@ -96,7 +82,7 @@ class RowBuffer:
         self._instance = instance
         self._decoder = decoder
         self._parts: list[Columns] = []
-        self._words: dict[str, Words] = {}
+        self._words: dict[str, dict[str, int]] = {}  # of each column, numbered in the order of their first use
         self._legend = Legend()
         self._known: dict[int, Ending] = {}  # endings that are in the legend
         self._principals = NOBODY
@@ -143,7 +129,7 @@ class RowBuffer:
         """Forget all rows."""
         self.count = 0
         self._parts = []
-        self._words = {name: Words() for name in _GROWING}
+        self._words = {name: {} for name in _GROWING}
         self._known = {}
         self._decoder.forget()
 
@@ -169,11 +155,11 @@ class RowBuffer:
             (
                 _NUMBER[here],
                 NOTHING if elsewhere is None else _NUMBER[elsewhere],
-                words["reason"].number("" if reason is None else reason.value),
+                _number(words["reason"], "" if reason is None else reason.value),
                 NOTHING if reason is None else reason.number or NOTHING,
-                words["route"].number(route),
-                words["route_table"].number(INCOMING_TABLE if route else ""),
-                words["adjacent_out"].number("" if way is None else self._address(way.sink)),
+                _number(words["route"], route),
+                _number(words["route_table"], INCOMING_TABLE if route else ""),
+                _number(words["adjacent_out"], "" if way is None else self._address(way.sink)),
             ),
         )
 
@@ -190,15 +176,20 @@ class RowBuffer:
         legend.offset = offset
         legend.entered = array("q", [microseconds(arrival.entered + offset) for arrival in arrivals])
         legend.adjacent_in = array(
-            "i", [NOTHING if one.is_from_here else adjacent_in.number(one.adjacent_in) for one in arrivals]
+            "i", [_number(adjacent_in, "" if one.is_from_here else one.adjacent_in) for one in arrivals]
         )
         legend.flags = array("b", [IS_FROM_HERE * one.is_from_here + HAS_QUEUED * bool(one.queued) for one in arrivals])
-        legend.table = array("i", [tables.number(one.adjacent_in) if one.is_from_here else NOTHING for one in arrivals])
+        legend.table = array("i", [_number(tables, one.adjacent_in if one.is_from_here else "") for one in arrivals])
         queued: dict[bytes, Queued] = {}
         for arrival in arrivals:
             if arrival.queued:
                 queued.update(arrival.queued)
         return queued
+
+
+def _number(words: dict[str, int], word: str) -> int:
+    """Return the number of a word; NOTHING for the empty one."""
+    return words.setdefault(word, len(words)) if word else NOTHING
 
 
 def count_records(batch: RingBatch) -> int:
