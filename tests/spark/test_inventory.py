@@ -121,24 +121,20 @@ def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     assert 0 == inventory.read(spark, []).count()
 
 
-@pytest.mark.parametrize(
-    ("newest", "horizon"),
-    [
+def test_the_journals_tell_up_to_the_earliest_of_their_ends() -> None:
+    """Seconds; an instance that tells nothing for more than an hour holds nothing back any longer."""
+    horizons: list[tuple[dict[str, list[int | None]], int | None]] = [
         ({"a": [9, 50], "b": [20]}, 20),
         ({"a": [5000], "b": [20]}, 1400),
         ({"a": [50], "b": [None]}, 50),
         ({"a": [None]}, None),
         ({}, None),
-    ],
-)
-def test_the_journals_tell_up_to_the_earliest_of_their_ends(
-    newest: dict[str, list[int | None]], horizon: int | None
-) -> None:
-    """Seconds; an instance that tells nothing for more than an hour holds nothing back any longer."""
-    states = [
-        FileState(Path(name), Fitness.GOOD, instance=name, last_us=None if one is None else one * 1_000_000)
-        for name, ends in newest.items()
-        for one in ends
     ]
 
-    assert (None if horizon is None else horizon * 1_000_000) == inventory.Inventory(states).horizon_us()
+    for newest, horizon in horizons:
+        states = [
+            FileState(Path(name), Fitness.GOOD, instance=name, last_us=end and end * SECOND)
+            for name, ends in newest.items()
+            for end in ends
+        ]
+        assert (horizon and horizon * SECOND) == inventory.Inventory(states).horizon_us()

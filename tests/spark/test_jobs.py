@@ -195,38 +195,37 @@ BOUNDS = PeriodBounds(START, START + HOUR)
 MICROSECOND = timedelta(microseconds=1)
 
 
-@pytest.mark.parametrize(
-    ("path", "may"),
-    [
-        ("/x/date=2026-02-28/hour=09/a.parquet", False),
-        ("/x/date=2026-02-28/hour=10/a.parquet", True),
-        ("/x/date=2026-03-02/hour=14/a.parquet", True),
-        ("/x/date=2026-03-02/hour=15/a.parquet", False),
-        ("/x/a.parquet", True),
-    ],
-)
-def test_files_are_chosen_by_their_hour_with_a_margin(path: str, *, may: bool) -> None:
+def test_files_are_chosen_by_their_hour_with_a_margin() -> None:
     """A day and two hours on both sides: one for what is read around the period, and the age that a file may have."""
-    assert may == BOUNDS.may_have(Path(path))
-    assert PeriodBounds().may_have(Path(path))
+    may = {
+        "/x/date=2026-02-28/hour=09/a.parquet": False,
+        "/x/date=2026-02-28/hour=10/a.parquet": True,
+        "/x/date=2026-03-02/hour=14/a.parquet": True,
+        "/x/date=2026-03-02/hour=15/a.parquet": False,
+        "/x/a.parquet": True,
+    }
+
+    assert may == {path: BOUNDS.may_have(Path(path)) for path in may}
+    assert all(PeriodBounds().may_have(Path(path)) for path in may)
 
 
-@pytest.mark.parametrize(
-    ("first", "last", "has"),
-    [
-        (-7 * HOUR, -HOUR - MICROSECOND, False),
-        (-7 * HOUR, -HOUR, True),
-        (-7 * HOUR, 9 * HOUR, True),
-        (2 * HOUR - MICROSECOND, 9 * HOUR, True),
-        (2 * HOUR, 9 * HOUR, False),
-        (None, None, True),
-    ],
-)
-def test_files_are_chosen_by_their_footers(first: timedelta | None, last: timedelta | None, *, has: bool) -> None:
+def test_files_are_chosen_by_their_footers() -> None:
     """With the hour around; a file whose footer has no instants may have anything."""
-    begun, ended = (None if one is None else micros(START + one) for one in (first, last))
+    has = {
+        (-7 * HOUR, -HOUR - MICROSECOND): False,
+        (-7 * HOUR, -HOUR): True,
+        (-7 * HOUR, 9 * HOUR): True,
+        (2 * HOUR - MICROSECOND, 9 * HOUR): True,
+        (2 * HOUR, 9 * HOUR): False,
+    }
 
-    assert has == BOUNDS.has(FileState(Path("x"), Fitness.GOOD, first_us=begun, last_us=ended))
+    assert has == {
+        (first, last): BOUNDS.has(
+            FileState(Path("x"), Fitness.GOOD, first_us=micros(START + first), last_us=micros(START + last))
+        )
+        for first, last in has
+    }
+    assert BOUNDS.has(FileState(Path("x"), Fitness.GOOD))
 
 
 def test_paths_are_not_cut_at_the_bounds(spark: SparkSession) -> None:
@@ -265,9 +264,10 @@ def test_of_dialogs_those_are_chosen_that_began_in_the_period(spark: SparkSessio
         )
 
 
-@pytest.mark.parametrize(("seconds", "window"), [(0, 1), (34, 1), (91, 2), (3_600, 60), (8_000, 300), (1e9, 300)])
-def test_windows_fit_the_length_of_the_history(seconds: float, window: int) -> None:
-    assert window == fitting_window(seconds)
+def test_windows_fit_the_length_of_the_history() -> None:
+    windows = {0: 1, 34: 1, 91: 2, 3_600: 60, 8_000: 300, 1e9: 300}
+
+    assert windows == {seconds: fitting_window(seconds) for seconds in windows}
 
 
 def test_windows_fit_the_period_and_not_its_margins(tmp_path: Path, spark: SparkSession) -> None:

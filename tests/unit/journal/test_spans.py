@@ -289,8 +289,3 @@ def test_a_fault_of_the_program_is_logged_once_and_ends_nothing(make: Make) -> N
 
     assert ["spans are not made"] == [one["event"] for one in logs]
     assert (2, (1, 0, 0)) == (tracing.failures, counts(tracing))
-
-
-def test_wrong_values_in_the_environment_are_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="max_export_batch_size"):
-        make(OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="8")
