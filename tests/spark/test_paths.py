@@ -96,6 +96,10 @@ CASES: dict[str, tuple[list[Row], Row]] = {
         | {"bytes": 7, "has_loop": False, "missing_hops": 0, "unknown_links": 0, **NOTHING},
     ),
     "its sender is not known": ([{**FIRST, "adjacent_in": "x"}, SECOND], {"came_from": "x", "path": ["b", "c"]}),
+    "an outcome of a later version, and no hop count": (
+        [SENT, {**FIRST, "outcome": "new", "hop_count": None}],
+        {"path": ["a", "b"], "link_us": [20], "end": "lost", "missing_hops": 0},
+    ),
     "a gateway twice": ([SENT, FIRST, SECOND, visit("dropped", "b", 2, 90, 91)], {"has_loop": True}),
     "home again": ([SENT, FIRST, visit("delivered", "a", 1, 90, 91)], {"has_loop": False}),
     "leaving is not known": (

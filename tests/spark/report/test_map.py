@@ -39,8 +39,12 @@ def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
 def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred_and_unknown_without_most_records() -> None:
     """By how many frames were lost, and of how many one end has no record."""
     states = {
-        (0, 0): "well", (1, 0): "ailing", (2, 0): "sick",
-        (0, 50): "well", (0, 51): "unknown", (2, 98): "sick",
+        (0, 0): "well",
+        (1, 0): "ailing",
+        (2, 0): "sick",
+        (0, 50): "well",
+        (0, 51): "unknown",
+        (2, 98): "sick",
     }
 
     assert states == {(lost, unrecorded): health(link("a", "b", 100, lost, unrecorded)) for lost, unrecorded in states}
