@@ -89,7 +89,9 @@ def _steps(visits: DataFrame, length: int) -> DataFrame:
         (-size).alias("bytes"),
         F.lit(col=False).alias("is_entry"),
     )
-    passed = visits.where(_passes_pool()).select(
+    has_instant = F.col("entered_at").isNotNull() | F.col("left_at").isNotNull()
+    passes_pool = F.col("outcome").isin(VisitOutcome.FORWARDED.value, VisitOutcome.DROPPED.value)
+    passed = visits.where(passes_pool & has_instant).select(
         "instance",
         F.unix_micros(F.coalesce("entered_at", "left_at")).alias("came_us"),
         F.unix_micros(F.coalesce("left_at", "entered_at")).alias("went_us"),
@@ -97,11 +99,6 @@ def _steps(visits: DataFrame, length: int) -> DataFrame:
     )
     steps = F.when(is_held, F.array(enter, leave)).otherwise(F.array(enter))
     return passed.select("instance", F.inline(steps))
-
-
-def _passes_pool() -> Column:
-    has_instant = F.col("entered_at").isNotNull() | F.col("left_at").isNotNull()
-    return F.col("outcome").isin(VisitOutcome.FORWARDED.value, VisitOutcome.DROPPED.value) & has_instant
 
 
 def _swept(steps: DataFrame) -> DataFrame:
