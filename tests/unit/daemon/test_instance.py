@@ -2,84 +2,88 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker.config.settings import DrainSettings, Settings
-from broker.daemon.instance import InstanceLeaver, serve
+from broker.daemon.instance import Instance, serve
 from broker.daemon.reload import open_journal
+from broker.dialog.endpoint import Endpoint
 from broker.errors import SettingError
 from broker.journal.writer import Journal
-from broker.net.drain import Drain, DrainRemainder
 from broker.routing.decide import NOBODY
 
-
-class Database:
-    """As much of a database at work as this is about."""
-
-    def __init__(self, told: list[str], *, is_quiet: bool = True, problem: str = "") -> None:
-        self.is_quiet = is_quiet
-        self.problem = problem
-        self._told = told
-
-    def quiesce(self) -> None:
-        self._told.append("database rests")
-
-
-class Instance:
-    """Listener, peers and databases in one, which note what they are told, in order."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.settings = Settings()
-        self.is_ready = True
-        self.stopping = asyncio.Event()
-        self.endpoints: dict[str, Database] = {}
-        self.listeners = [self]
-        self.peers = self.databases = self
-
-    def finish(self) -> None:
-        self.told.append("no new connections")
-
-    def announce_departure(self, *, reason: str, seconds: float) -> None:
-        self.told.append(f"GOAWAY {reason} in {seconds:g} s")
-
-    def remainder(self) -> DrainRemainder:
-        return DrainRemainder(held=3)
-
-    async def hand_over(self) -> None:
-        self.told.append("handed over")
+CONFIG = """
+[instance]
+state_dir = "."
+[endpoint]
+listen = ["127.0.0.1:0"]
+[databases.orders]
+path = "orders.db"
+[observe]
+listen = ""
+"""
 
 
-async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared() -> None:
-    instance = Instance()
-    instance.endpoints |= {
-        "resting": Database(instance.told),
-        "busy": Database(instance.told, is_quiet=False),
-        "broken": Database(instance.told, is_quiet=False, problem="disk full"),
-    }
-    leaver = InstanceLeaver(cast("Any", instance))
-
-    assert DrainRemainder(held=3, busy=("busy",)) == await leaver.remainder()
-    await leaver.leave(20.0)
-
-    rest = ["database rests"] * 3
-    assert ["no new connections", "GOAWAY the instance drains in 20 s", *rest, "handed over"] == instance.told
+@pytest.fixture
+async def instance(tmp_path: Path) -> AsyncIterator[Instance]:
+    (tmp_path / "broker.toml").write_text(CONFIG)
+    async with serve(tmp_path / "broker.toml") as served:
+        yield served
 
 
-async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
-    instance = Instance()
-    drain = Drain(InstanceLeaver(cast("Any", instance)), lambda: instance.settings.drain)
-    brief = DrainSettings().replace(announce=0.0, timeout=0.05)
-    instance.settings = instance.settings.replace(drain=brief)
+async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
 
-    await drain.end("SIGTERM")
+    def note(part: object, call: str) -> None:
+        real = getattr(part, call)
 
-    assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
+        def noted(*given: Any, **named: Any) -> Any:
+            told.append(" ".join([call, *map(str, named.values())]))
+            return real(*given, **named)
+
+        monkeypatch.setattr(part, call, noted)
+
+    note(instance.listeners[0], "finish")
+    note(instance.peers, "announce_departure")
+    note(instance.endpoints["orders"], "quiesce")
+    note(instance.databases, "hand_over")
+
+    await instance.leave(20.0)
+
+    assert ["finish", "announce_departure the instance drains 20.0", "quiesce", "hand_over"] == told
+
+
+async def test_a_database_is_waited_for_while_it_is_busy_and_works(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    with monkeypatch.context() as patch:
+        for is_quiet, problem in ((True, ""), (False, ""), (False, "disk full")):
+            patch.setattr(Endpoint, "is_quiet", is_quiet)
+            patch.setattr(instance.endpoints["orders"], "problem", problem)
+            found.append((await instance.remainder()).busy)
+
+    assert [(), ("orders",), ()] == found
+
+
+async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment(instance: Instance) -> None:
+    instance.settings = instance.settings.replace(drain=DrainSettings().replace(announce=0.0, timeout=7.0))
+    instance.drain.probed()
+
+    with capture_logs() as logs:
+        await instance.drain.end("SIGTERM")
+
+    assert (False, True, True) == (instance.is_ready, instance.stopping.is_set(), instance.drain.is_clean)
+    assert [(0.0, 7.0)] == [
+        (one["announce_s"], one["timeout_s"]) for one in logs if one["event"] == "instance draining"
+    ]
 
 
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
