@@ -147,25 +147,19 @@ def holders_of(settings: Settings) -> Holders:
     Raises:
         SettingError: A user or a group that the machine does not know.
     """
-    users: dict[int, AdminRole] = {}
-    groups: dict[int, AdminRole] = {}
+    numbers: dict[HolderKind, dict[int, AdminRole]] = {HolderKind.USER: {}, HolderKind.GROUP: {}}
     tokens: dict[str, AdminRole] = {}
     certificates: list[tuple[Principal, AdminRole]] = []
     for text, word in settings.admin.roles.items():
-        holder, role, path = parse_holder(text), role_of(word), ("admin", "roles", text)
-        match holder.kind:
-            case HolderKind.USER:
-                number = _number_of(settings, path, "user", holder.name)
-                users[number] = max(role, users.get(number, role))
-            case HolderKind.GROUP:
-                number = _number_of(settings, path, "group", holder.name)
-                groups[number] = max(role, groups.get(number, role))
-            case HolderKind.TOKEN:
-                tokens[holder.name] = role
-            case HolderKind.CERTIFICATE:
-                assert holder.principal is not None
-                certificates.append((holder.principal, role))
-    return Holders(users, groups, tokens, tuple(certificates))
+        holder, role = parse_holder(text), role_of(word)
+        if holder.principal is not None:
+            certificates.append((holder.principal, role))
+        elif holder.kind is HolderKind.TOKEN:
+            tokens[holder.name] = role
+        else:
+            number = _number_of(settings, ("admin", "roles", text), holder.kind, holder.name)
+            numbers[holder.kind][number] = max(role, numbers[holder.kind].get(number, role))
+    return Holders(numbers[HolderKind.USER], numbers[HolderKind.GROUP], tokens, tuple(certificates))
 
 
 def socket_group_of(settings: Settings) -> int | None:

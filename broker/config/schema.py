@@ -162,6 +162,15 @@ class Form(NamedTuple):
         return {**self.kind.schema, **limits}
 
 
+# The kind of a type, and the names of its limits.
+_BY_TYPE: Mapping[type[inspect.Type], tuple[Kind | None, str, str]] = {
+    inspect.IntType: (WHOLE_NUMBER, "ge", "le"),
+    inspect.FloatType: (NUMBER, "ge", "le"),
+    inspect.StrType: (TEXT, "min_length", "max_length"),
+    inspect.BoolType: (BOOL, "", ""),
+}
+
+
 def form_of(annotation: Any) -> Form:
     """The form of an annotation."""
     info = inspect.type_info(annotation)
@@ -169,19 +178,9 @@ def form_of(annotation: Any) -> Form:
     if isinstance(info, inspect.Metadata):
         kind, info = (info.extra or {}).get("kind"), info.type
     bare = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    low: int | float | None = None
-    high: int | float | None = None
-    by_type: Kind | None = None
+    by_type, low, high = _BY_TYPE.get(type(info), (None, "", ""))
     element = entry = None
     match info:
-        case inspect.IntType():
-            by_type, low, high = WHOLE_NUMBER, info.ge, info.le
-        case inspect.FloatType():
-            by_type, low, high = NUMBER, info.ge, info.le
-        case inspect.StrType():
-            by_type, low, high = TEXT, info.min_length, info.max_length
-        case inspect.BoolType():
-            by_type = BOOL
         case inspect.LiteralType():
             by_type = choice_of(get_args(bare))
         case inspect.VarTupleType():
@@ -190,7 +189,7 @@ def form_of(annotation: Any) -> Form:
             by_type, entry = TABLE, form_of(get_args(bare)[1])
     kind = kind or by_type
     assert kind is not None, f"{annotation} has no kind"
-    return Form(annotation, kind, low, high, element, entry)
+    return Form(annotation, kind, getattr(info, low, None), getattr(info, high, None), element, entry)
 
 
 def show(value: object) -> str:

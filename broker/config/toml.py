@@ -146,7 +146,7 @@ class KeyPositions(NamedTuple):
 
     def excerpt(self, span: Span | None) -> str:
         """The line of the text in which a place is, and a caret below it; empty for no place."""
-        return "" if span is None else _excerpt(self.lines, span)
+        return _excerpt(self.lines, span)
 
 
 NO_POSITIONS = KeyPositions({}, {}, {}, [])
@@ -157,9 +157,9 @@ def _split_lines(text: str) -> list[str]:
     return text.replace("\r\n", "\n").split("\n")
 
 
-def _excerpt(lines: Sequence[str], span: Span) -> str:
+def _excerpt(lines: Sequence[str], span: Span | None) -> str:
     """The line of a place, with what a terminal might obey made visible, and a caret; empty after the last line."""
-    if not 1 <= span.line <= len(lines):
+    if span is None or not 1 <= span.line <= len(lines):
         return ""
     shown = "".join(one if one.isprintable() or one == "\t" else "\ufffd" for one in lines[span.line - 1])
     return caret(shown, span)

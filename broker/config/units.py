@@ -13,6 +13,7 @@ is a dash, never a zero.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
@@ -79,10 +80,16 @@ def render_size(count: int) -> str:
 # --- for pages and reports -----------------------------------------------------------------------------------
 
 UNKNOWN = "–"  # noqa: RUF001 - an en dash, as printed tables have it
-_DURATIONS = ((1, "µs"), (1_000, "ms"), (1_000_000, "s"), (60_000_000, "min"), (3_600_000_000, "h"))
-_SIZES = ((1, "B"), (1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB"))
-_COUNTS = ((1, ""), (1_000, "k"), (1_000_000, "M"), (1_000_000_000, "G"))
-_PLAIN_MAX = 10_000  # counts below are written whole
+# From so many on a number is written in units of so many.
+_DURATIONS = (
+    *((0, 1, "µs"), (1_000, 1_000, "ms"), (1_000_000, 1_000_000, "s")),
+    *((120_000_000, 60_000_000, "min"), (7_200_000_000, 3_600_000_000, "h")),
+)
+_SIZES = (
+    (0, 1, "B"),
+    *((1 << bits, 1 << bits, unit) for bits, unit in ((10, "KiB"), (20, "MiB"), (30, "GiB"), (40, "TiB"))),
+)
+_COUNTS = ((0, 1, ""), (10_000, 1_000, "k"), (1_000_000, 1_000_000, "M"), (1_000_000_000, 1_000_000_000, "G"))
 _LITTLE = 0.0001  # a smaller share is written as "less than"
 
 
@@ -95,29 +102,17 @@ class Quantity(NamedTuple):
 
 def duration(microseconds: float | None) -> Quantity:
     """A time in microseconds; minutes from two minutes, hours from two hours, and none in words."""
-    if microseconds is None:
-        return Quantity(UNKNOWN)
-    if not microseconds:
-        return Quantity("at once")
-    units = [unit for unit in _DURATIONS if abs(microseconds) >= unit[0] * (2 if unit[1] in {"min", "h"} else 1)]
-    return _scaled(microseconds, units[-1] if units else _DURATIONS[0], "µs")
+    return Quantity("at once") if microseconds == 0 else _scaled(microseconds, _DURATIONS)
 
 
 def size(octets: float | None) -> Quantity:
     """Bytes, in powers of 1024."""
-    if octets is None:
-        return Quantity(UNKNOWN)
-    units = [unit for unit in _SIZES if abs(octets) >= unit[0]]
-    return _scaled(octets, units[-1] if units else _SIZES[0], "B")
+    return _scaled(octets, _SIZES)
 
 
 def count(number: int | None) -> Quantity:
     """A count; below ten thousand written whole."""
-    if number is None:
-        return Quantity(UNKNOWN)
-    if abs(number) < _PLAIN_MAX:
-        return Quantity(f"{number:,}")
-    return _scaled(number, [unit for unit in _COUNTS if abs(number) >= unit[0]][-1], "")
+    return _scaled(number, _COUNTS)
 
 
 def plural(number: int, one: str, many: str = "") -> str:
@@ -163,9 +158,11 @@ def clock(when: datetime, *, span: timedelta) -> str:
     return f"{utc:%H:%M}" if span > timedelta(minutes=10) else f"{utc:%H:%M:%S}"
 
 
-def _scaled(number: float, unit: tuple[int, str], smallest: str) -> Quantity:
-    scale, name = unit
-    whole = f"{number:,.0f} {smallest}".strip()
+def _scaled(number: float | None, units: Sequence[tuple[int, int, str]]) -> Quantity:
+    if number is None:
+        return Quantity(UNKNOWN)
+    _, scale, name = [unit for unit in units if abs(number) >= unit[0]][-1]
+    whole = f"{number:,.0f} {units[0][2]}".strip()
     text = f"{_digits(number / scale)} {name}".strip()
     return Quantity(text, "" if text == whole else whole)
 

@@ -91,7 +91,7 @@ class Instance:
         self.stopping = asyncio.Event()
         self.listeners: list[Listener] = []
         self.lag = LoopLag()
-        self.drain = Drain(InstanceLeaver(self), lambda: self.settings.drain)
+        self.drain = Drain(self, lambda: self.settings.drain)
         self.supervision = Supervision()
         self.databases = Databases(
             settings,
@@ -141,7 +141,9 @@ class Instance:
         stack.callback(self._close_listeners)
         for address in settings.endpoint.listen:  # first: two instances must not touch one store
             self.listeners.append(self._new_listener(address))
-        self.journal = open_journal(self.settings, _adjacent)
+        self.journal = open_journal(
+            settings, adjacent_of=_adjacent, principals=lambda: self.forwarder.routing_context.principals
+        )
         if self.journal is not None:
             stack.push_async_callback(self.journal.close)  # after all that record something
         databases = self._open(stack)
@@ -222,8 +224,6 @@ class Instance:
             supervision=self.supervision,
         )
         self.forwarder, self.mirrors = self.peers.forwarder, self.peers.mirrors
-        if self.journal is not None:
-            self.journal.principals = lambda: self.forwarder.routing_context.principals
         self.databases.attach(self.forwarder)
         # More of them are found by dialling.
         self.forwarder.add_own_addresses(self.own(), self._loop.time())
@@ -371,33 +371,26 @@ class Instance:
     def _not_ready(self) -> None:
         self.is_ready = False
 
-
-class InstanceLeaver:
-    """Steps of the drain of an instance; the port `Leaver` of its drain. Loop-only."""
-
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
+    # --- the port `Leaver` of its drain ---
 
     def on_drain(self) -> None:
         """Report not ready, and set `stopping`."""
-        self._instance.is_ready = False
-        self._instance.stopping.set()
+        self.is_ready = False
+        self.stopping.set()
 
     async def leave(self, seconds: float) -> None:
         """Accept no new peers, notify those that are there, let databases send nothing new, hand over mirrored ones."""
-        instance = self._instance
-        for listener in instance.listeners:
+        for listener in self.listeners:
             listener.finish()
-        instance.peers.own_departure.announce(reason="the instance drains", seconds=seconds)
-        for endpoint in instance.databases.endpoints.values():
+        self.peers.own_departure.announce(reason="the instance drains", seconds=seconds)
+        for endpoint in self.endpoints.values():
             endpoint.quiesce()
-        await instance.databases.hand_over()
+        await self.databases.hand_over()
 
     async def remainder(self) -> DrainRemainder:
         """What is held, which peers may still send, and which databases are busy."""
-        endpoints = self._instance.databases.endpoints.items()
-        busy = (name for name, endpoint in endpoints if not (endpoint.is_quiet or endpoint.problem))
-        return replace(self._instance.peers.own_departure.remainder(), busy=tuple(busy))
+        busy = (name for name, one in self.endpoints.items() if not (one.is_quiet or one.problem))
+        return replace(self.peers.own_departure.remainder(), busy=tuple(busy))
 
 
 @asynccontextmanager

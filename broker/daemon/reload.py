@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -32,6 +32,7 @@ from broker.forwarding.pool import Limits
 from broker.net.certificates import security_of
 from broker.net.listener import Listener
 from broker.net.tls import Security
+from broker.routing.decide import Principals
 from broker.security.session import DialogCredentials
 
 if TYPE_CHECKING:  # they need libraries that are extras of the installation
@@ -92,7 +93,9 @@ def journal_plan(settings: Settings) -> JournalPlan | None:
     return JournalPlan(instance=settings.instance.name, decoder=decoder, **structs.asdict(journal))
 
 
-def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) -> Journal | None:
+def open_journal(
+    settings: Settings, *, adjacent_of: Callable[[FrameOrigin], str], principals: Callable[[], Principals]
+) -> Journal | None:
     """
     Open and start the journal; None when there is none in the settings.
 
@@ -104,7 +107,7 @@ def open_journal(settings: Settings, adjacent_of: Callable[[FrameOrigin], str]) 
         return None
     from broker.journal.writer import Journal  # noqa: PLC0415 - an extra
 
-    journal = Journal(plan, adjacent_of=adjacent_of, follower=_open_tracing(settings))
+    journal = Journal(plan, adjacent_of=adjacent_of, principals=principals, tracing=_open_tracing(settings))
     journal.start()
     return journal
 
@@ -124,7 +127,7 @@ def _open_tracing(settings: Settings) -> Tracing | None:
 # --- making ready --------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Ready:
     """
     Parts that were made ready for other settings.
@@ -138,10 +141,10 @@ class Ready:
 
     settings: Settings
     admin: AdminListeners
-    security: Security | None = None
-    listeners: list[Listener] = field(default_factory=list)
-    plan: JournalPlan | None = None
-    credentials: dict[str, DialogCredentials] = field(default_factory=dict)
+    security: Security | None
+    listeners: list[Listener]
+    plan: JournalPlan | None
+    credentials: dict[str, DialogCredentials]
 
 
 async def make_ready(
@@ -167,27 +170,29 @@ async def make_ready(
     Raises:
         SettingError, ListenFailedError: It is not possible.
     """
-    ready = Ready(settings, await admin.prepare(settings, undo))
-    if any(one.path[0] == "endpoint" and one.path[1] in _TLS for one in changed):
-        ready.security = await asyncio.to_thread(security_of, settings)
+    paths = [one.path for one in changed]
+    prepared = await admin.prepare(settings, undo)
+    is_tls_new = any(path[0] == "endpoint" and path[1] in _TLS for path in paths)
+    security = await asyncio.to_thread(security_of, settings) if is_tls_new else None
+    found: list[Listener] = []
     left = list(listeners)
     for address in settings.endpoint.listen:
         same = next((one for one in left if one.configured == address), None)
         if same is not None:
             left.remove(same)
-            ready.listeners.append(same)
+            found.append(same)
             continue
         try:
             listener = listen(address)
         except ListenFailedError as error:
             raise _explained(error, address, listeners) from error
         undo.callback(listener.release)
-        ready.listeners.append(listener)
-    if any(one.path[0] == "journal" for one in changed):
-        ready.plan = await asyncio.to_thread(journal_plan, settings)
-    for name in {str(one.path[1]) for one in changed if one.path[0] == "databases" and one.path[-1] in _IDENTITY}:
-        ready.credentials[name] = await asyncio.to_thread(credentials_of, settings, name)
-    return ready
+        found.append(listener)
+    is_journal_new = any(path[0] == "journal" for path in paths)
+    plan = await asyncio.to_thread(journal_plan, settings) if is_journal_new else None
+    others = {str(path[1]) for path in paths if path[0] == "databases" and path[-1] in _IDENTITY}
+    credentials = {name: await asyncio.to_thread(credentials_of, settings, name) for name in others}
+    return Ready(settings, prepared, security, found, plan, credentials)
 
 
 def _explained(error: ListenFailedError, address: ListenAddress, listeners: Sequence[Listener]) -> ListenFailedError:

@@ -58,12 +58,6 @@ def instance_part(instance: str) -> str:
     return spelt if spelt[:1].isalnum() else f"x{spelt}"
 
 
-def hour_directory(directory: Path, begun_at: float) -> Path:
-    """Return the directory of a file that was begun at this time, seconds since 1970."""
-    begun = datetime.fromtimestamp(begun_at, UTC)
-    return directory / f"date={begun:%Y-%m-%d}" / f"hour={begun:%H}"
-
-
 def files_of(directory: Path, instance: str) -> Iterator[Path]:
     """Yield the finished files of an instance, in no order."""
     yield from _named(directory.glob("date=*/hour=*/*.parquet"), f"{instance_part(instance)}-")
@@ -131,7 +125,7 @@ class JournalFile:
     """
 
     def __init__(self, directory: Path, instance: str, *, sequence: int, begun_at: float) -> None:
-        self.begun_at = begun_at
+        self._begun_at = begun_at
         self.rows = 0
         self._directory = directory
         self._instance = instance
@@ -204,7 +198,8 @@ class JournalFile:
 
     def _publish(self) -> Path:
         """Rename the file; another process may remove the empty directory at the same moment."""
-        hour = hour_directory(self._directory, self.begun_at)
+        begun = datetime.fromtimestamp(self._begun_at, UTC)
+        hour = self._directory / f"date={begun:%Y-%m-%d}" / f"hour={begun:%H}"
         for is_last in (False, False, True):
             hour.mkdir(parents=True, exist_ok=True)
             try:

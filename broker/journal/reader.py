@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,44 +60,28 @@ PIECE_ROWS = 65_536  # in memory at once, about 10 MB of all columns
 ALWAYS = 2**63 - 1  # an instant after all others
 
 
-class FileReader:
+def bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
+    """Return the first and the last instant in a group, microseconds since 1970; None if the footer has none."""
+    known = instants(file.metadata.row_group(group))
+    return (known["entered_at"][0], max(last for _, last in known.values())) if len(known) == 2 else None
+
+
+def pieces(file: pq.ParquetFile, group: int, columns: Iterable[str] = JOURNAL.names) -> Iterator[pa.Table]:
     """
-    An open file of a journal; close it, or use it as a context manager.
+    Yield the rows of a group, `PIECE_ROWS` at a time; a column that the file does not have is null.
 
     Raises:
-        UNREADABLE: here and in every method; FileNotFoundError among them if the file was removed.
+        UNREADABLE: the rows are damaged; opening the file raises these as well.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._file = pq.ParquetFile(path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    @property
-    def groups(self) -> range:
-        """The numbers of the row groups, in the order in which they were written."""
-        return range(self._file.metadata.num_row_groups)
-
-    def bounds(self, group: int) -> tuple[int, int] | None:
-        """Return the first and the last instant in a group, microseconds since 1970; None if the footer has none."""
-        known = instants(self._file.metadata.row_group(group))
-        return (known["entered_at"][0], max(last for _, last in known.values())) if len(known) == 2 else None
-
-    def pieces(self, group: int, columns: Iterable[str] = JOURNAL.names) -> Iterator[pa.Table]:
-        """Yield the rows of a group, `PIECE_ROWS` at a time; a column that the file does not have is null."""
-        known = [name for name in columns if name in self._file.schema_arrow.names]
-        for batch in self._file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
-            yield pa.Table.from_arrays(
-                [
-                    batch.column(name) if name in known else pa.nulls(batch.num_rows, JOURNAL.field(name).type)
-                    for name in columns
-                ],
-                names=list(columns),
-            )
+    known = [name for name in columns if name in file.schema_arrow.names]
+    for batch in file.iter_batches(PIECE_ROWS, row_groups=[group], columns=known):
+        yield pa.Table.from_arrays(
+            [
+                batch.column(name) if name in known else pa.nulls(batch.num_rows, JOURNAL.field(name).type)
+                for name in columns
+            ],
+            names=list(columns),
+        )
 
 
 def ended(table: pa.Table) -> pa.ChunkedArray:
@@ -173,12 +157,12 @@ def newest(directory: Path, wanted: Wanted, count: int) -> Newest:
             found.unread.append(state)
             continue
         try:
-            with FileReader(state.path) as reading:
-                for group in reversed(reading.groups):
-                    bounds = reading.bounds(group)
-                    if bounds is None or bounds[1] > last.floor:
+            with pq.ParquetFile(state.path) as file:
+                for group in reversed(range(file.num_row_groups)):
+                    known = bounds(file, group)
+                    if known is None or known[1] > last.floor:
                         ends = _Last(count, last.least)
-                        for piece in reading.pieces(group):
+                        for piece in pieces(file, group):
                             ends.append(wanted.of(piece))
                         last.prepend(ends)
             found.read += 1
@@ -212,9 +196,9 @@ class NewFiles:
             elif state.file not in self._ids:
                 self._ids.add(state.file)
                 try:
-                    with FileReader(state.path) as reading:
-                        for group in reading.groups:
-                            for piece in reading.pieces(group):
+                    with pq.ParquetFile(state.path) as file:
+                        for group in range(file.num_row_groups):
+                            for piece in pieces(file, group):
                                 yield from _visits(table_as(wanted.of(piece), _PLAIN))
                 except UNREADABLE as error:
                     self.unread.append(state.failed(error))

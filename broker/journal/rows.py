@@ -20,9 +20,9 @@ A database here routes by its own table, frames that arrive by that of msdb (R1.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -61,22 +61,6 @@ class RingBatch(NamedTuple):
     principals: Principals = NOBODY
 
 
-class Follower(Protocol):
-    """Makes something other than rows of batches; the journal does not wait for it."""
-
-    def add(self, batch: RingBatch) -> None:
-        """Add a batch, in the writer thread, after its rows. Must not raise, and must not keep the memory."""
-
-    def status(self) -> Mapping[str, int]:
-        """Return the counters, by the names of NO_FOLLOWER. On the loop."""
-
-    def close(self, seconds: float) -> None:
-        """End within this time, after the last batch. In any thread."""
-
-
-NO_FOLLOWER: Mapping[str, int] = {"spans": 0, "spans_pending": 0, "spans_dropped": 0}
-
-
 INCOMING_TABLE = "msdb"  # its routes decide for frames that arrive (R1.1)
 
 _OUTCOMES = tuple(VisitOutcome)
@@ -90,20 +74,6 @@ _FIXED = {"outcome": tuple(map(str, _OUTCOMES)), "kind": KINDS}
 _GROWING = ("reason", "route", "route_table", "adjacent_in", "adjacent_out")
 
 
-class Words:
-    """The words of one column, numbered in the order of their first use."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, word: str) -> int:
-        """Return the number of a word; NOTHING for the empty one."""
-        return self._numbers.setdefault(word, len(self._numbers)) if word else NOTHING
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-
 class RowBuffer:
     """Rows that are not in a file yet, `count` of them. For one thread."""
 
@@ -112,11 +82,11 @@ class RowBuffer:
         self._instance = instance
         self._decoder = decoder
         self._parts: list[Columns] = []
-        self._words: dict[str, Words] = {}
+        self._words: dict[str, dict[str, int]] = {}  # of each column, numbered in the order of their first use
         self._legend = Legend()
         self._known: dict[int, Ending] = {}  # endings that are in the legend
         self._principals = NOBODY
-        self._begin()
+        self.drop()
 
     def add(self, batch: RingBatch) -> int:
         """
@@ -152,21 +122,14 @@ class RowBuffer:
         }
         dictionaries = {one.name: _strings(words[one.name]) for one in COLUMNS if one.form is Form.WORD}
         batches = [_batch(part, dictionaries) for part in self._parts]
-        self._begin()
+        self.drop()
         return pa.Table.from_batches(batches, JOURNAL)
 
-    def drop(self) -> int:
-        """Forget all rows, and return their number."""
-        count = self.count
-        self._begin()
-        return count
-
-    # --- in call order ---
-
-    def _begin(self) -> None:
+    def drop(self) -> None:
+        """Forget all rows."""
         self.count = 0
         self._parts = []
-        self._words = {name: Words() for name in _GROWING}
+        self._words = {name: {} for name in _GROWING}
         self._known = {}
         self._decoder.forget()
 
@@ -184,7 +147,7 @@ class RowBuffer:
 
     def _row_of(self, way: ForwardingEntry | None, disposition: Disposition | None) -> array[int]:
         """Return the row of the legend for an ending."""
-        here, elsewhere = _outcomes(has_way=way is not None, disposition=disposition)
+        here, elsewhere = outcomes(way, disposition)
         reason = disposition if here is VisitOutcome.DROPPED else None
         words, route = self._words, "" if way is None else way.route
         return array(
@@ -192,11 +155,11 @@ class RowBuffer:
             (
                 _NUMBER[here],
                 NOTHING if elsewhere is None else _NUMBER[elsewhere],
-                words["reason"].number("" if reason is None else reason.value),
+                _number(words["reason"], "" if reason is None else reason.value),
                 NOTHING if reason is None else reason.number or NOTHING,
-                words["route"].number(route),
-                words["route_table"].number(INCOMING_TABLE if route else ""),
-                words["adjacent_out"].number("" if way is None else self._address(way.sink)),
+                _number(words["route"], route),
+                _number(words["route_table"], INCOMING_TABLE if route else ""),
+                _number(words["adjacent_out"], "" if way is None else self._address(way.sink)),
             ),
         )
 
@@ -213,15 +176,20 @@ class RowBuffer:
         legend.offset = offset
         legend.entered = array("q", [microseconds(arrival.entered + offset) for arrival in arrivals])
         legend.adjacent_in = array(
-            "i", [NOTHING if one.is_from_here else adjacent_in.number(one.adjacent_in) for one in arrivals]
+            "i", [_number(adjacent_in, "" if one.is_from_here else one.adjacent_in) for one in arrivals]
         )
         legend.flags = array("b", [IS_FROM_HERE * one.is_from_here + HAS_QUEUED * bool(one.queued) for one in arrivals])
-        legend.table = array("i", [tables.number(one.adjacent_in) if one.is_from_here else NOTHING for one in arrivals])
+        legend.table = array("i", [_number(tables, one.adjacent_in if one.is_from_here else "") for one in arrivals])
         queued: dict[bytes, Queued] = {}
         for arrival in arrivals:
             if arrival.queued:
                 queued.update(arrival.queued)
         return queued
+
+
+def _number(words: dict[str, int], word: str) -> int:
+    """Return the number of a word; NOTHING for the empty one."""
+    return words.setdefault(word, len(words)) if word else NOTHING
 
 
 def count_records(batch: RingBatch) -> int:
@@ -236,9 +204,9 @@ def count_records(batch: RingBatch) -> int:
     return count
 
 
-def _outcomes(*, has_way: bool, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
+def outcomes(way: ForwardingEntry | None, disposition: Disposition | None) -> tuple[VisitOutcome, VisitOutcome | None]:
     """Return the outcomes of a frame from here and of one from another instance; None if another record has it."""
-    if not has_way:
+    if way is None:
         verdict = _VERDICTS.get(disposition, VisitOutcome.DROPPED)
         return verdict, verdict
     if disposition is Disposition.FORWARDED:

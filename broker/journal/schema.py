@@ -158,12 +158,9 @@ def judge(path: Path) -> FileState:
             return FileState(path, Fitness.UNREADABLE, why, bytes=size)
         return FileState(path, Fitness.DAMAGED, _first_line(error) if size else "it is empty", bytes=size)
     try:
-        state = _understand(path, size, footer.num_rows, footer.metadata or {}, schema)
-        _check_nulls(footer, schema)
+        return _understand(path, size, footer, schema)
     except _ForeignError as error:
         return FileState(path, Fitness.FOREIGN, str(error), bytes=size)
-    first_us, last_us, first_left_us = _span(footer)
-    return replace(state, first_us=first_us, last_us=last_us, first_left_us=first_left_us)
 
 
 def survey(paths: Iterable[Path]) -> Iterator[FileState]:
@@ -184,8 +181,9 @@ class _ForeignError(Exception):
     """The file is not of a journal; the message is the reason."""
 
 
-def _understand(path: Path, size: int, rows: int, given: Mapping[bytes, bytes], schema: pa.Schema) -> FileState:
-    """Return the state of a file from the metadata of its footer."""
+def _understand(path: Path, size: int, footer: pq.FileMetaData, schema: pa.Schema) -> FileState:
+    """Return the state of a file from its footer."""
+    given: Mapping[bytes, bytes] = footer.metadata or {}
     missing = [key.decode() for key in (SCHEMA_KEY, FILE_KEY, INSTANCE_KEY, SAMPLE_KEY, SHED_KEY) if key not in given]
     if missing:
         raise _ForeignError(f"its footer lacks {', '.join(missing)}")
@@ -195,13 +193,15 @@ def _understand(path: Path, size: int, rows: int, given: Mapping[bytes, bytes], 
     except ValueError as error:
         raise _ForeignError(f"its footer cannot be understood: {_first_line(error)}") from None
     lacking = _check(schema, version)
+    _check_nulls(footer, schema)
     fitness, problem = Fitness.GOOD, ""
     if lacking:
         fitness, problem = Fitness.OLDER, f"it has no column {', '.join(lacking)}: null"
     if version > JOURNAL_SCHEMA:
         fitness = Fitness.NEWER
         problem = f"version {version}, known here is {JOURNAL_SCHEMA}: columns that it adds are not read"
-    return FileState(path, fitness, problem, file, version, instance, sample, shed, rows, size)
+    facts = file, version, instance, sample, shed, footer.num_rows, size
+    return FileState(path, fitness, problem, *facts, *_span(footer))
 
 
 def instants(group: pq.RowGroupMetaData) -> dict[str, tuple[int, int]]:

@@ -12,12 +12,12 @@ every instance, sealed or not. At the ends, where the application's span is know
 `deliver`. A message_id is of one transmission, so a resend has other spans in the same trace.
 
 Every visit of a message with the TRACE flag has a span; of a message in several fragments the first and the last have
-one. Acknowledgements and faults have none. From the ending of a visit to its span, as for the rows of the journal:
+one. Acknowledgements and faults have none. The outcome of a visit is that of its row in the journal. Its role:
 
-- no forwarding entry: reported by a database here. Acknowledged: none; otherwise `deliver`.
-- an entry, and the frame is from here: `send`.
-- an entry into a database here, and the frame is from another instance: none; the database reports it later.
-- any other entry, and the frame is from another instance: `forward`.
+- acknowledged: none.
+- of a frame that a database here reports on: `deliver`.
+- of another frame from here: `send`.
+- of another frame from elsewhere: `forward`, or none if it is for a database here, which reports on it later.
 
 The writer thread of the journal makes the spans; the batch processor of the SDK collects and sends them. Pending spans
 are bounded by OTEL_BSP_MAX_QUEUE_SIZE: above it, for example when the collector is down, spans are dropped and counted.
@@ -32,8 +32,8 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from threading import Thread
@@ -48,11 +48,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
-from broker.flow import Disposition, VisitOutcome
-from broker.forwarding.entry import ForwardingEntry, PassOrigin, Queued
+from broker.flow import VisitOutcome
 from broker.forwarding.outbox import Outbox
-from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK, RingContents
-from broker.journal.rows import RingBatch
+from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
+from broker.journal.rows import RingBatch, outcomes
 from broker.protocol.envelope import maybe_trace_parent
 from broker.protocol.layout import HEADER, HEADER_BYTES, Flag, FrameKind
 
@@ -98,79 +97,19 @@ def parent_id(role: SpanRole, message_id: bytes, hop_count: int) -> int | None:
 
 _TYPES = {SpanRole.SEND: "send", SpanRole.DELIVER: "receive"}  # the conventions have none for `forward`
 _KINDS = {SpanRole.SEND: SpanKind.PRODUCER, SpanRole.FORWARD: SpanKind.INTERNAL, SpanRole.DELIVER: SpanKind.CONSUMER}
-_ENDS_WELL = {
-    Disposition.FORWARDED: VisitOutcome.FORWARDED,
-    Disposition.DELIVERED: VisitOutcome.DELIVERED,
-    Disposition.DUPLICATE: VisitOutcome.DUPLICATE,
-}
 _TRACE, _LAST, _FROM_TARGET = int(Flag.TRACE), int(Flag.LAST_FRAGMENT), int(Flag.FROM_TARGET)
 _MESSAGE = int(FrameKind.MESSAGE)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NANOSECONDS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """A record of the ring that has a span; `left` is in monotonic seconds."""
+def spans_of(batch: RingBatch, resource: Resource, scope: InstrumentationScope) -> Iterator[ReadableSpan]:
+    """
+    Yield the spans of a batch, in the order of its records. Cost: below a microsecond for one that is not traced.
 
-    role: SpanRole
-    arrival: PassOrigin
-    left: float
-    way: ForwardingEntry | None
-    disposition: Disposition | None
-    frame_bytes: int
-    is_from_target: bool
-    hop_count: int
-    message_id: bytes
-    conversation_id: bytes
-    sequence_number: int
-    fragment_number: int
-    to_service: str
-    from_service: str
-
-    @property
-    def queued(self) -> Queued | None:
-        """The queueing data of a frame that a database here sent."""
-        return self.arrival.queued.get(self.message_id)
-
-
-class Spans:
-    """Makes the spans of one instance; all have the same resource and scope."""
-
-    def __init__(self, resource: Resource, scope: InstrumentationScope) -> None:
-        self._resource = resource
-        self._scope = scope
-
-    def of(self, batch: RingBatch) -> Iterator[ReadableSpan]:
-        """Yield the spans of a batch. Cost: below a microsecond for a record that is not traced."""
-        for visit in _visits(batch.taken):
-            yield self._span(visit, batch.offset)
-
-    def _span(self, visit: _Visit, offset: float) -> ReadableSpan:
-        trace = trace_id(visit.conversation_id, visit.sequence_number, is_from_target=visit.is_from_target)
-        frame = (visit.role, visit.message_id, visit.hop_count)
-        parent = parent_id(*frame)
-        end = int((visit.left + offset) * _NANOSECONDS)
-        queued = visit.queued
-        start = visit.arrival.entered + offset if queued is None else queued.enqueued_at
-        return ReadableSpan(
-            name=f"{visit.role} {visit.to_service}",
-            context=_context(trace, span_id(*frame), is_remote=False),
-            parent=None if parent is None else _context(trace, parent, is_remote=True),
-            resource=self._resource,
-            attributes=_attributes(visit),
-            links=_links(visit.arrival.trace_parent if queued is None else queued.trace_parent),
-            kind=_KINDS[visit.role],
-            status=_status(visit),
-            start_time=min(end, int(start * _NANOSECONDS)),
-            end_time=end,
-            instrumentation_scope=self._scope,
-        )
-
-
-def _visits(taken: RingContents) -> Iterator[_Visit]:
-    """Yield the records that have a span, in order."""
-    data, at = taken.data, 0
+    The attributes are what is known of a visit, by the names of OpenTelemetry, and below `broker.` by our own.
+    """
+    data, at = batch.taken.data, 0
     while at < len(data):
         size, number, arrival_number, left = HEAD.unpack_from(data, at)
         start, at = at + HEAD_BYTES, at + size
@@ -178,74 +117,57 @@ def _visits(taken: RingContents) -> Iterator[_Visit]:
             continue
         fields = HEADER.unpack_from(data, start)
         length, _, flags, hop_count, _, _, _, message_id, conversation_id, sequence, fragment, *_, to_length = fields
-        way, disposition = taken.endings[number]
-        arrival = taken.arrivals[arrival_number]
-        role = _role(way, disposition, arrival)
-        if role is None or (fragment and not flags & _LAST):
+        (way, disposition), arrival = batch.taken.endings[number], batch.taken.arrivals[arrival_number]
+        here, elsewhere = outcomes(way, disposition)
+        outcome = here if arrival.is_from_here else elsewhere
+        if outcome is None or outcome is VisitOutcome.ACKNOWLEDGED or (fragment and not flags & _LAST):
             continue
+        role = SpanRole.DELIVER if way is None else SpanRole.SEND if arrival.is_from_here else SpanRole.FORWARD
+        queued = arrival.queued.get(message_id)  # of a frame that a database here sent
+        if outcome is VisitOutcome.SENT and queued is not None and queued.is_resend:
+            outcome = VisitOutcome.RESENT
+        reason = disposition.value if disposition is not None and outcome is VisitOutcome.DROPPED else None
         names = start + HEADER_BYTES
-        yield _Visit(
-            role,
-            arrival,
-            left,
-            way,
-            disposition,
-            frame_bytes=length,
-            is_from_target=bool(flags & _FROM_TARGET),
-            hop_count=hop_count,
-            message_id=message_id,
-            conversation_id=conversation_id,
-            sequence_number=sequence,
-            fragment_number=fragment,
-            to_service=str(data[names : names + to_length], "utf-8", "replace"),
-            from_service=str(data[names + to_length : at], "utf-8", "replace"),
+        to_service, from_service = (
+            str(name, "utf-8", "replace") for name in (data[names : names + to_length], data[names + to_length : at])
         )
-
-
-def _role(way: ForwardingEntry | None, disposition: Disposition | None, arrival: PassOrigin) -> SpanRole | None:
-    if way is None:
-        return None if disposition is None else SpanRole.DELIVER
-    if arrival.is_from_here:
-        return SpanRole.SEND
-    return None if disposition is Disposition.DELIVERED else SpanRole.FORWARD
-
-
-def _outcome(visit: _Visit) -> VisitOutcome:
-    ends = None if visit.disposition is None else _ENDS_WELL.get(visit.disposition)
-    if ends is not None and visit.role is SpanRole.SEND:
-        return VisitOutcome.RESENT if visit.queued is not None and visit.queued.is_resend else VisitOutcome.SENT
-    return ends or VisitOutcome.DROPPED
-
-
-def _status(visit: _Visit) -> Status:
-    if _outcome(visit) is not VisitOutcome.DROPPED or visit.disposition is None:
-        return Status(StatusCode.UNSET)
-    return Status(StatusCode.ERROR, visit.disposition.value)
-
-
-def _attributes(visit: _Visit) -> dict[str, AttributeValue]:
-    """Return what is known of a visit, by the names of OpenTelemetry, and below `broker.` by our own."""
-    way = visit.way
-    found: dict[str, AttributeValue | None] = {
-        "messaging.system": "sbrk",
-        "messaging.operation.name": visit.role.value,
-        "messaging.operation.type": _TYPES.get(visit.role),
-        "messaging.destination.name": visit.to_service,
-        "messaging.message.id": visit.message_id.hex(),
-        "messaging.message.conversation_id": str(uuid.UUID(bytes=visit.conversation_id)),
-        "messaging.message.envelope.size": visit.frame_bytes,  # of the whole frame
-        "broker.from_service": visit.from_service,
-        "broker.from_target": visit.is_from_target,
-        "broker.message_sequence_number": visit.sequence_number,
-        "broker.fragment_number": visit.fragment_number,
-        "broker.hop_count": visit.hop_count,
-        "broker.outcome": _outcome(visit).value,  # as in the journal
-        "broker.adjacent_in": visit.arrival.adjacent_in or None,
-        "broker.route": (way and way.route) or None,
-        "broker.adjacent_out": str(way.sink.address) if way and isinstance(way.sink, Outbox) else None,
-        "error.type": _status(visit).description,  # the disposition of a dropped frame
-    }
-    return {name: value for name, value in found.items() if value is not None}
+        is_from_target = bool(flags & _FROM_TARGET)
+        attributes: dict[str, AttributeValue | None] = {
+            "messaging.system": "sbrk",
+            "messaging.operation.name": role.value,
+            "messaging.operation.type": _TYPES.get(role),
+            "messaging.destination.name": to_service,
+            "messaging.message.id": message_id.hex(),
+            "messaging.message.conversation_id": str(uuid.UUID(bytes=conversation_id)),
+            "messaging.message.envelope.size": length,  # of the whole frame
+            "broker.from_service": from_service,
+            "broker.from_target": is_from_target,
+            "broker.message_sequence_number": sequence,
+            "broker.fragment_number": fragment,
+            "broker.hop_count": hop_count,
+            "broker.outcome": outcome.value,  # as in the journal
+            "broker.adjacent_in": arrival.adjacent_in or None,
+            "broker.route": (way and way.route) or None,
+            "broker.adjacent_out": str(way.sink.address) if way and isinstance(way.sink, Outbox) else None,
+            "error.type": reason,  # the disposition of a dropped frame
+        }
+        trace = trace_id(conversation_id, sequence, is_from_target=is_from_target)
+        parent = parent_id(role, message_id, hop_count)
+        end = int((left + batch.offset) * _NANOSECONDS)
+        began = arrival.entered + batch.offset if queued is None else queued.enqueued_at
+        yield ReadableSpan(
+            name=f"{role} {to_service}",
+            context=_context(trace, span_id(role, message_id, hop_count), is_remote=False),
+            parent=None if parent is None else _context(trace, parent, is_remote=True),
+            resource=resource,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+            links=_links(arrival.trace_parent if queued is None else queued.trace_parent),
+            kind=_KINDS[role],
+            status=Status(StatusCode.ERROR if reason else StatusCode.UNSET, reason),
+            start_time=min(end, int(began * _NANOSECONDS)),
+            end_time=end,
+            instrumentation_scope=scope,
+        )
 
 
 def _links(trace_parent: str) -> tuple[Link, ...]:
@@ -320,7 +242,9 @@ class Tracing:
             "service.instance.id": instance,
         }
         resource = Resource(attributes).merge(OTELResourceDetector().detect())  # the environment has precedence
-        self._spans = Spans(resource, InstrumentationScope("broker", version("service-broker")))
+        self._spans = partial(
+            spans_of, resource=resource, scope=InstrumentationScope("broker", version("service-broker"))
+        )
         self._most = int(os.environ.get(OTEL_BSP_MAX_QUEUE_SIZE) or QUEUE_MAX)
         self._exporter = _Counted(exporter or OTLPSpanExporter())
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=self._most)
@@ -333,7 +257,7 @@ class Tracing:
     def add(self, batch: RingBatch) -> None:
         """Make the spans of a batch, in any thread. Never waits and never raises."""
         try:
-            for span in self._spans.of(batch):
+            for span in self._spans(batch):
                 if self.pending < self._most:
                     self.offered += 1
                     self._processor.on_end(span)

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread, get_native_id
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec.structs import replace
@@ -38,15 +38,19 @@ from broker.forwarding.entry import FrameOrigin
 from broker.forwarding.kernels import make_decoder
 from broker.forwarding.ring import Ring
 from broker.journal.files import JournalFile, remove_leftovers, retain
-from broker.journal.rows import NO_FOLLOWER, Follower, RingBatch, RowBuffer, count_records
-from broker.routing.decide import NOBODY, Principals
+from broker.journal.rows import RingBatch, RowBuffer, count_records
+from broker.routing.decide import Principals
 from broker.supervision import Timer
 
+if TYPE_CHECKING:  # it needs a library that is an extra of the installation
+    from broker.journal.spans import Tracing
+
+NO_SPANS = {"spans": 0, "spans_pending": 0, "spans_dropped": 0}
 SLOW_SECONDS, FAST_SECONDS = 0.1, 0.003  # between two polls of the ring
 COPY_MAX = 64 * 1024  # bytes of records that are copied out of the ring; for more, the ring gets other memory
 RINGS = 8  # parts of the buffer: the ring, as much for copies, and memory for the ring while parts are read
 CLOSE_SECONDS = 10.0  # for the last records to be written when the instance stops ...
-FOLLOWER_SECONDS = 3.0  # ... and for their spans to be sent
+SPANS_SECONDS = 3.0  # ... and for their spans to be sent
 NICENESS = 10  # a tenth of the loop's weight on one core; at 15 the loop is late by more than it gains
 GROUP_ROWS = 65_536  # of a row group: some 10 MiB before compression, and enough for readers to skip by
 RETRY_SECONDS = 5.0  # after a failure; the buffer fills, and then the ring sheds
@@ -82,12 +86,12 @@ class Writer:
     failed, or "".
     """
 
-    def __init__(self, plan: JournalPlan, *, follower: Follower | None = None) -> None:
+    def __init__(self, plan: JournalPlan, tracing: Tracing | None) -> None:
         self.records = self.bytes = self.files = self.lost = self.errors = self.removed = self.pending = 0
         self.failures = 0
         self.problem = ""
         self._plan = plan
-        self._follower = follower
+        self._tracing = tracing
         self._offered = self._done = 0  # bytes of copies, each counted by one side
         self._free: deque[bytearray] = deque()  # memory for the ring to go on in
         self._queue: SimpleQueue[RingBatch | JournalPlan | None] = SimpleQueue()
@@ -213,7 +217,7 @@ class Writer:
         return min(TEND_SECONDS, max(0.0, due))
 
     def _add(self, batch: RingBatch) -> None:
-        """Make rows of a batch, and pass it to the follower."""
+        """Make rows of a batch, and spans."""
         try:
             self.pending += self._rows.add(batch)
         except ValueError:  # a bug, but of this batch alone
@@ -224,8 +228,8 @@ class Writer:
             self.lost += count_records(batch)
             raise
         else:
-            if self._follower is not None:
-                self._follower.add(batch)
+            if self._tracing is not None:
+                self._tracing.add(batch)
         finally:
             self._shed = max(self._shed, batch.shed)
             self._give_back(batch)
@@ -355,18 +359,28 @@ class Journal:
     """
     The ring and the writer of one process. Loop-only.
 
-    The forwarding pass writes into `ring`. `principals` returns the principals of mirrored pairs; it is set when the
-    instance has them.
+    The forwarding pass writes into `ring`.
+
+    Args:
+        plan: Where and how it is written.
+        adjacent_of: Returns the origin of frames as a word.
+        principals: Returns the principals of mirrored pairs; asked once there are records.
+        tracing: Makes spans of the records; the journal does not wait for it.
     """
 
     def __init__(
-        self, plan: JournalPlan, *, adjacent_of: Callable[[FrameOrigin], str], follower: Follower | None = None
+        self,
+        plan: JournalPlan,
+        *,
+        adjacent_of: Callable[[FrameOrigin], str],
+        principals: Callable[[], Principals],
+        tracing: Tracing | None,
     ) -> None:
         self.ring = Ring(plan.ring_bytes, sample=plan.sample, adjacent_of=adjacent_of)
-        self.principals: Callable[[], Principals] = lambda: NOBODY
         self._plan = plan
-        self._follower = follower
-        self._writer = Writer(plan, follower=follower)
+        self._principals = principals
+        self._tracing = tracing
+        self._writer = Writer(plan, tracing)
         self._timer = Timer()
         self._pause = SLOW_SECONDS
 
@@ -386,21 +400,20 @@ class Journal:
 
         Instance, memory and decoder stay. After a change of the sample the kernels have to be rebuilt.
         """
-        if self.ring.used:
-            self._hand_over(is_last=True)
+        self._hand_over(is_last=True)
         self._plan = replace(plan, buffer_size=self._plan.buffer_size)
         self.ring.resample(plan.sample)
         self._writer.use(self._plan)
 
     async def close(self) -> None:
-        """Write all records, within `CLOSE_SECONDS`, and close the follower."""
+        """Write all records, within `CLOSE_SECONDS`, and send their spans."""
         self._timer.cancel()
         self._hand_over(is_last=True)
         self._writer.stop()
         if not await asyncio.to_thread(self._writer.join, CLOSE_SECONDS):
             log.error("journal is not written to its end", records=self._writer.pending, waited_s=CLOSE_SECONDS)
-        if self._follower is not None:
-            await asyncio.to_thread(self._follower.close, FOLLOWER_SECONDS)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close, SPANS_SECONDS)
 
     def status(self) -> Mapping[str, Any]:
         """Return the section `journal` of a status."""
@@ -417,14 +430,13 @@ class Journal:
             "removed_files": writer.removed,
             "failures": writer.failures,
             "problem": writer.trouble,
-            **(NO_FOLLOWER if self._follower is None else self._follower.status()),
+            **(NO_SPANS if self._tracing is None else self._tracing.status()),
         }
 
     def _poll(self) -> None:
         """Empty the ring, and schedule the next poll."""
         used, capacity = self.ring.used, len(self.ring.buffer)
-        if used:
-            self._hand_over()
+        self._hand_over()
         if 2 * used > capacity:
             self._pause = max(FAST_SECONDS, self._pause / 2)
         elif 8 * used < capacity:
@@ -434,6 +446,8 @@ class Journal:
     def _hand_over(self, *, is_last: bool = False) -> None:
         """Give the records in the ring to the writer, if it has room."""
         ring, writer = self.ring, self._writer
+        if not ring.used:
+            return
         if ring.used <= COPY_MAX or is_last:
             if ring.used > writer.room and not is_last:
                 return
@@ -444,4 +458,4 @@ class Journal:
                 return
             taken = ring.swap(empty)
         offset = time.time() - time.monotonic()
-        writer.offer(RingBatch(taken, offset, ring.shed, self.principals()))
+        writer.offer(RingBatch(taken, offset, ring.shed, self._principals()))

@@ -72,7 +72,7 @@ def _steps(visits: DataFrame, length: int) -> DataFrame:
     The columns are `window`, in which it counts; `at_us`; `frames`, which is 1, -1, or 0 for one that was not held;
     `bytes`, likewise; and `is_entry`. A frame that leaves as a window begins is not in it.
     """
-    came, went = F.col("came_us"), F.greatest("went_us", "came_us")
+    came, went = F.col("came_us"), F.col("went_us")
     is_held = went > came
     size = F.coalesce(F.col("bytes"), F.lit(0)).cast("long")
     enter = F.struct(
@@ -89,19 +89,16 @@ def _steps(visits: DataFrame, length: int) -> DataFrame:
         (-size).alias("bytes"),
         F.lit(col=False).alias("is_entry"),
     )
-    passed = visits.where(_passes_pool()).select(
+    has_instant = F.col("entered_at").isNotNull() | F.col("left_at").isNotNull()
+    passes_pool = F.col("outcome").isin(VisitOutcome.FORWARDED.value, VisitOutcome.DROPPED.value)
+    passed = visits.where(passes_pool & has_instant).select(
         "instance",
         F.unix_micros(F.coalesce("entered_at", "left_at")).alias("came_us"),
-        F.unix_micros(F.coalesce("left_at", "entered_at")).alias("went_us"),
+        F.unix_micros("left_at").alias("went_us"),
         "bytes",
     )
     steps = F.when(is_held, F.array(enter, leave)).otherwise(F.array(enter))
     return passed.select("instance", F.inline(steps))
-
-
-def _passes_pool() -> Column:
-    has_instant = F.col("entered_at").isNotNull() | F.col("left_at").isNotNull()
-    return F.col("outcome").isin(VisitOutcome.FORWARDED.value, VisitOutcome.DROPPED.value) & has_instant
 
 
 def _swept(steps: DataFrame) -> DataFrame:

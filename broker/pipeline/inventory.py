@@ -9,9 +9,9 @@ reports them: a figure that lacks a file is never silently wrong.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,9 @@ _JUDGES = 8  # threads: judging waits for the disk
 
 @dataclass(slots=True)
 class Inventory:
-    """The files of a run: `states` of all that were found, `gone` those removed after they were read."""
+    """The files of a run: `states` of all that were found."""
 
-    states: list[FileState] = field(default_factory=list)
-    gone: list[Path] = field(default_factory=list)
+    states: list[FileState]
 
     @property
     def readable(self) -> list[FileState]:
@@ -85,12 +84,12 @@ class Inventory:
             samples[state.instance].add(state.sample)
         return {name: sorted(found) for name, found in samples.items()}
 
-    def update(self) -> None:
-        """Find files that were removed while they were read: Spark silently leaves them out."""
-        self.gone = [state.path for state in self.readable if not state.path.exists()]
-
     def summary(self) -> dict[str, Any]:
-        """Return the report as JSON values; counts are of files unless their names say otherwise."""
+        """
+        Return the report as JSON values; counts are of files unless their names say otherwise.
+
+        Spark silently leaves out files that are removed while it reads: they are looked up now.
+        """
         readable = self.readable
         fitness = Counter(state.fitness for state in self.states)
         shed: Counter[str] = Counter()
@@ -104,7 +103,7 @@ class Inventory:
             "bytes": sum(state.bytes for state in readable),
             "instances": len({state.instance for state in readable}),
             **{str(one): fitness[one] for one in Fitness if one is not Fitness.GOOD},
-            "vanished_while_read": len(self.gone),
+            "vanished_while_read": sum(not state.path.exists() for state in readable),
             "shed_records": dict(sorted(shed.items())),
             "samples": dict(sorted(self.samples.items())),
             "holes": self.holes(),
@@ -115,9 +114,9 @@ class Inventory:
         }
 
 
-def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _: True) -> Inventory:
+def find(directories: Iterable[Path]) -> list[Path]:
     """
-    Find and judge the files below directories; `only` selects files by their paths.
+    Find the files below directories.
 
     Raises:
         NoJournalError: a directory is not there or cannot be read.
@@ -129,10 +128,10 @@ def take(directories: Iterable[Path], *, only: Callable[[Path], bool] = lambda _
         except OSError as error:
             problem = f"{error.strerror or error}; name the journal.directory of an instance, or a copy of it"
             raise NoJournalError(str(directory), problem) from None
-    return judge_all(filter(only, found))
+    return found
 
 
-def judge_all(paths: Iterable[Path]) -> Inventory:
+def take(paths: Iterable[Path]) -> Inventory:
     """Judge files. Of copies, the first is read."""
     with ThreadPoolExecutor(_JUDGES) as judges:
         return Inventory(list(without_copies(judges.map(judge, dict.fromkeys(paths)))))
@@ -153,7 +152,7 @@ def read(spark: SparkSession, paths: Iterable[Path]) -> DataFrame:
             there = [name for name in names if Path(name).exists()]
             if error.getCondition() != "PATH_NOT_FOUND" or len(there) == len(names):
                 raise
-            names = there  # one was removed: `update` finds it
+            names = there  # one was removed: the summary says so
     return spark.createDataFrame([], VISIT)
 
 

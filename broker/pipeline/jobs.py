@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -52,48 +53,32 @@ class Options:
     pool_bytes: int | None = None
     sampled: frozenset[str] = frozenset()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {name: value for name, value in asdict(self).items() if name != "sampled"}
-
-    @property
-    def window(self) -> int:
-        """The length of the windows in seconds, once the files are known."""
-        assert self.window_seconds is not None, "the files are not known yet"
-        return self.window_seconds
-
-    def grace(self) -> dict[str, int]:
-        """Return the keyword argument of a transform."""
-        return {} if self.grace_seconds is None else {"grace_seconds": self.grace_seconds}
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    One job; its result has the same name.
+    One job.
 
-    `run` gets the visits and the end of the history, None for their newest instant. A period applies to rows of the
-    result by their column `time`, or to dialogs by the first message of the initiator if that is empty.
+    A period applies to rows of the result by their column `time`, or to dialogs by the first message of the initiator
+    if that is empty. `options` are those that the transform takes, by name.
     """
 
-    name: str
-    run: Callable[[DataFrame, datetime | None, Options], DataFrame]
+    transform: Callable[..., DataFrame]
     time: str = ""
+    options: tuple[str, ...] = ()
 
-
-def _capacity(visits: DataFrame, _: datetime | None, options: Options) -> DataFrame:
-    return capacity(visits, window_seconds=options.window, pool_bytes=options.pool_bytes, sampled=options.sampled)
+    def run(self, visits: DataFrame, end: datetime | None, options: Options) -> DataFrame:
+        """Return the result; `end` is the end of the history, None for the newest instant of the visits."""
+        given = {**asdict(options), "until": end}
+        return self.transform(visits, **{name: given[name] for name in self.options if given[name] is not None})
 
 
 JOBS = {
-    one.name: one
-    for one in (
-        Job("paths", lambda visits, end, options: paths(visits, until=end, **options.grace()), "started_at"),
-        Job("dialogs", lambda visits, _end, _options: dialogs(visits)),
-        Job("routes", lambda visits, _, options: routes(visits, window_seconds=options.window), "window_start"),
-        Job("capacity", _capacity, "window_start"),
-        Job("reconcile", lambda visits, end, options: reconcile(visits, until=end, **options.grace())),
-    )
+    "paths": Job(paths, "started_at", ("grace_seconds", "until")),
+    "dialogs": Job(dialogs),
+    "routes": Job(routes, "window_start", ("window_seconds",)),
+    "capacity": Job(capacity, "window_start", ("window_seconds", "pool_bytes", "sampled")),
+    "reconcile": Job(reconcile, options=("grace_seconds", "until")),
 }
 """The jobs by name, in the order in which they run. The report is made of their results."""
 
@@ -113,28 +98,20 @@ class PeriodBounds:
     first: datetime | None = None
     end: datetime | None = None
 
-    def hold(self, when: Column) -> Column:
-        """Return whether an instant is in the period; an unknown one is if there are no bounds."""
-        holds = F.lit(True)
-        if self.first is not None:
-            holds &= when >= F.lit(self.first)
-        if self.end is not None:
-            holds &= when < F.lit(self.end)
-        return F.coalesce(holds, F.lit(False))
-
     @property
     def is_open(self) -> bool:
         """True if there are no bounds."""
         return self.first is None and self.end is None
 
-    def to_json(self) -> dict[str, str | None]:
-        """Return JSON values."""
-        pairs = {"from": self.first, "to": self.end}
-        return {name: None if one is None else one.isoformat() for name, one in pairs.items()}
+    def around(self, margin: timedelta = timedelta()) -> tuple[float, float]:
+        """Return the bounds with a margin on both sides, microseconds since 1970; infinity for no bound."""
+        first = -inf if self.first is None else micros(self.first - margin)
+        return first, inf if self.end is None else micros(self.end + margin)
 
-    def wider(self, margin: timedelta = MARGIN) -> PeriodBounds:
-        """Return the period with a margin on both sides; without a bound where that is outside of the calendar."""
-        return PeriodBounds(_moved(self.first, -margin), _moved(self.end, margin))
+    def hold(self, when: str) -> Column:
+        """Return whether an instant is in the period; null if it is not known."""
+        first, end = self.around()
+        return (F.unix_micros(when) >= first) & (F.unix_micros(when) < end)
 
     def may_have(self, path: Path) -> bool:
         """
@@ -144,20 +121,18 @@ class PeriodBounds:
         before its visit is written.
         """
         found = _HOUR.search(str(path))
-        if found is None or self.is_open:
+        if found is None:
             return True
+        first, end = self.around(2 * MARGIN + FILE_AGE_MAX)
         begun = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H").replace(tzinfo=UTC)
-        wide = self.wider().wider(MARGIN + FILE_AGE_MAX)
-        return (wide.first is None or begun >= wide.first) and (wide.end is None or begun < wide.end)
+        return first <= micros(begun) < end
 
     def has(self, state: FileState) -> bool:
         """Return whether a file may have visits of the period or its margin, by its footer."""
-        if self.is_open or state.first_us is None or state.last_us is None:
+        if state.first_us is None or state.last_us is None:
             return True
-        wide = self.wider()
-        is_before = wide.first is not None and state.last_us < micros(wide.first)
-        is_after = wide.end is not None and state.first_us >= micros(wide.end)
-        return not is_before and not is_after
+        first, end = self.around(MARGIN)
+        return first <= state.last_us and state.first_us < end
 
 
 def micros(instant: datetime) -> int:
@@ -165,37 +140,20 @@ def micros(instant: datetime) -> int:
     return (instant - EPOCH) // timedelta(microseconds=1)
 
 
-def _moved(instant: datetime | None, by: timedelta) -> datetime | None:
-    try:
-        return instant and instant + by
-    except OverflowError:
-        return None
-
-
 def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     """Return the visits that a job needs for a period."""
     if bounds.is_open:
         return visits
-    wide = bounds.wider()
-    around = visits
-    if wide.first is not None:
-        ended_at = F.coalesce("left_at", "entered_at", F.lit(EPOCH))
-        around = around.where(ended_at >= F.lit(wide.first))
-    if wide.end is not None:
-        around = around.where(F.col("entered_at") < F.lit(wide.end))
+    first, end = bounds.around(MARGIN)
+    around = visits.where(F.unix_micros(F.coalesce("left_at", "entered_at", F.lit(EPOCH))) >= first)
+    if bounds.end is not None:
+        around = around.where(F.unix_micros("entered_at") < end)
     if job.time:
         return around
     opening = (F.col("kind") == "message") & ~F.col("from_target") & (F.col("sequence_number") == 0)
     began = around.where(opening).groupBy("conversation_id").agg(F.min("entered_at").alias("first"))
-    mine = began.where(bounds.hold(F.col("first")))
+    mine = began.where(bounds.hold("first"))
     return around.join(mine, on="conversation_id", how="left_semi").select(*visits.columns)
-
-
-def result_of(result: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
-    """Return the rows of a result that are in a period."""
-    if bounds.is_open or not job.time:
-        return result
-    return result.where(bounds.hold(F.col(job.time)))
 
 
 # --- runs ---
@@ -217,7 +175,7 @@ class RunRequest:
     bounds: PeriodBounds = field(default_factory=PeriodBounds)
 
 
-def run(request: RunRequest, report: Report = lambda _: None) -> dict[str, Any]:
+def run(request: RunRequest, report: Report) -> dict[str, Any]:
     """
     Run jobs over journals.
 
@@ -240,11 +198,10 @@ def run(request: RunRequest, report: Report = lambda _: None) -> dict[str, Any]:
         visits = inventory.read(spark, (state.path for state in found.readable))
         for name in request.jobs:
             begun = time.monotonic()
-            rows = _run_job(request, JOBS[name], visits, found, horizon)
+            rows = _run_job(request, name, visits, found, horizon)
             seconds = time.monotonic() - begun
             done[name] = {"rows": rows, "seconds": round(seconds, 1), "out": str(request.out / name)}
             report(f"{name}: {rows:,} rows, {seconds:.1f} s")
-    found.update()
     return {"jobs": done, "files": found.summary()}
 
 
@@ -262,9 +219,11 @@ def explain(request: RunRequest) -> None:
             result_of_job(request, JOBS[name], visits, horizon).explain("formatted")
 
 
-def result_of_job(request: RunRequest, job: Job, visits: DataFrame, end: datetime | None = None) -> DataFrame:
+def result_of_job(request: RunRequest, job: Job, visits: DataFrame, end: datetime | None) -> DataFrame:
     """Return the result of a job for the period; `end` as in `Job.run`."""
-    return result_of(job.run(visits_of(visits, job, request.bounds), end, request.options), job, request.bounds)
+    bounds = request.bounds
+    result = job.run(visits_of(visits, job, bounds), end, request.options)
+    return result.where(bounds.hold(job.time)) if job.time and not bounds.is_open else result
 
 
 @contextmanager
@@ -319,25 +278,25 @@ def check_paths(request: RunRequest, *, is_writing: bool) -> None:
 
 def _found(request: RunRequest) -> tuple[RunRequest, inventory.Inventory, datetime | None]:
     """Return the request with what the files say, the files, and until when they are complete, if known."""
-    found = inventory.take(request.flows, only=request.bounds.may_have)
+    bounds = request.bounds
+    found = inventory.take(filter(bounds.may_have, inventory.find(request.flows)))
     horizon_us = found.horizon_us()
-    horizon = None if horizon_us is None else EPOCH + timedelta(microseconds=horizon_us)
-    found.states = [state for state in found.states if request.bounds.has(state)]
+    found.states = [state for state in found.states if bounds.has(state)]
     if not found.readable:
         where = ", ".join(map(str, request.flows))
-        none = "no file *.parquet below it" + ("" if request.bounds.is_open else " that has visits of that time")
+        none = "no file *.parquet below it" + ("" if bounds.is_open else " that has visits of that time")
         none += "; an instance completes one after journal.file_age, and when it stops"
         raise NoJournalError(where, "; ".join(_unread(found)) if found.states else none)
-    end = request.bounds.wider().end
     sampled = frozenset(name for name, shares in found.samples.items() if min(shares) < 1)
-    instants = [at for state in found.readable for at in (state.first_us, state.last_us) if at is not None]
-    for limit, nearer in ((request.bounds.first, max), (request.bounds.end, min)):
-        instants = instants if limit is None else [nearer(at, micros(limit)) for at in instants]
-    window = request.options.window_seconds or fitting_window((max(instants) - min(instants)) / 1e6 if instants else 0)
+    first, end = bounds.around()
+    known = (at for state in found.readable for at in (state.first_us, state.last_us) if at is not None)
+    instants = [min(max(at, first), end) for at in known] or [0]
+    window = request.options.window_seconds or fitting_window((max(instants) - min(instants)) / 1e6)
+    until_us = None if horizon_us is None else min(horizon_us, bounds.around(MARGIN)[1])
     return (
         replace(request, options=replace(request.options, sampled=sampled, window_seconds=window)),
         found,
-        horizon if horizon is None or end is None else min(horizon, end),
+        None if until_us is None else EPOCH + timedelta(microseconds=until_us),
     )
 
 
@@ -362,19 +321,18 @@ def _unread(found: inventory.Inventory) -> list[str]:
 
 
 def _run_job(
-    request: RunRequest, job: Job, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
+    request: RunRequest, name: str, visits: DataFrame, found: inventory.Inventory, horizon: datetime | None
 ) -> int:
     """Run a job, and return the number of rows written."""
 
     def report() -> dict[str, Any]:
-        found.update()
+        instants = {"from": request.bounds.first, "to": request.bounds.end, "horizon": horizon}
         return {
-            "job": job.name,
+            "job": name,
             "flows": [str(one) for one in request.flows],
-            **request.bounds.to_json(),
-            "horizon": None if horizon is None else horizon.isoformat(),
-            "options": request.options.to_json(),
+            **{word: at and at.isoformat() for word, at in instants.items()},
+            "options": {word: value for word, value in asdict(request.options).items() if word != "sampled"},
             "files": found.summary(),
         }
 
-    return result.write(result_of_job(request, job, visits, horizon), request.out / job.name, report)
+    return result.write(result_of_job(request, JOBS[name], visits, horizon), request.out / name, report)

@@ -183,15 +183,11 @@ def _conditions() -> dict[str, Column]:
 def _with_total(dialogs: DataFrame) -> DataFrame:
     counts = [name for name in dialogs.columns if name not in {*DIALOG, "problems"}]
     keys = [*DIALOG, "problems"]
-    rows = dialogs.withColumn("adds_up", _adds_up())
+    faults = F.col("missing") + F.col("doubled") + F.col("invented")
+    rows = dialogs.withColumn("adds_up", F.when((faults > 0) | (F.col("sent") > 0), faults == 0))
     return rows.groupingSets([[F.col(name) for name in keys], []], *keys).agg(
         *[F.sum(name).alias(name) for name in counts], F.bool_and("adds_up").alias("adds_up")
     )
-
-
-def _adds_up() -> Column:
-    faults = F.col("missing") + F.col("doubled") + F.col("invented")
-    return F.when((faults > 0) | (F.col("sent") > 0), faults == 0)
 
 
 def _reason() -> Column:

@@ -277,9 +277,9 @@ def _cores(options: SessionOptions) -> int:
 
 def _log4j_file() -> Path:
     """Return the settings of the log as a file."""
-    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", _write_log4j)
 
+    def make(path: Path) -> None:
+        write_file(path, _LOG4J.encode())
+        path.chmod(0o644)
 
-def _write_log4j(path: Path) -> None:
-    write_file(path, _LOG4J.encode())
-    path.chmod(0o644)
+    return _kept(f"log4j2-{_digest(_LOG4J)}.properties", make)

@@ -17,7 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from broker.journal.reader import UNREADABLE, FileReader
+import pyarrow.parquet as pq
+
+from broker.journal.reader import UNREADABLE, pieces
 from broker.journal.schema import FileState, Fitness, files, survey
 from broker.store.sqlite.inspect import read_balance
 from tests.chaos.configuration import Home, journal_of
@@ -70,8 +72,8 @@ def delivered_frames(directory: Path) -> set[tuple[bytes, bool, int, int]] | Non
     for state in survey(files(directory)) if directory.exists() else ():
         if state.shed or state.fitness is not Fitness.GOOD:
             return None
-        with FileReader(state.path) as reading:
-            for piece in (piece for group in reading.groups for piece in reading.pieces(group, FRAME)):
+        with pq.ParquetFile(state.path) as file:
+            for piece in (piece for group in range(file.num_row_groups) for piece in pieces(file, group, FRAME)):
                 rows = zip(*piece.to_pydict().values(), strict=True)
                 found |= {
                     (one, is_from, *place) for one, is_from, *place, how, kind in rows if (how, kind) == DELIVERED
@@ -97,8 +99,8 @@ def journal_faults(directory: Path, *, is_used: bool) -> Iterator[str]:
 def _read(state: FileState) -> tuple[str, int]:
     """What is wrong with the rows of a file, "" for nothing; how many were read."""
     try:
-        with FileReader(state.path) as reading:
-            rows = sum(piece.num_rows for group in reading.groups for piece in reading.pieces(group))
+        with pq.ParquetFile(state.path) as file:
+            rows = sum(piece.num_rows for group in range(file.num_row_groups) for piece in pieces(file, group))
     except UNREADABLE as error:
         return str(error), 0
     return "" if rows == state.rows else f"{rows} rows, and {state.rows} by its footer", rows

@@ -6,23 +6,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from broker.journal.schema import JOURNAL, file_metadata
 from tests.spark import visiting
+from tests.support import journalled
 
 
 def write(directory: Path, *rows: dict[str, Any], name: str = "", shed: int = 0, sample: float = 1.0) -> Path:
     """A file with these visits (see `visiting`), of the instance of the first; `name` is a path in the directory."""
-    table = visiting.table(*rows).cast(pa.schema([field.with_nullable(True) for field in JOURNAL]))
-    instance = str(table["instance"][0])
-    file = uuid.uuid4().hex
+    visits = [visiting.filled(row) for row in rows]
+    instance, file = visits[0]["instance"], uuid.uuid4().hex
     path = directory / (name or f"date=2026-03-01/hour=12/{instance}-000001-{file[:8]}.parquet")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = file_metadata(file=file, instance=instance, sample=sample, shed=shed)
-    pq.write_table(table.replace_schema_metadata(metadata), path, compression="zstd")
-    return path
+    return journalled.write(path, *visits, file=file, instance=instance, sample=sample, shed=shed)
 
 
 def passage(message: int, *, at: int = 0, **columns: Any) -> list[dict[str, Any]]:

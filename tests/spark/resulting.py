@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.pipeline.report.digest import InputFacts
 from broker.pipeline.results import RESULTS
+from tests.spark.visiting import START, guid
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FACTS = InputFacts(flows="flows", files=2, records=20, instances=3, samples=(1.0,), version="1")
 
 
@@ -108,4 +108,4 @@ def _counts(conversation_id: int | None = None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> Any:
-    return value.to_bytes(16, "big") if name.endswith("_id") and isinstance(value, int) else value
+    return guid(value) if name.endswith("_id") else value

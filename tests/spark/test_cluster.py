@@ -116,7 +116,7 @@ def _plain(value: Any) -> str:
 
 def on_this_machine(spark: SparkSession, flows: Path, name: str) -> list[str]:
     """The result without a cluster."""
-    found = inventory.take([flows])
+    found = inventory.take(inventory.find([flows]))
     visits = inventory.read(spark, (state.path for state in found.readable))
     return as_rows(JOBS[name].run(visits, None, Options(window_seconds=300)))
 

@@ -54,21 +54,6 @@ def test_a_dialog_is_told_from_end_to_end(spark: SparkSession) -> None:
     assert [30, 1390, 1390] == [row[f"round_trip_{word}_us"] for word in PERCENTILES]
 
 
-def test_clocks_that_contradict_each_other_hide_the_times_of_deliveries(spark: SparkSession) -> None:
-    """One delivery before it was sent is enough; a round trip has only one clock."""
-    row = rows_of(
-        spark,
-        visit("sent", 100, 110),
-        visit("delivered", 200, 200),
-        visit("sent", 300, 310, message_id=2, sequence_number=1),
-        visit("delivered", 290, 290, message_id=2, sequence_number=1),
-        visit("acknowledged", 300, 350, message_id=2, sequence_number=1),
-    )[0]
-
-    assert [None] * 3 == [row[f"delivery_{word}_us"] for word in PERCENTILES]
-    assert 40 == row["round_trip_p50_us"]
-
-
 def test_clocks_of_two_instances_are_wrong_for_all_their_dialogs(spark: SparkSession) -> None:
     """An acknowledgement before the delivery shows that the target's clock is ahead; the way back only looks slow."""
     ahead = 300_000_000

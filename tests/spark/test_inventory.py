@@ -45,7 +45,7 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     (tmp_path / "_truth" / "x.parquet").touch()
     pq.write_table(pq.read_table(good, partitioning=None).replace_schema_metadata({}), tmp_path / "other.parquet")
 
-    found = inventory.take([tmp_path])
+    found = inventory.take(inventory.find([tmp_path]))
     rows = inventory.read(spark, (state.path for state in found.readable)).collect()
     summary = found.summary()
 
@@ -62,9 +62,9 @@ def test_files_of_every_kind_are_read_or_told(spark: SparkSession, tmp_path: Pat
     assert "a shed 3 records because its buffer was full: figures lack them" in lines
     assert any("the samples differ (a 0.5/1.0)" in line for line in lines)
     plain = journalling.write(tmp_path / "plain", *journalling.passage(4))
-    assert ["1 file of 1 instance read, 3 visits"] == inventory.sentences(inventory.judge_all([plain]).summary())
+    assert ["1 file of 1 instance read, 3 visits"] == inventory.sentences(inventory.take([plain]).summary())
     with pytest.raises(NoJournalError, match=r"no journal in .*/nowhere: No such file or directory; name the"):
-        inventory.take([tmp_path / "nowhere"])
+        inventory.take(inventory.find([tmp_path / "nowhere"]))
 
 
 def test_a_journal_has_a_hole_before_the_first_file_of_each_process() -> None:
@@ -101,14 +101,14 @@ def test_a_file_that_vanishes_is_told(spark: SparkSession, tmp_path: Path) -> No
     """Before it is judged, and while Spark reads, which leaves it out."""
     stays, goes = (journalling.write(tmp_path, *journalling.passage(number)) for number in (1, 2))
 
-    found = inventory.judge_all([stays, goes, tmp_path / "gone.parquet"])
+    found = inventory.take([stays, goes, tmp_path / "gone.parquet"])
     goes.unlink()
     rows = inventory.read(spark, (state.path for state in found.readable)).count()
-    found.update()
+    summary = found.summary()
 
     assert 3 == rows
-    assert (1, 1) == (found.summary()["vanished"], found.summary()["vanished_while_read"])
-    assert any("removed while being read" in line for line in inventory.sentences(found.summary()))
+    assert (1, 1) == (summary["vanished"], summary["vanished_while_read"])
+    assert any("removed while being read" in line for line in inventory.sentences(summary))
 
 
 def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
@@ -121,24 +121,20 @@ def test_names_are_taken_literally(spark: SparkSession, tmp_path: Path) -> None:
     assert 0 == inventory.read(spark, []).count()
 
 
-@pytest.mark.parametrize(
-    ("newest", "horizon"),
-    [
+def test_the_journals_tell_up_to_the_earliest_of_their_ends() -> None:
+    """Seconds; an instance that tells nothing for more than an hour holds nothing back any longer."""
+    horizons: list[tuple[dict[str, list[int | None]], int | None]] = [
         ({"a": [9, 50], "b": [20]}, 20),
         ({"a": [5000], "b": [20]}, 1400),
         ({"a": [50], "b": [None]}, 50),
         ({"a": [None]}, None),
         ({}, None),
-    ],
-)
-def test_the_journals_tell_up_to_the_earliest_of_their_ends(
-    newest: dict[str, list[int | None]], horizon: int | None
-) -> None:
-    """Seconds; an instance that tells nothing for more than an hour holds nothing back any longer."""
-    states = [
-        FileState(Path(name), Fitness.GOOD, instance=name, last_us=None if one is None else one * 1_000_000)
-        for name, ends in newest.items()
-        for one in ends
     ]
 
-    assert (None if horizon is None else horizon * 1_000_000) == inventory.Inventory(states).horizon_us()
+    for newest, horizon in horizons:
+        states = [
+            FileState(Path(name), Fitness.GOOD, instance=name, last_us=end and end * SECOND)
+            for name, ends in newest.items()
+            for end in ends
+        ]
+        assert (horizon and horizon * SECOND) == inventory.Inventory(states).horizon_us()

@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.journal.schema import JOURNAL
+from tests.support import journalled
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-"""When a visit enters that does not say when."""
-
-DEFAULTS: dict[str, Any] = {
-    "entered_at": START,
-    "instance": "a",
-    "outcome": "forwarded",
-    "kind": "message",
-    "message_id": 1,
-    "conversation_id": 1,
-    "from_target": False,
-    "sequence_number": 0,
-    "fragment_number": 0,
-    "hop_count": 0,
-    "hop_limit": 10,
-    "time_to_live_ms": 60_000,
-    "time_consumed_ms": 0,
-    "bytes": 100,
-    "to_service": "Target",
-    "from_service": "Initiator",
-}
+START = journalled.START
+DEFAULTS: dict[str, Any] = journalled.visit(
+    instance="a", message_id=1, conversation_id=1, bytes=100, to_service="Target", from_service="Initiator"
+)
 
 
 def visits(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     """A frame with the schema VISIT and one row for each dictionary."""
-    return spark.createDataFrame(table(*rows))
-
-
-def table(*rows: dict[str, Any]) -> pa.Table:
-    """
-    Visits as an Arrow table.
-
-    Shape: instants are datetimes, or microseconds behind START; ids are bytes, or small numbers that are padded to 16
-    bytes; `left_at` is a millisecond behind `entered_at` when it is not named, what else is not named is null.
-    """
-    filled = [_filled(row) for row in rows]
-    return pa.table(
-        {
-            name: pa.array([row.get(name) for row in filled], type=_plain(JOURNAL.field(name).type))
-            for name in JOURNAL.names
-        }
-    )
+    full = [filled(row) for row in rows]
+    columns = {
+        name: pa.array([row.get(name) for row in full], type=_plain(JOURNAL.field(name).type)) for name in JOURNAL.names
+    }
+    return spark.createDataFrame(pa.table(columns))
 
 
 def guid(number: int | bytes | None) -> bytes | None:
@@ -59,7 +31,13 @@ def guid(number: int | bytes | None) -> bytes | None:
     return number.to_bytes(16, "big") if isinstance(number, int) else number
 
 
-def _filled(row: dict[str, Any]) -> dict[str, Any]:
+def filled(row: dict[str, Any]) -> dict[str, Any]:
+    """
+    A visit of which only what matters was named.
+
+    Shape: instants are datetimes, or microseconds behind START; ids are bytes, or small numbers that are padded to 16
+    bytes; `left_at` is a millisecond behind `entered_at` when it is not named, what else is not named is null.
+    """
     unknown = set(row) - set(JOURNAL.names)
     if unknown:
         raise KeyError(f"no column of a visit: {sorted(unknown)}")

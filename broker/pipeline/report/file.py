@@ -26,7 +26,7 @@ from broker.pipeline.results import REPORT, RESULTS
 FILE = "report.html"
 
 
-def run(request: entry.RunRequest, progress: entry.Report = lambda _: None) -> dict[str, Any]:
+def run(request: entry.RunRequest, progress: entry.Report) -> dict[str, Any]:
     """
     Run all jobs, and write `report.html` to `request.out`; without journals, of the results that are there.
 

@@ -236,7 +236,7 @@ def shade(axis: Timeline, start_us: int, end_us: int) -> Html:
     return _box(left, right, 0.0, _HEIGHT, "dark")
 
 
-def held(hold: Hold, dark: Iterable[Html] = ()) -> Html:
+def held(hold: Hold, dark: Iterable[Html]) -> Html:
     """Plot bytes held at once over time, and the recommendation as a line; `dark` as from `shade`."""
     words = f"{hold.instance}: at most {size(hold.peak_bytes).text} held at once"
     top = round(1.08 * max(hold.peak_bytes, hold.recommended_bytes or 0, 1))

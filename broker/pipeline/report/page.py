@@ -80,7 +80,7 @@ _BY_ROUTE = (
 )
 
 
-def first_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, total: int = 0, **of: str) -> Html:
+def first_rows(columns: Sequence[Column], rows: Sequence[Any], caption: str, total: int, **of: str) -> Html:
     """Return a table of the first rows, and one of the others once it is opened by a click; `total` is of all."""
     others = rows[_SHOWN:]
     rest = table(columns, others, caption=f"{caption}, the others") if others else None

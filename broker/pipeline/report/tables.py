@@ -80,13 +80,8 @@ def gather(results: Mapping[str, DataFrame], facts: InputFacts) -> Digest:
 
 
 def plain(row: Row) -> dict[str, Any]:
-    """Return the columns by name: instants in UTC, percentiles as a `Spread`, arrays as tuples, ids as text."""
-    return {name: spread(value) if name in _SPREADS else _plain(value) for name, value in row.asDict().items()}
-
-
-def spread(found: list[Any] | None) -> Spread:
-    """Return what `_ranked` found; unknown percentiles when Spark had no value to rank."""
-    return Spread(*(found or ()))
+    """Return the columns by name: instants in UTC, `_ranked` ones as a `Spread`, arrays as tuples, ids as text."""
+    return {name: Spread(*(value or ())) if name in _SPREADS else _plain(value) for name, value in row.asDict().items()}
 
 
 def _plain(value: Any) -> Any:
@@ -164,7 +159,7 @@ _ACKNOWLEDGED, _DROPPED, _DELIVERED = "acknowledged", "dropped", "delivered"
 
 
 def _ranked(times: Column | str) -> Column:
-    """Return an aggregate for `spread`: percentiles, and of how many; null without any."""
+    """Return an aggregate for a `Spread`: percentiles, and of how many; null without any."""
     return F.concat(F.percentile_approx(times, RANKS), F.array(F.count(times)))
 
 

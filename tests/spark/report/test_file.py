@@ -44,7 +44,7 @@ def test_a_journal_becomes_a_page_and_results(request_: RunRequest) -> None:
 def test_results_of_different_histories_are_distinguished(request_: RunRequest, spark: SparkSession) -> None:
     bounds = PeriodBounds(START, START + timedelta(hours=1))
     for job in NEEDED:
-        jobs_run(replace(request_, jobs=(job,), bounds=bounds if job == "routes" else PeriodBounds()))
+        jobs_run(replace(request_, jobs=(job,), bounds=bounds if job == "routes" else PeriodBounds()), print)
 
     [line] = stored.differences(request_.out, NEEDED)
     page = stored.render(spark, request_.out).read_text()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from broker.pipeline.report.digest import Gap, Hold, Journey, Listing, Series, Spread
-from broker.pipeline.report.page import capacity_section, drops_section, failovers_section, latency_section, overview
+from broker.pipeline.report.page import capacity_section, drops_section, latency_section, overview
 from tests.support.reported import AXIS, FIRST, digest
 
 
@@ -14,13 +14,6 @@ def held(instance: str = "gate", headroom: float | None = 0.1) -> str:
     """The section on capacity when one instance held something."""
     hold = Hold(instance, (100,) * AXIS.buckets, 100, 3, 50, FIRST, 4 << 20, headroom)
     return capacity_section(replace(digest(), holds=Listing((hold,), 1)))
-
-
-def test_latency_is_by_service_instance_link_and_route() -> None:
-    html = latency_section(digest())
-
-    for title in ("End to end, by service", "At each instance", "On each link", "By route", "worst p99"):
-        assert title in html
 
 
 def test_percentiles_have_the_number_of_frames_that_they_are_of() -> None:
@@ -92,10 +85,3 @@ def test_unknown_latency_and_route_are_words() -> None:
 
     assert '<span class="faint">unknown</span>' in html
     assert "delivered here or no route" in html
-
-
-def test_failovers_are_by_instance() -> None:
-    html = failovers_section(digest())
-
-    assert "gateway-north" in html
-    assert "times a frame left by another next hop" in html

@@ -36,14 +36,18 @@ def test_columns_go_from_initiators_over_gateways_to_targets() -> None:
     assert 40 == sum(map(len, many))
 
 
-@pytest.mark.parametrize(("lost", "state"), [(0, "well"), (1, "ailing"), (2, "sick")])
-def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred(lost: int, state: str) -> None:
-    assert state == health(link("a", "b", 100, lost))
+def test_a_link_is_sick_when_it_loses_more_than_one_in_a_hundred_and_unknown_without_most_records() -> None:
+    """By how many frames were lost, and of how many one end has no record."""
+    states = {
+        (0, 0): "well",
+        (1, 0): "ailing",
+        (2, 0): "sick",
+        (0, 50): "well",
+        (0, 51): "unknown",
+        (2, 98): "sick",
+    }
 
-
-@pytest.mark.parametrize(("unrecorded", "lost", "state"), [(50, 0, "well"), (51, 0, "unknown"), (98, 2, "sick")])
-def test_a_link_is_unknown_when_one_end_has_no_record_of_most_of_it(unrecorded: int, lost: int, state: str) -> None:
-    assert state == health(link("a", "b", 100, lost, unrecorded))
+    assert states == {(lost, unrecorded): health(link("a", "b", 100, lost, unrecorded)) for lost, unrecorded in states}
 
 
 @pytest.mark.parametrize("form", [WIDE, NARROW])

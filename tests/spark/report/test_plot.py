@@ -43,7 +43,7 @@ def test_bars_are_as_high_as_their_counts_and_none_vanishes() -> None:
 
 
 def test_what_was_held_is_drawn_below_the_recommendation() -> None:
-    svg = held(Hold("gate", (None, 512), 512, 1, 512, None, 1_024, None))
+    svg = held(Hold("gate", (None, 512), 512, 1, 512, None, 1_024, None), ())
 
     assert [0, 13.9] == heights(svg)
     assert 'y1="2.2" y2="2.2" class="mark"' in svg

@@ -35,7 +35,8 @@ from broker.pipeline.report.tables import (
     uses,
     ways,
 )
-from tests.spark.resulting import START, result, small
+from tests.spark.resulting import result, small
+from tests.spark.visiting import START
 
 COUNTS = dict.fromkeys(LedgerTotal.__dataclass_fields__, 0)
 LOST = {"path": ["a"], "next_hops": ["x"], "end": "lost", "bytes": 1}

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from broker.pipeline.report.digest import NO_RECORD, Listing
-from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section, talkers_section
-from tests.support.reported import HOSTILE, digest
+from broker.pipeline.report.page import cycle_of, incidents, loops_section, losses_section, map_section
+from tests.support.reported import digest
 
 
 def test_the_map_is_wide_and_narrow_with_its_table_and_its_losses() -> None:
@@ -99,11 +99,3 @@ def test_that_no_loss_is_known_does_not_stand_alone_where_records_are_missing() 
 
     for section in (map_section, losses_section):
         assert "Of 204 transmissions an instance that they went to has no record." in section(found)
-
-
-def test_talkers_are_services_and_conversations() -> None:
-    html = talkers_section(digest())
-
-    assert "Services that send most" in html
-    assert "Conversations that send most" in html
-    assert HOSTILE not in html

@@ -61,78 +61,73 @@ def test_contradiction_is_found(text: str, expected: str) -> None:
     assert f"{dotted(found.path)}: {found.problem}".startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"admin": {"socket": "/" + "x" * 106}},
-        {"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}},
-        {"dialog": {"resend_first": "64s"}},
-        {"endpoint": {"max_frame": "1MiB", "message_forward_size": "4MiB", "message_forward_share": 25}},
-        {"endpoint": {"listen": []}, "observe": {"listen": ""}},
-        {"limits": {"connections": 101}},
-        {"limits": {"connections": 0, "bytes_per_second": "64KiB", "messages_per_second": 100, "pool_share": 2}},
-        {"tracing": {"enabled": True}, "journal": {"directory": "/flows"}},
-    ],
-)
-def test_what_just_fits_is_no_contradiction(data: dict[str, Any]) -> None:
-    assert contradictions(_settings(data)) == []
+TLS: dict[str, Any] = {"encryption": "required", "certificate": "/a.pem", "private_key": "/a.key"}
+# What just fits; what TLS needs and what needs it; the one source of a role.
+KEYS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    ({"admin": {"socket": "/" + "x" * 106}}, []),
+    ({"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}}, []),
+    ({"dialog": {"resend_first": "64s"}}, []),
+    ({"endpoint": {"max_frame": "1MiB", "message_forward_size": "4MiB", "message_forward_share": 25}}, []),
+    ({"endpoint": {"listen": []}, "observe": {"listen": ""}}, []),
+    ({"limits": {"connections": 101}}, []),
+    ({"limits": {"connections": 0, "bytes_per_second": "64KiB", "messages_per_second": 100, "pool_share": 2}}, []),
+    ({"tracing": {"enabled": True}, "journal": {"directory": "/flows"}}, []),
+    ({"endpoint": {"authentication": "certificate"}}, ["endpoint.authentication"]),
+    ({"endpoint": {"encryption": "required"}}, ["endpoint.encryption", "endpoint.encryption"]),
+    ({"endpoint": {"encryption": "supported", "certificate": "/a.pem"}}, ["endpoint.encryption"]),
+    ({"endpoint": TLS}, []),
+    ({"endpoint": TLS | {"authentication": "certificate"}}, ["endpoint.authentication"]),
+    ({"endpoint": TLS | {"authentication": "certificate", "trust": ["/ca.pem"]}}, []),
+    ({"endpoint": TLS | {"authentication": "certificate", "peers": ["/peer.pem"]}}, []),
+    *(
+        ({"databases": {"a": {"path": "/a", **role}}}, [f"databases.a.{key}"] if key else [])
+        for role, key in (
+            ({"mirroring": "lock"}, ""),
+            ({"mirroring": "command"}, "mirroring"),
+            ({"mirroring": "command", "role_command": ["role"]}, ""),
+            ({"role_command": ["role"]}, "role_command"),
+            ({"mirroring": "lock", "role_command": ["role"]}, "role_command"),
+            ({"role_interval": "20s"}, "role_timeout"),
+            ({"role_interval": "20s", "role_timeout": "20s"}, "role_timeout"),
+            ({"role_interval": "20s", "role_timeout": "21s"}, ""),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "keys"), KEYS)
+def test_contradictions_are_of_these_keys(data: dict[str, Any], keys: list[str]) -> None:
+    assert keys == [dotted(finding.path) for finding in contradictions(_settings(data))]
 
 
 @pytest.mark.parametrize(
-    ("data", "key"),
+    ("data", "keys"),
     [
-        ({"endpoint": {"message_forwarding": False}}, "endpoint.message_forwarding"),
-        ({"endpoint": {"listen": ["0.0.0.0:1"]}}, "endpoint.listen[0]"),
-        ({"endpoint": {"advertise": ["tcp://a", "tcp://0.0.0.0"]}}, "endpoint.advertise[1]"),
-        ({"endpoint": {"heartbeat": "3s"}}, "endpoint.handshake_timeout"),
-        ({"dialog": {"time_to_live": "65s"}}, "dialog.time_to_live"),
-        ({"dialog": {"hop_limit": 17}, "databases": {"a": {"path": "/a"}}}, "dialog.hop_limit"),
-        ({"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}}, "dialog.fragment_size"),
-        ({"drain": {"announce": "25s"}}, "drain.announce"),
-        ({"admin": {"roles": {"user:root": "viewer"}}}, 'admin.roles."user:root"'),
-        ({"admin": {"roles": {"certificate:CN=a": "viewer"}}}, 'admin.roles."certificate:CN=a"'),
-        ({"admin": {"certificate": "a.pem", "private_key": "a.key"}}, "admin.certificate"),
-        ({"admin": {"listen": "127.0.0.1:0"}}, "admin.loopback_role"),
+        ({"endpoint": {"message_forwarding": False}}, ["endpoint.message_forwarding"]),
+        ({"endpoint": {"listen": ["0.0.0.0:1"]}}, ["endpoint.listen[0]"]),
+        ({"endpoint": {"advertise": ["tcp://a", "tcp://0.0.0.0"]}}, ["endpoint.advertise[1]"]),
+        ({"endpoint": {"heartbeat": "3s"}}, ["endpoint.handshake_timeout"]),
+        ({"dialog": {"time_to_live": "65s"}}, ["dialog.time_to_live"]),
+        ({"dialog": {"hop_limit": 17}, "databases": {"a": {"path": "/a"}}}, ["dialog.hop_limit"]),
+        ({"endpoint": {"max_frame": (64 << 10) + FRAME_OVERHEAD_BYTES}}, ["dialog.fragment_size"]),
+        ({"drain": {"announce": "25s"}}, ["drain.announce"]),
+        ({"admin": {"roles": {"user:root": "viewer"}}}, ['admin.roles."user:root"']),
+        ({"admin": {"roles": {"certificate:CN=a": "viewer"}}}, ['admin.roles."certificate:CN=a"']),
+        ({"admin": {"certificate": "a.pem", "private_key": "a.key"}}, ["admin.certificate"]),
+        ({"admin": {"listen": "127.0.0.1:0"}}, ["admin.loopback_role"]),
+        # What may well be meant.
+        ({}, []),
+        ({"endpoint": {"message_forwarding": False}, "databases": {"a": {"path": "/a"}}}, []),
+        ({"endpoint": {"max_hops": 4}}, []),  # a gateway that begins no dialog
+        ({"drain": {"announce": "5s", "timeout": "0s"}}, []),
+        ({"admin": {"listen": "127.0.0.1:0", "loopback_role": "admin"}}, []),
     ],
 )
-def test_what_is_legal_but_unwise_is_found(data: dict[str, Any], key: str) -> None:
+def test_what_is_legal_but_unwise_is_found(data: dict[str, Any], keys: list[str]) -> None:
     found = unwise_settings(_settings(QUIET, data))
 
-    assert [key] == [dotted(one.path) for one in found]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {},
-        {"endpoint": {"message_forwarding": False}, "databases": {"a": {"path": "/a"}}},
-        {"endpoint": {"max_hops": 4}},  # a gateway that begins no dialog
-        {"drain": {"announce": "5s", "timeout": "0s"}},
-        {"admin": {"listen": "127.0.0.1:0", "loopback_role": "admin"}},
-    ],
-)
-def test_what_may_well_be_meant_is_not_unwise(data: dict[str, Any]) -> None:
-    assert unwise_settings(_settings(QUIET, data)) == []
-
-
-TLS: dict[str, Any] = {"encryption": "required", "certificate": "/a.pem", "private_key": "/a.key"}
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "expected"),
-    [
-        ({"authentication": "certificate"}, ["endpoint.authentication"]),
-        ({"encryption": "required"}, ["endpoint.encryption", "endpoint.encryption"]),
-        ({"encryption": "supported", "certificate": "/a.pem"}, ["endpoint.encryption"]),
-        (TLS, []),
-        (TLS | {"authentication": "certificate"}, ["endpoint.authentication"]),
-        (TLS | {"authentication": "certificate", "trust": ["/ca.pem"]}, []),
-        (TLS | {"authentication": "certificate", "peers": ["/peer.pem"]}, []),
-    ],
-)
-def test_tls_has_what_it_needs_or_is_a_contradiction(endpoint: dict[str, Any], expected: list[str]) -> None:
-    assert expected == [dotted(finding.path) for finding in contradictions(_settings({"endpoint": endpoint}))]
+    assert keys == [dotted(one.path) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -160,22 +155,3 @@ def test_endpoint_that_strangers_reach_is_unwise_as_far_as_it_is_open(
     assert len(words) == len(findings)
     for finding, word in zip(findings, words, strict=True):
         assert word in finding.problem
-
-
-@pytest.mark.parametrize(
-    ("database", "expected"),
-    [
-        ({"mirroring": "lock"}, []),
-        ({"mirroring": "command"}, ["databases.a.mirroring"]),
-        ({"mirroring": "command", "role_command": ["role"]}, []),
-        ({"role_command": ["role"]}, ["databases.a.role_command"]),
-        ({"mirroring": "lock", "role_command": ["role"]}, ["databases.a.role_command"]),
-        ({"role_interval": "20s"}, ["databases.a.role_timeout"]),
-        ({"role_interval": "20s", "role_timeout": "20s"}, ["databases.a.role_timeout"]),
-        ({"role_interval": "20s", "role_timeout": "21s"}, []),
-    ],
-)
-def test_a_role_has_one_source(database: dict[str, Any], expected: list[str]) -> None:
-    data = {"databases": {"a": {"path": "/a", **database}}}
-
-    assert expected == [dotted(finding.path) for finding in contradictions(_settings(data))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,17 +65,15 @@ def test_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     assert ["a.toml: cannot be read: Permission denied; name a TOML file that exists and may be read"] == problems(path)
 
 
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        (codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
-        ("a = 1".encode("utf-16-be"), "a.toml:1:1: TOML: the file is UTF-16; save it as UTF-8"),
-        ("b = 'ä'".encode("latin-1"), "a.toml:1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8"),
-        (b'a = 1\nb = "\xc3\xa4\xff"\n', "a.toml:2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8"),
-    ],
-)
-def test_other_encoding_is_refused_at_its_place(tmp_path: Path, data: bytes, line: str) -> None:
-    assert [line] == problems(written(tmp_path, data))
+def test_other_encoding_is_refused_at_its_place(tmp_path: Path) -> None:
+    lines = {
+        codecs.BOM_UTF16_LE + "a = 1".encode("utf-16-le"): "1:1: TOML: the file is UTF-16; save it as UTF-8",
+        "a = 1".encode("utf-16-be"): "1:1: TOML: the file is UTF-16; save it as UTF-8",
+        "b = 'ä'".encode("latin-1"): "1:6: TOML: byte 0xe4 is not UTF-8; save it as UTF-8",
+        b'a = 1\nb = "\xc3\xa4\xff"\n': "2:7: TOML: byte 0xff is not UTF-8; save it as UTF-8",
+    }
+
+    assert [[f"a.toml:{line}"] for line in lines.values()] == [problems(written(tmp_path, data)) for data in lines]
 
 
 @pytest.mark.parametrize(
@@ -136,27 +133,25 @@ def _at(line: int, column: int, length: int) -> Span:
     return Span("f", line, column, length)
 
 
-@pytest.mark.parametrize(
-    ("path", "key", "value"),
-    [
-        (("title",), _at(2, 1, 5), _at(2, 9, 3)),
-        (("a", "b.c"), _at(4, 1, 9), None),
-        (("a", "b.c", "one"), _at(5, 1, 3), _at(5, 7, 11)),
-        (("a", "b.c", "one", 1), None, _at(6, 3, 5)),
-        (("a", "b.c", "one", 2, 1), None, _at(7, 7, 1)),
-        (("a", "b.c", "two", "deep"), _at(9, 1, 8), _at(9, 12, 22)),
-        (("a", "b.c", "two", "deep", "y z"), _at(9, 21, 5), _at(9, 29, 3)),
-        (("a", "b.c", "long"), _at(10, 1, 4), _at(10, 8, 3)),
-        (("a", "b.c", "time"), _at(13, 1, 4), _at(13, 8, 19)),
-        (("a", "b.c", "raw"), _at(14, 1, 3), _at(14, 7, 10)),
-        (("list", 0), _at(16, 1, 8), None),
-        (("list", 0, "sub", "k"), _at(19, 1, 1), _at(19, 5, 4)),
-    ],
-)
-def test_key_and_value_are_found(path: KeyPath, key: Span | None, value: Span | None) -> None:
+def test_key_and_value_are_found() -> None:
+    expected: dict[KeyPath, tuple[Span | None, Span | None]] = {
+        ("title",): (_at(2, 1, 5), _at(2, 9, 3)),
+        ("a", "b.c"): (_at(4, 1, 9), None),
+        ("a", "b.c", "one"): (_at(5, 1, 3), _at(5, 7, 11)),
+        ("a", "b.c", "one", 1): (None, _at(6, 3, 5)),
+        ("a", "b.c", "one", 2, 1): (None, _at(7, 7, 1)),
+        ("a", "b.c", "two", "deep"): (_at(9, 1, 8), _at(9, 12, 22)),
+        ("a", "b.c", "two", "deep", "y z"): (_at(9, 21, 5), _at(9, 29, 3)),
+        ("a", "b.c", "long"): (_at(10, 1, 4), _at(10, 8, 3)),
+        ("a", "b.c", "time"): (_at(13, 1, 4), _at(13, 8, 19)),
+        ("a", "b.c", "raw"): (_at(14, 1, 3), _at(14, 7, 10)),
+        ("list", 0): (_at(16, 1, 8), None),
+        ("list", 0, "sub", "k"): (_at(19, 1, 1), _at(19, 5, 4)),
+    }
+
     places = index_places(TEXT, source="f")
 
-    assert (key, value) == (places.keys.get(path), places.values.get(path))
+    assert expected == {path: (places.keys.get(path), places.values.get(path)) for path in expected}
 
 
 def test_what_has_no_place_has_the_place_of_what_is_around_it() -> None:
@@ -168,38 +163,38 @@ def test_what_has_no_place_has_the_place_of_what_is_around_it() -> None:
     assert [_at(2, 5, 3), _at(2, 1, 1)] == [places.span(("a", "b")), places.span(("a", "b"), of_key=True)]
 
 
-@pytest.mark.parametrize(
-    ("path", "origin"),
-    [
-        (("a", "b"), "VARIABLE"),
-        (("a", "b", 0), "VARIABLE"),  # part of what the variable set
-        (("made",), "flag"),  # there only because a key below was set
-        (("a",), None),  # stands in the file
-        (("other",), None),
-    ],
-)
-def test_origin_of_what_did_not_come_from_the_file(path: KeyPath, origin: str | None) -> None:
+def test_origin_of_what_did_not_come_from_the_file() -> None:
+    origins: dict[KeyPath, str | None] = {
+        ("a", "b"): "VARIABLE",
+        ("a", "b", 0): "VARIABLE",  # part of what the variable set
+        ("made",): "flag",  # there only because a key below was set
+        ("a",): None,  # stands in the file
+        ("other",): None,
+    }
     places = index_places("[a]\nb = [1]\n", source="f")
     places.elsewhere.update({("a", "b"): "VARIABLE", ("made", "by"): "flag"})
 
-    assert origin == places.origin(path)
-    assert (origin is None) or places.span(path) is None
+    assert origins == {path: places.origin(path) for path in origins}
+    assert {None} == {places.span(path) for path, origin in origins.items() if origin}
 
 
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [(("a", 0, "b"), "a[0].b"), (("a", "b.c"), 'a."b.c"'), (("",), '""'), (("é",), '"é"'), (("a\n",), r'"a\n"')],
-)
-def test_key_is_named_as_toml_writes_it(path: Any, text: str) -> None:
-    assert text == dotted(path)
+def test_keys_and_values_are_written_as_toml_has_them() -> None:
+    keys: dict[KeyPath, str] = {
+        ("a", 0, "b"): "a[0].b",
+        ("a", "b.c"): 'a."b.c"',
+        ("",): '""',
+        ("é",): '"é"',
+        ("a\n",): r'"a\n"',
+    }
+    values = (
+        ("a\tb", '"a\\tb"'),
+        ("\u202e", '"\\u202e"'),
+        (["a", 1, True], '["a", 1, true]'),
+        ({"a b": 0.5}, '{"a b" = 0.5}'),
+    )
 
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [("a\tb", '"a\\tb"'), ("\u202e", '"\\u202e"'), (["a", 1, True], '["a", 1, true]'), ({"a b": 0.5}, '{"a b" = 0.5}')],
-)
-def test_value_is_written_as_toml(value: Any, text: str) -> None:
-    assert text == render_value(value)
+    assert list(keys.values()) == [dotted(path) for path in keys]
+    assert [text for _, text in values] == [render_value(value) for value, _ in values]
 
 
 def test_settings_remember_file_variables_and_flags_and_no_other_variables(tmp_path: Path) -> None:

@@ -28,19 +28,16 @@ from broker.config.values import (
 from broker.routing.address import NetworkAddress
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("0.0.0.0:4022", "0.0.0.0", 4022),
-        ("127.0.0.1:0", "127.0.0.1", 0),
-        ("[::1]:65535", "::1", 65535),
-        ("Gateway-A.example:4022", "gateway-a.example", 4022),
-    ],
-)
-def test_address_is_read_and_written_alike(text: str, host: str, port: int) -> None:
-    address = parse_listen(text)
+def test_address_is_read_and_written_alike() -> None:
+    read = {
+        "0.0.0.0:4022": ListenAddress("0.0.0.0", 4022),
+        "127.0.0.1:0": ListenAddress("127.0.0.1", 0),
+        "[::1]:65535": ListenAddress("::1", 65535),
+        "Gateway-A.example:4022": ListenAddress("gateway-a.example", 4022),
+    }
 
-    assert (ListenAddress(host, port), text.lower()) == (address, str(address))
+    assert read == {text: parse_listen(text) for text in read}
+    assert [text.lower() for text in read] == [str(address) for address in read.values()]
 
 
 def test_address_without_a_port_or_a_host_is_refused() -> None:
@@ -58,20 +55,19 @@ def test_loopback_is_known() -> None:
     assert ["localhost", "127.8.9.1", "::1"] == [host for host in hosts if ListenAddress(host, 1).is_loopback]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "clashing"),
-    [
-        ("a:1", "a:1", True),
-        ("0.0.0.0:1", "127.0.0.1:1", True),
-        ("0.0.0.0:1", "[::1]:1", False),
-        ("0.0.0.0:1", "[::]:1", True),
-        ("127.0.0.1:1", "[::]:1", True),
-        ("a:1", "a:2", False),
-        ("a:0", "a:0", False),
-    ],
-)
-def test_clash_of_two_listeners(one: str, other: str, *, clashing: bool) -> None:
-    assert clashing == clash(parse_listen(one), parse_listen(other)) == clash(parse_listen(other), parse_listen(one))
+def test_clash_of_two_listeners() -> None:
+    clashing = {
+        ("a:1", "a:1"): True,
+        ("0.0.0.0:1", "127.0.0.1:1"): True,
+        ("0.0.0.0:1", "[::1]:1"): False,
+        ("0.0.0.0:1", "[::]:1"): True,
+        ("127.0.0.1:1", "[::]:1"): True,
+        ("a:1", "a:2"): False,
+        ("a:0", "a:0"): False,
+    }
+
+    for turn in (1, -1):
+        assert clashing == {pair: clash(*map(parse_listen, pair[::turn])) for pair in clashing}
 
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
@@ -141,9 +137,8 @@ def test_wrong_value_is_refused_with_what_to_write(annotation: Any, written: obj
     assert problem in str(one)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "text", "written"),
-    [
+def test_text_of_the_environment_is_what_the_file_would_have() -> None:
+    cases: list[tuple[Any, str, object]] = [
         (HOPS, "3", 3),
         (HOPS, "9" * 5000, "9" * 5000),
         (PART, "0.5", 0.5),
@@ -152,34 +147,24 @@ def test_wrong_value_is_refused_with_what_to_write(annotation: Any, written: obj
         (tuple[Pattern, ...], '["a"]', ["a"]),
         (tuple[Pattern, ...], "[" * 100_000, "[" * 100_000),
         (Mapping[str, WORD], '{"x": "a"}', {"x": "a"}),
-    ],
-)
-def test_text_of_the_environment_is_what_the_file_would_have(annotation: Any, text: str, written: object) -> None:
-    assert written == form_of(annotation).from_text(text)
+    ]
+
+    assert [written for *_, written in cases] == [form_of(annotation).from_text(text) for annotation, text, _ in cases]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "value", "written"),
-    [
+def test_value_is_written_as_the_file_would_have_it() -> None:
+    cases: list[tuple[Any, object, object]] = [
         (WAIT, 90.0, "90s"),
         (OptionalListen, None, ""),
         (DatabaseGuid, None, None),
         (tuple[Listen, ...], (ListenAddress("::1", 1),), ["[::1]:1"]),
         (Mapping[str, WORD], {"x": "a"}, {"x": "a"}),
-    ],
-)
-def test_value_is_written_as_the_file_would_have_it(annotation: Any, value: object, written: object) -> None:
-    assert written == form_of(annotation).write(value)
+    ]
+
+    assert [written for *_, written in cases] == [form_of(annotation).write(value) for annotation, value, _ in cases]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("x" * 100, f'"{"x" * 59}..."'),
-        (10**60, "a number of many digits"),
-        ({"a": 1}, "a table"),
-        ("\x1b", r'"\u001b"'),
-    ],
-)
-def test_value_is_shown_short_and_printable(value: object, text: str) -> None:
-    assert text == show(value)
+def test_value_is_shown_short_and_printable() -> None:
+    shown = [show(value) for value in ("x" * 100, 10**60, {"a": 1}, "\x1b")]
+
+    assert [f'"{"x" * 59}..."', "a number of many digits", "a table", r'"\u001b"'] == shown

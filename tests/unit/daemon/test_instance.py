@@ -2,82 +2,88 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker.config.settings import DrainSettings, Settings
-from broker.daemon.instance import InstanceLeaver, serve
+from broker.daemon.instance import Instance, serve
 from broker.daemon.reload import open_journal
+from broker.dialog.endpoint import Endpoint
 from broker.errors import SettingError
-from broker.net.drain import Drain, DrainRemainder
+from broker.journal.writer import Journal
+from broker.routing.decide import NOBODY
+
+CONFIG = """
+[instance]
+state_dir = "."
+[endpoint]
+listen = ["127.0.0.1:0"]
+[databases.orders]
+path = "orders.db"
+[observe]
+listen = ""
+"""
 
 
-class Database:
-    """As much of a database at work as this is about."""
-
-    def __init__(self, told: list[str], *, is_quiet: bool = True, problem: str = "") -> None:
-        self.is_quiet = is_quiet
-        self.problem = problem
-        self._told = told
-
-    def quiesce(self) -> None:
-        self._told.append("database rests")
+@pytest.fixture
+async def instance(tmp_path: Path) -> AsyncIterator[Instance]:
+    (tmp_path / "broker.toml").write_text(CONFIG)
+    async with serve(tmp_path / "broker.toml") as served:
+        yield served
 
 
-class Instance:
-    """Listener, peers and databases in one, which note what they are told, in order."""
+async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.settings = Settings()
-        self.is_ready = True
-        self.stopping = asyncio.Event()
-        self.endpoints: dict[str, Database] = {}
-        self.listeners = [self]
-        self.peers = self.databases = self.own_departure = self
+    def note(part: object, call: str) -> None:
+        real = getattr(part, call)
 
-    def finish(self) -> None:
-        self.told.append("no new connections")
+        def noted(*given: Any, **named: Any) -> Any:
+            told.append(" ".join([call, *map(str, named.values())]))
+            return real(*given, **named)
 
-    def announce(self, *, reason: str, seconds: float) -> None:
-        self.told.append(f"GOAWAY {reason} in {seconds:g} s")
+        monkeypatch.setattr(part, call, noted)
 
-    def remainder(self) -> DrainRemainder:
-        return DrainRemainder(held=3)
+    note(instance.listeners[0], "finish")
+    note(instance.peers.own_departure, "announce")
+    note(instance.endpoints["orders"], "quiesce")
+    note(instance.databases, "hand_over")
 
-    async def hand_over(self) -> None:
-        self.told.append("handed over")
+    await instance.leave(20.0)
 
-
-async def test_ports_close_before_peers_are_told_and_partners_have_what_is_shared() -> None:
-    instance = Instance()
-    instance.endpoints |= {
-        "resting": Database(instance.told),
-        "busy": Database(instance.told, is_quiet=False),
-        "broken": Database(instance.told, is_quiet=False, problem="disk full"),
-    }
-    leaver = InstanceLeaver(cast("Any", instance))
-
-    assert DrainRemainder(held=3, busy=("busy",)) == await leaver.remainder()
-    await leaver.leave(20.0)
-
-    rest = ["database rests"] * 3
-    assert ["no new connections", "GOAWAY the instance drains in 20 s", *rest, "handed over"] == instance.told
+    assert ["finish", "announce the instance drains 20.0", "quiesce", "hand_over"] == told
 
 
-async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment() -> None:
-    instance = Instance()
-    drain = Drain(InstanceLeaver(cast("Any", instance)), lambda: instance.settings.drain)
-    brief = DrainSettings().replace(announce=0.0, timeout=0.05)
-    instance.settings = instance.settings.replace(drain=brief)
+async def test_a_database_is_waited_for_while_it_is_busy_and_works(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    with monkeypatch.context() as patch:
+        for is_quiet, problem in ((True, ""), (False, ""), (False, "disk full")):
+            patch.setattr(Endpoint, "is_quiet", is_quiet)
+            patch.setattr(instance.endpoints["orders"], "problem", problem)
+            found.append((await instance.remainder()).busy)
 
-    await drain.end("SIGTERM")
+    assert [(), ("orders",), ()] == found
 
-    assert (False, True, False) == (instance.is_ready, instance.stopping.is_set(), drain.is_clean)
+
+async def test_instance_that_drains_is_not_ready_and_goes_by_the_settings_of_that_moment(instance: Instance) -> None:
+    instance.settings = instance.settings.replace(drain=DrainSettings().replace(announce=0.0, timeout=7.0))
+    instance.drain.probed()
+
+    with capture_logs() as logs:
+        await instance.drain.end("SIGTERM")
+
+    assert (False, True, True) == (instance.is_ready, instance.stopping.is_set(), instance.drain.is_clean)
+    assert [(0.0, 7.0)] == [
+        (one["announce_s"], one["timeout_s"]) for one in logs if one["event"] == "instance draining"
+    ]
 
 
 def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
@@ -85,8 +91,8 @@ def settings(directory: Path | None, *, enabled: bool = False) -> Settings:
     return Settings.read({"journal": journal, "tracing": {"enabled": enabled}})
 
 
-def adjacent(_: Any) -> str:
-    return ""
+def opened(settings: Settings) -> Journal | None:
+    return open_journal(settings, adjacent_of=lambda _: "", principals=lambda: NOBODY)
 
 
 @pytest.mark.parametrize(("enabled", "disabled"), [(False, ""), (True, ""), (True, "true")])
@@ -95,11 +101,11 @@ async def test_what_follows_it_is_opened_and_closed_with_it(
 ) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", disabled)
 
-    assert open_journal(settings(None), adjacent) is None
-    journal = open_journal(settings(tmp_path, enabled=enabled), adjacent)
+    assert opened(settings(None)) is None
+    journal = opened(settings(tmp_path, enabled=enabled))
 
     assert journal is not None
-    assert (enabled and not disabled) == (journal._follower is not None)
+    assert (enabled and not disabled) == (journal._tracing is not None)
     assert (0, 0, 0) == tuple(journal.status()[name] for name in ("spans", "spans_pending", "spans_dropped"))
     await journal.close()
 
@@ -108,7 +114,7 @@ async def test_an_environment_that_is_refused_is_told(tmp_path: Path, monkeypatc
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "many")
 
     with pytest.raises(SettingError, match="OpenTelemetry refuses to begin") as caught:
-        open_journal(settings(tmp_path, enabled=True), adjacent)
+        opened(settings(tmp_path, enabled=True))
 
     assert "OTEL_" in str(caught.value)
 

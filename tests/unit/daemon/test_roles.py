@@ -27,7 +27,6 @@ from broker.supervision import Supervision
 from tests.support.loopback import until
 
 INSTANCE = b"i" * 16
-SECONDS = 20.0
 
 
 class Storage:

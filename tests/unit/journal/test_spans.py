@@ -19,8 +19,9 @@ from structlog.testing import capture_logs
 
 from broker.flow import Disposition
 from broker.forwarding.entry import PassOrigin, Queued
-from broker.journal.rows import NO_FOLLOWER, RingBatch
-from broker.journal.spans import SpanRole, Spans, Tracing, span_id, trace_id
+from broker.journal.rows import RingBatch
+from broker.journal.spans import SpanRole, Tracing, span_id, spans_of, trace_id
+from broker.journal.writer import NO_SPANS
 from broker.protocol.layout import Flag, FrameKind
 from examples.demo.topology import wait_for
 from tests.support.records import Tape, frame, way
@@ -41,7 +42,7 @@ def test_ids_are_those_of_the_page() -> None:
 
 
 def spans(tape: Tape) -> list[ReadableSpan]:
-    return list(Spans(Resource({}), InstrumentationScope("broker")).of(tape.batch(offset=OFFSET)))
+    return list(spans_of(tape.batch(offset=OFFSET), Resource({}), InstrumentationScope("broker")))
 
 
 def sent(*, is_resend: bool = False, disposition: Disposition = Disposition.FORWARDED) -> ReadableSpan:
@@ -227,7 +228,7 @@ def batch(count: int = 1) -> RingBatch:
 
 def counts(tracing: Tracing) -> tuple[int, int, int]:
     status = tracing.status()
-    assert set(NO_FOLLOWER) == set(status)
+    assert set(NO_SPANS) == set(status)
     return status["spans"], status["spans_pending"], status["spans_dropped"]
 
 
@@ -288,8 +289,3 @@ def test_a_fault_of_the_program_is_logged_once_and_ends_nothing(make: Make) -> N
 
     assert ["spans are not made"] == [one["event"] for one in logs]
     assert (2, (1, 0, 0)) == (tracing.failures, counts(tracing))
-
-
-def test_wrong_values_in_the_environment_are_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="max_export_batch_size"):
-        make(OTEL_BSP_MAX_QUEUE_SIZE="4", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="8")

@@ -20,9 +20,10 @@ from structlog.testing import capture_logs
 from broker.forwarding.entry import ForwardingEntry
 from broker.journal import writer as module
 from broker.journal.files import JournalFile, files_of
-from broker.journal.rows import NO_FOLLOWER, RingBatch
+from broker.journal.rows import RingBatch
 from broker.journal.schema import SHED_KEY
-from broker.journal.writer import Journal, JournalPlan, Writer
+from broker.journal.writer import NO_SPANS, Journal, JournalPlan, Writer
+from broker.routing.decide import NOBODY
 from examples.demo.topology import wait_for
 from tests.support.reading import until
 from tests.support.records import Tape, frame, way
@@ -61,8 +62,8 @@ class West:
     """A neighbour."""
 
 
-def journal(plan: JournalPlan, **more: Any) -> Journal:
-    return Journal(plan, adjacent_of=lambda origin: type(origin).__name__, **more)
+def journal(plan: JournalPlan, tracing: Any = None) -> Journal:
+    return Journal(plan, adjacent_of=lambda origin: type(origin).__name__, principals=lambda: NOBODY, tracing=tracing)
 
 
 def record(journal: Journal, count: int, entry: ForwardingEntry = WAY) -> None:
@@ -91,7 +92,7 @@ async def test_what_was_recorded_is_written_when_it_is_closed(plan: JournalPlan)
     assert ([0, 1, 2], {"West"}) == (found["sequence_number"], set(found["adjacent_in"]))
     assert abs(found["entered_at"][0].timestamp() - before) < 1
     assert (3, 0, 0, 1, "") == tuple(status[name] for name in ("records", "pending", "shed", "files", "problem"))
-    assert (0, 0, 0) == tuple(status[name] for name in NO_FOLLOWER)
+    assert (0, 0, 0) == tuple(status[name] for name in NO_SPANS)
     assert 0 == one.ring.used
 
 
@@ -153,7 +154,7 @@ async def test_another_plan_holds_for_what_is_recorded_from_then_on(plan: Journa
     assert (1 << 51, plan.ring_bytes) == (one.ring.limit, len(one.ring.buffer))
 
 
-class Follower:
+class Spans:
     """Counts the bytes of records, or fails or blocks as told; `seconds` it was given to end."""
 
     def __init__(self) -> None:
@@ -176,16 +177,16 @@ class Follower:
         self.seconds = seconds
 
 
-async def test_follower_has_every_record_and_time_to_end(plan: JournalPlan) -> None:
-    follower = Follower()
-    one = journal(plan, follower=follower)
+async def test_spans_have_every_record_and_time_to_end(plan: JournalPlan) -> None:
+    spans = Spans()
+    one = journal(plan, spans)
     one.start()
     record(one, 3)
     used = one.ring.used
 
     await one.close()
 
-    assert (used, module.FOLLOWER_SECONDS) == (follower.records, follower.seconds)
+    assert (used, module.SPANS_SECONDS) == (spans.records, spans.seconds)
     assert (3, used) == (one.status()["records"], one.status()["spans"])
 
 
@@ -196,8 +197,8 @@ def batch(rows: int = 1, shed: int = 0) -> RingBatch:
     return tape.batch(offset=time.time() - 1000)._replace(shed=shed)
 
 
-def running(plan: JournalPlan, follower: Follower | None = None, **changes: Any) -> Writer:
-    writer = Writer(replace(plan, **changes), follower=follower)
+def running(plan: JournalPlan, tracing: Any = None, **changes: Any) -> Writer:
+    writer = Writer(replace(plan, **changes), tracing)
     writer.start()
     return writer
 
@@ -232,7 +233,7 @@ def test_file_is_ended_by_its_size(plan: JournalPlan, monkeypatch: pytest.Monkey
 
 
 def test_copies_take_room_until_they_are_read(plan: JournalPlan) -> None:
-    writer = Writer(plan)
+    writer = Writer(plan, None)
     before, one = writer.room, batch(10)
 
     writer.offer(one)
@@ -360,14 +361,14 @@ def test_batch_that_is_unreadable_costs_no_other(plan: JournalPlan) -> None:
 def test_fault_of_the_program_costs_the_rows_at_hand_and_is_reported_until_a_file_is_written(
     plan: JournalPlan,
 ) -> None:
-    follower = Follower()
-    follower.error = RuntimeError("a fault of the program")
-    writer = running(plan, follower, file_age=0.02)
+    spans = Spans()
+    spans.error = RuntimeError("a fault of the program")
+    writer = running(plan, spans, file_age=0.02)
     for rows in (3, 4):
         writer.offer(batch(rows))
     reaches(writer, failures=2)
     trouble = writer.trouble
-    follower.error = None
+    spans.error = None
     writer.offer(batch(5))
     reaches(writer, files=1)
     ended(writer)
@@ -381,15 +382,15 @@ def test_fault_of_the_program_costs_the_rows_at_hand_and_is_reported_until_a_fil
 @pytest.mark.promise("A connection is stalled, blocked or down")
 def test_thread_that_is_stuck_or_has_ended_is_reported(plan: JournalPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STILL_SECONDS", 0.05)
-    follower = Follower()
-    writer = running(plan, follower)
-    follower.may_go_on.clear()
+    spans = Spans()
+    writer = running(plan, spans)
+    spans.may_go_on.clear()
 
     writer.offer(batch())
     soon(lambda: writer.trouble.startswith("the thread that writes has not moved"), "trouble")
-    follower.may_go_on.set()
+    spans.may_go_on.set()
     reaches(writer, trouble="")
-    follower.error = SystemExit()
+    spans.error = SystemExit()
     writer.offer(batch())
 
     soon(lambda: "has ended; restart the instance" in writer.trouble, "trouble")
