@@ -27,7 +27,7 @@ def flow_to(daemon: Daemon, peer: str) -> str:
 @pytest.mark.promise("A connection is stalled, blocked or down")
 def test_peer_that_is_stopped_under_traffic_is_seen_to_stand_still(net: Topology) -> None:
     """Its connection stands, and the system takes what is written to it; only the answer that is missing tells."""
-    gateway, orders, billing = shop(net, endpoint={"heartbeat": "1s"})
+    gateway, orders, billing = shop(net, {"gateway": {"endpoint": {"heartbeat": "1s"}}})
     net.start()
     send(orders, "0")
     assert ["0"] == receive(billing, 1)
