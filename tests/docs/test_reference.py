@@ -14,12 +14,12 @@ from tests.support.histories import generate
 
 SETUP = Path(__file__).with_name("reference.md")
 NOT_HERE = {
-    "applications.md": "tests/loopback/test_applications_page.py",
+    "applications.md": "tests/loopback/test_application_pages.py",
     "deploying.md": "containers, clusters, services of the system: tests/shipping",
     "install.md": "the package index and containers: tests/shipping",
     "journal.md": "test_pages.py",
     "pipeline.md": "tests/spark/test_cluster.py",
-    "readers.md": "tests/loopback/test_readers_page.py",
+    "readers.md": "tests/loopback/test_application_pages.py",
     "reliability.md": "targets of make, each hours long",
     "views.md": "test_examples.py",
 }
