@@ -30,6 +30,7 @@ from broker.store.sqlite.transaction import writing
 from examples.demo.topology import Topology, wait_for
 from tests.docs.page import DOCS, blocks
 from tests.support.command import run
+from tests.support.dialog import put_message, rows
 from tests.support.loopback import until
 
 PAGE = DOCS / "applications.md"
@@ -201,17 +202,8 @@ def arrive(db: sqlite3.Connection, body: bytes) -> str:
     """A message that came; the handle of its dialog."""
     dialog = begin_dialog(db, from_service="//shop/Billing", to_service="//shop/Orders")
     dialog.send(b"hello")
-    db.execute(
-        "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-        " message_body, message_enqueue_time) SELECT queue_id, (SELECT max(endpoint_id) FROM broker_conversation), 0,"
-        " 'T', ?, 0 FROM broker_queue",
-        (body,),
-    )
+    put_message(db, body, endpoint_id=dialog.endpoint_id)
     return str(dialog.conversation_handle)
-
-
-def rows(db: sqlite3.Connection, query: str) -> list[Any]:
-    return [row[0] for row in db.execute(query)]
 
 
 def test_the_application_of_the_page_runs_as_the_page_says(billing: sqlite3.Connection) -> None:

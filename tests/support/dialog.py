@@ -69,6 +69,15 @@ def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
     return [row[0] if len(row) == 1 else row for row in found]
 
 
+def put_message(db: sqlite3.Connection, body: bytes = b"", /, **columns: object) -> int:
+    """A message that waits for RECEIVE, the first of its kind but for these columns; its queuing_order."""
+    plain = {"queue_id": 1, "endpoint_id": 1, "message_sequence_number": 0, "message_type_name": "T"}
+    values = {**plain, "message_enqueue_time": 0.0, "message_body": body, **columns}
+    marks = ", ".join("?" * len(values))
+    statement = f"INSERT INTO broker_message ({', '.join(values)}) VALUES ({marks})"
+    return db.execute(statement, [*values.values()]).lastrowid or 0
+
+
 def states(db: sqlite3.Connection) -> list[str]:
     """The states of all conversations, in the order in which they came to be."""
     return rows(db, "SELECT state FROM broker_conversation ORDER BY endpoint_id")

@@ -15,6 +15,7 @@ from broker.client.dialog import get_dialog, send
 from broker.client.receiving import receive
 from broker.errors import StoreUnavailableError
 from broker.store.sqlite.schema import PART_BYTES
+from tests.support.dialog import put_message
 from tests.support.shop import Shop
 
 
@@ -104,11 +105,8 @@ def test_body_of_any_length_takes_little_memory(shop: Shop) -> None:
                 " THEN CAST(x'00000001' || x'80' || body AS BLOB) ELSE body END FROM broker_transmission_part",
                 (dialog.endpoint_id,),
             )
-            db.execute(
-                "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-                " message_enqueue_time, body_fragments) VALUES (1, ?, 0, 'T', 0, ?)",
-                (dialog.endpoint_id, size // PART_BYTES),
-            )
+            fragments = {"message_body": None, "body_fragments": size // PART_BYTES}
+            put_message(db, endpoint_id=dialog.endpoint_id, **fragments)
         with db:
             (message,) = receive(db, queue="OrdersQueue")
             read = 0
