@@ -36,14 +36,13 @@ import pytest
 
 import broker
 from broker.journal.files import files_of
-from broker.net.tls import ALPN
 from broker.observe.views import MEMORY_VIEWS
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.views import FILE_VIEWS
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.fuzz.peer import HEADER, link_frame
-from tests.support.certificates import Pair, authority, endpoint_settings, make
+from tests.support.certificates import Pair, authority, endpoint_settings, make, stranger
 from tests.support.command import run
 from tests.support.identities import identity_files, issued
 from tests.support.loopback import BILLING, ORDERS, get, route, service
@@ -334,11 +333,7 @@ def administer(system: System) -> None:
 
 @contextlib.contextmanager
 def _neighbour(system: System, address: tuple[str, int]) -> Iterator[ssl.SSLSocket]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(system.directory / "ca.pem")
-    context.load_cert_chain(system.directory / "orders.pem", system.directory / "orders.key")
-    context.set_alpn_protocols([ALPN])
+    context = stranger((system.directory / "orders.pem", system.directory / "orders.key"))
     with socket.create_connection(address, timeout=5) as plain, context.wrap_socket(plain) as link:
         yield link
 

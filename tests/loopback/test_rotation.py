@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from broker.net.tls import ALPN
 from examples.demo.topology import Topology, wait_for
-from tests.support.certificates import DAY, Pair, authority, make
+from tests.support.certificates import DAY, Pair, authority, make, stranger
 from tests.support.loopback import get
 
 SECONDS = 30.0
@@ -64,11 +63,7 @@ class Client:
 
     def __init__(self, directory: Path, pair: Pair, port: int) -> None:
         self._port = port
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
-        self._context.set_alpn_protocols([ALPN])
-        self._context.load_cert_chain(*pair.store(directory, "client"))
+        self._context = stranger(pair.store(directory, "client"))
 
     def connect(self) -> ssl.SSLSocket:
         time.sleep(PAUSE)
