@@ -240,11 +240,13 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
-    """A raw neighbour that has connected; with anything for its HELLO, it has greeted."""
+async def raw(address: NetworkAddress, *, host: str = "", **hello: Any) -> AsyncIterator[Raw]:
+    """A raw neighbour that has connected, from a host if there is one; with anything for its HELLO, it has greeted."""
     sock = socket.socket()
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if host:
+        sock.bind((host, 0))
     if hello.pop("is_reading_little", False):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     try:

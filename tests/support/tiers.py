@@ -29,7 +29,6 @@ LONG = (
     "loopback/test_dynamic_routing",
     "loopback/test_handshake_memory",
     "loopback/test_journal",
-    "loopback/test_limits",
     "loopback/test_memory",
     "loopback/test_multiple_routes",
     "loopback/test_nothing_leaks",
