@@ -20,7 +20,7 @@ from broker.errors import StoreBusyError, StoreUnavailableError
 from broker.store.sqlite import write_lock
 from broker.store.sqlite.transaction import ask
 from tests.support.asleep import sleep_by
-from tests.support.shop import Shop
+from tests.support.shop import Shop, sqlite_error
 
 HOLDS = """
 import sqlite3, sys
@@ -29,12 +29,6 @@ db.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-def _error(code: int) -> sqlite3.Error:
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = code
-    return error
 
 
 @pytest.fixture
@@ -50,7 +44,7 @@ def holder(shop: Shop) -> Iterator[int]:
 
 
 def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY), 60.04)
+    error = unavailable(str(shop.path), sqlite_error(sqlite3.SQLITE_BUSY), 60.04)
 
     assert isinstance(error, StoreBusyError)
     assert (60.04, holder) == (error.waited_s, error.holder)
@@ -68,12 +62,12 @@ def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
 def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
 ) -> None:
-    error = unavailable(str(shop.path), _error(code), 1.0)
+    error = unavailable(str(shop.path), sqlite_error(code), 1.0)
 
     assert type(error) is StoreUnavailableError
     assert sentence in error.problem
     monkeypatch.setattr(write_lock, "_LOCKS", tmp_path / "missing")
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
+    error = unavailable(str(shop.path), sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
     assert "which process has a write transaction open cannot be seen here" in error.problem
 
 
@@ -278,8 +272,7 @@ def test_transaction_control_of_python_3_12_is_known(
 
 def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> None:
     db = shop.connect()
-    busy = sqlite3.OperationalError("database is locked")
-    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    busy = sqlite_error(sqlite3.SQLITE_BUSY)
     answers: list[Any] = [busy, busy, 7]
 
     def call() -> int:
