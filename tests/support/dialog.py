@@ -14,7 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.message_types import DEFAULT
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import DialogContext, PathProblem
 from broker.dialog.transmitter import DialogTuning
@@ -67,6 +69,14 @@ def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
     """What a query gives; rows of one column as plain values."""
     found = db.execute(query, parameters).fetchall()
     return [row[0] if len(row) == 1 else row for row in found]
+
+
+def begin(db: sqlite3.Connection, *bodies: bytes, message_type: str = DEFAULT, **more: Any) -> Dialog:
+    """A dialog of the service Orders in which these messages are sent."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
+    for body in bodies:
+        dialog.send(body, type=message_type)
+    return dialog
 
 
 def put_message(db: sqlite3.Connection, body: bytes = b"", /, **columns: object) -> int:

@@ -28,7 +28,7 @@ SERVICES = {"orders": ORDERS, "billing": BILLING}
 QUEUE = "Inbox"
 SECONDS = 60.0
 HEARTBEAT = "200ms"  # so that silence is noticed within a second
-TAKEN_OVER = "database taken over"
+
 STATE_CHANGED = "mirrored route state changed"
 
 

@@ -13,8 +13,6 @@ import pytest
 from examples.demo import topology
 from examples.demo.topology import TimedOutError, Topology
 
-GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
-
 
 @pytest.mark.parametrize(
     "name", ['quo"te', "back\\slash", "Gro\N{LATIN SMALL LETTER SHARP S}", "\N{SLICE OF PIZZA}", "a = b # c"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
@@ -29,7 +29,7 @@ from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import Supervision
-from tests.support.dialog import FarSide, far_target, make_endpoint, open_database
+from tests.support.dialog import FarSide, begin, far_target, make_endpoint, open_database
 from tests.support.virtual_time import VirtualLoop
 
 GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
@@ -111,10 +111,7 @@ class Shop:
         self.endpoint.transmitter.on_paths_changed()
 
     def begin(self, *bodies: bytes, **more: Any) -> Dialog:
-        dialog = begin_dialog(self.application, from_service="Orders", to_service="//far/Billing", **more)
-        for body in bodies:
-            dialog.send(body)
-        return dialog
+        return begin(self.application, *bodies, **more)
 
     def arrive(self, *frames: bytes) -> None:
         self.endpoint.receive(list(frames), self.peer)

@@ -14,7 +14,6 @@ from unittest import mock
 import pytest
 import structlog
 
-from broker.client.dialog import begin_dialog
 from broker.conversation.frames import AckNote, Travel, ack_frame
 from broker.dialog import arrivals as inbox
 from broker.dialog.arrivals import ACK_DELAY
@@ -40,7 +39,7 @@ from broker.store.sqlite.hints import HINTS_VARIABLE, libc
 from broker.store.sqlite.metadata import put_queue
 from broker.store.sqlite.transaction import DaemonConnection
 from broker.store.sqlite.write_batch import SqliteStore
-from tests.support.dialog import QUEUE, far_initiator, far_target, queued, rows, states
+from tests.support.dialog import QUEUE, begin, far_initiator, far_target, queued, rows, states
 from tests.support.virtual_time import virtual_time
 from tests.unit.dialog.running import GATEWAY, OTHER, SOON, Link, Shop, open_shop
 
@@ -116,7 +115,7 @@ async def test_commit_of_any_program_is_sent_with_and_without_hints(
         await asyncio.sleep(0.05)
         other.execute("ROLLBACK")
         shop.begin(b"a")
-        begin_dialog(other, from_service="Orders", to_service="//far/Billing").send(b"b")
+        begin(other, b"b")
         other.close()
         async with asyncio.timeout(20.0):
             while len(shop.link.headers()) < 2:  # noqa: ASYNC110 - nothing says when a link was given a frame

@@ -6,11 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
 from broker.conversation.body_check import error_body
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
@@ -18,7 +16,7 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
-from tests.support.dialog import QUEUE, open_database, queued, rows, states
+from tests.support.dialog import QUEUE, begin, open_database, queued, rows, states
 
 FAULT = Fault(-9727, "there is no remote service binding")
 NOW = 1_750_000_000.0
@@ -29,13 +27,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db = open_database(tmp_path / "shop.db", "Orders")
     yield db
     db.close()
-
-
-def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
-    for body in bodies:
-        dialog.send(body)
-    return dialog
 
 
 def lifetime_of(db: sqlite3.Connection) -> float:

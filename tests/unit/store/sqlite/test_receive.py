@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog
 from broker.client.receiving import receive
 from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Travel, ack_frame
 from broker.conversation.message_types import (
@@ -40,6 +40,7 @@ from tests.support.dialog import (
     LAST,
     QUEUE,
     FarSide,
+    begin,
     far_initiator,
     far_target,
     open_database,
@@ -107,10 +108,7 @@ def known(desk: Desk) -> FarSide:
 @pytest.fixture
 def dialog(desk: Desk) -> Dialog:
     """A dialog begun here, with four messages sent."""
-    dialog = begin_dialog(desk.db, from_service="Orders", to_service="//far/Billing")
-    for body in (b"0", b"1", b"2", b"3"):
-        dialog.send(body)
-    return dialog
+    return begin(desk.db, b"0", b"1", b"2", b"3")
 
 
 @pytest.fixture
