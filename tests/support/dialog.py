@@ -21,8 +21,10 @@ from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import DialogContext, PathProblem
 from broker.dialog.transmitter import DialogTuning
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
+from broker.routing.decide import AddressHealth
 from broker.security.session import DialogCredentials
 from broker.store.port import ReceiveResult, WriteBatch
 from broker.store.sqlite import metadata
@@ -57,6 +59,12 @@ def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) 
     verifier = FrameVerifier(DialogCredentials())
     with writing(db):
         return store_frames(db, broker_instance(db), WriteBatch(now, list(frames)), verifier)
+
+
+def make_forwarder(**own: Any) -> Forwarder:
+    """The forwarder of an instance that delivers nothing and has all its links, unless `own` says otherwise."""
+    ends = {"deliver": lambda *_: None, "request_link": lambda _: None, "health_of": lambda _: AddressHealth.CONNECTED}
+    return Forwarder(Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16), **{**ends, **own})
 
 
 def make_endpoint(name: str, store: SqliteStore, tuning: DialogTuning, forwarder: Forwarder, **more: Any) -> Endpoint:

@@ -36,9 +36,7 @@ from broker.dialog.transmitter import (
 )
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry
-from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import DatabaseSink, DropSink
-from broker.forwarding.pool import Limits
 from broker.protocol.frame import (
     Envelope,
     Fault,
@@ -58,7 +56,7 @@ from broker.security.seal import read_box
 from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
-from tests.support.dialog import ALONE
+from tests.support.dialog import ALONE, make_forwarder
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -316,8 +314,7 @@ class Stage:
     answers_by_itself: bool = True
 
     def __post_init__(self) -> None:
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+        self.forwarder = make_forwarder(
             deliver=lambda _database, frames, _origin: self.delivered.extend(frames),
             request_link=self.asked.append,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),
