@@ -84,7 +84,7 @@ OUTCOME = "broker.outcome"
 KINDS = {"PRODUCER": 4, "INTERNAL": 1, "CONSUMER": 5}
 
 
-def shop(net: Topology, environ: Mapping[str, str], keys: Path | None = None) -> tuple[Daemon, Daemon]:
+def shop(net: Topology, environ: Mapping[str, str], keys: Path | None) -> tuple[Daemon, Daemon]:
     """Sender, two gateways, target, all of which trace, and started; the sender and the target."""
     settings, own = TRACED, {}
     if keys is not None:

@@ -123,8 +123,8 @@ class WitnessDesk:
             frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
             self.journal.on_sent(endpoint_id, frame, fragment, is_resend=is_resend)
 
-    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[VisitRecord]:
-        self.journal.on_acknowledged(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
+    def acknowledge(self, *place: int, after: float = 0.0) -> list[VisitRecord]:
+        self.journal.on_acknowledged(1, (place[0], place[1]), now=NOW + after, wall=WALL + after)
         return list(decode(self.ring.take()))
 
 

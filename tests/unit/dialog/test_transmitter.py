@@ -287,11 +287,10 @@ class Message:
 
     sequence: int
     body: bytes
-    flags: int = 0
 
     def cut(self, size: int) -> list[Outgoing]:
         pieces = [self.body[start : start + size] for start in range(0, max(1, len(self.body)), size)]
-        flags = [self.flags] * (len(pieces) - 1) + [self.flags | Flag.LAST_FRAGMENT]
+        flags = [0] * (len(pieces) - 1) + [int(Flag.LAST_FRAGMENT)]
         return [Outgoing((self.sequence, n), flags[n], piece) for n, piece in enumerate(pieces)]
 
 

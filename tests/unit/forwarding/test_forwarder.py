@@ -36,8 +36,8 @@ ROUTES = (
 class Station(ForwarderStation):
     """With an open wire to each neighbour named, and no other news of them."""
 
-    def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
-        super().__init__(*ROUTES, pool_bytes=10_000, is_forwarding=is_forwarding)
+    def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH)) -> None:
+        super().__init__(*ROUTES, pool_bytes=10_000)
         self.wires = {address: Wire() for address in wired}
         for address, wire in self.wires.items():
             self.forwarder.table.outbox(address).outlet = wire

@@ -39,10 +39,10 @@ def run(db: sqlite3.Connection, now: float, maintenance: Maintenance | None = No
     return (maintenance or Maintenance()).run(db, now)[0]
 
 
-def run_all(db: sqlite3.Connection, now: float = NOW) -> int:
+def run_all(db: sqlite3.Connection) -> int:
     """Slices until there is nothing more to do."""
     maintenance, slices = Maintenance(), 1
-    while maintenance.run(db, now)[1]:
+    while maintenance.run(db, NOW)[1]:
         slices += 1
         assert slices < 1000
     return slices
