@@ -25,7 +25,6 @@ from tests.support.traffic import Traffic
 ORDERS, BILLING = "//mirrored/Orders", "//mirrored/Billing"
 INSTANCES = {"orders": "0a000000-0000-4000-8000-000000000001", "billing": "0b000000-0000-4000-8000-000000000002"}
 SERVICES = {"orders": ORDERS, "billing": BILLING}
-QUEUE = "Inbox"
 SECONDS = 60.0
 HEARTBEAT = "200ms"  # so that silence is noticed within a second
 
@@ -93,7 +92,7 @@ class Mirrored:
         """Applications on both databases."""
         paths = list(dict.fromkeys(self.path("billing", daemon) for daemon in self.billing))
         initiator = self.path("orders", self.partners["orders"][0])
-        return Traffic(initiator, paths, from_service=ORDERS, to_service=BILLING, queue=QUEUE)
+        return Traffic(initiator, paths, from_service=ORDERS, to_service=BILLING)
 
     def cut(self, daemon: Daemon, how: Cut) -> None:
         """Between the gateway, or the initiator, and a partner; the partners still share their file."""

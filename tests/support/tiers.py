@@ -33,7 +33,6 @@ LONG = (
     "loopback/test_multiple_routes",
     "loopback/test_nothing_leaks",
     "loopback/test_progress",
-    "loopback/test_rolling_restart",
     "loopback/test_rotation",
     "loopback/test_route_errors",
     "loopback/test_tracing",
