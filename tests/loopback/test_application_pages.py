@@ -31,7 +31,7 @@ from examples.demo.topology import Topology, wait_for
 from tests.docs.page import DOCS, blocks
 from tests.support.command import run
 from tests.support.dialog import put_message, rows
-from tests.support.loopback import until
+from tests.support.loopback import route, service, until
 
 PAGE = DOCS / "applications.md"
 SCAN = bytes(range(256)) * 12_000  # about 3 MiB: a large message of many fragments
@@ -51,13 +51,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with Topology(tmp_path) as net:
         daemons = {name: net.add(name, databases=[name]) for name in ("orders", "billing")}
         for name, far in (("orders", "billing"), ("billing", "orders")):
-            net.script(
-                name,
-                name,
-                f"CREATE QUEUE {name.title()}Queue; CREATE SERVICE [//shop/{name.title()}] ON QUEUE"
-                f" {name.title()}Queue; CREATE ROUTE [far] WITH SERVICE_NAME = '//shop/{far.title()}',"
-                f" ADDRESS = '{daemons[far].address}';\n",
-            )
+            own = service(f"//shop/{name.title()}", queue=f"{name.title()}Queue")
+            net.script(name, name, own + route("far", f"//shop/{far.title()}", daemons[far].address))
         net.start()
         for name, daemon in daemons.items():
             db = daemon.connect(name)

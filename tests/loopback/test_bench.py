@@ -8,7 +8,7 @@ from click.testing import Result
 
 from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.command import run
-from tests.support.loopback import file_of, route
+from tests.support.loopback import file_of, route, service
 
 LARGE = ("--messages", "3000", "--size", "4096")
 
@@ -38,7 +38,7 @@ def test_a_gateway_is_measured(net: Topology) -> None:
 def test_dialogs_are_measured_and_ended(net: Topology) -> None:
     orders, billing = net.add("orders", databases=["orders"]), net.add("billing", databases=["billing"])
     for end, name, far, to in ((orders, "Initiator", "Target", billing), (billing, "Target", "Initiator", orders)):
-        own = f"CREATE QUEUE BenchQueue; CREATE SERVICE [//bench/{name}] ON QUEUE BenchQueue;\n"
+        own = service(f"//bench/{name}", queue="BenchQueue")
         net.script(end.name, end.name, own + route("far", f"//bench/{far}", to.address))
     net.start()
 

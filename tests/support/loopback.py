@@ -265,9 +265,9 @@ ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 PATIENCE = 60.0
 
 
-def service(name: str, more: str = "") -> str:
-    """Statements for a queue Inbox and a service on it."""
-    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox{more};\n"
+def service(name: str, more: str = "", *, queue: str = "Inbox") -> str:
+    """Statements for a queue and a service on it."""
+    return f"CREATE QUEUE {queue}; CREATE SERVICE [{name}] ON QUEUE {queue}{more};\n"
 
 
 def route(name: str, to: str, address: str, more: str = "") -> str:
