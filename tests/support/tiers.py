@@ -18,8 +18,7 @@ LONG = (
     "browser/",
     "chaos/",  # real daemons under faults, and the tests of what judges them
     "docs/test_examples",
-    "docs/test_pages",  # executes tutorial and how-tos
-    "docs/test_reference",
+    "docs/test_reference",  # executes tutorial, how-tos, and commands of other pages
     "examples/",
     "fuzz/test_conversation",
     "loopback/test_admin_attack",
