@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -288,3 +289,25 @@ def test_process_that_stood_still_for_too_long_acknowledges_nothing(
     with pytest.raises(DemotedError, match=LAPSED):
         store.catalog_connection()
     assert stored == len(queued(store.connection))
+
+
+# --- how a batch splits ---
+
+
+def test_what_only_reads_is_done_first_and_by_itself() -> None:
+    reading: dict[str, Any] = {"find": Find.NEW, "load": [REQUEST]}
+    writing: dict[str, Any] = {"statuses": {1: "waits"}, "frames": [b"f"], "is_maintenance_due": True}
+
+    assert replace(NOTHING, **reading, **writing).parts() == [
+        replace(NOTHING, **reading),
+        replace(NOTHING, **writing),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"find": Find.NEW}, {"frames": [b"f"]}, {"is_probe": True, "find": Find.NEW, "frames": [b"f"]}]
+)
+def test_other_batches_stay_whole(more: dict[str, Any]) -> None:
+    batch = replace(NOTHING, **more)
+
+    assert batch.parts() == [batch]
