@@ -14,6 +14,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -94,7 +95,7 @@ def test_thousands_of_handshakes_whole_and_aborted_leave_nothing(loop: str, tmp_
     ca = authority()
     with Topology(tmp_path / "net") as net:
         endpoint = endpoint_settings(tmp_path, "gateway", make("gateway", "127.0.0.1", by=ca), ca)
-        settings = {"endpoint": endpoint, "observe": {"log_level": "error"}}
+        settings: dict[str, Any] = {"endpoint": endpoint, "observe": {"log_level": "error"}}
         daemon = net.add("gateway", forwarding=True, settings=settings)
         daemon.environ["BROKER_LOOP"] = loop
         net.start()

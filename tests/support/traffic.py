@@ -19,7 +19,6 @@ from typing import Self
 import broker
 from examples.demo.topology import wait_for
 
-QUEUE = "Inbox"
 WAIT_SECONDS = 0.2  # for a message, between two looks at the end
 BUSY_SECONDS = 60.0
 SECONDS = 60.0
@@ -30,12 +29,12 @@ Heard = dict[uuid.UUID, list[int]]
 
 class Traffic:
     """
-    One application that sends requests, and one for each file of the target that answers them, all from a queue Inbox.
+    One application that sends requests, and one for each file of the target that answers them.
 
     Args:
         initiator: File of the database with `from_service`.
         targets: Files in which somebody receives what comes for `to_service`.
-
+        queue: Of both services.
         pause: Seconds between two transactions of the sender, each with one message on each dialog.
 
     Shape: `sent` messages on each dialog; `requests` heard in each file of the target, `replies` at the initiator.
@@ -48,6 +47,7 @@ class Traffic:
         *,
         from_service: str,
         to_service: str,
+        queue: str = "Inbox",
         dialogs: int = 4,
         pause: float = 0.02,
     ) -> None:
@@ -57,7 +57,7 @@ class Traffic:
         self.failures: list[BaseException] = []
         self._initiator = initiator
         self._services = from_service, to_service
-
+        self._queue = queue
         self._dialogs = dialogs
         self._pause = pause
         self._is_said = threading.Event()
@@ -159,7 +159,7 @@ class Traffic:
         with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
             while not self._is_over.is_set():
                 with db:
-                    messages = broker.receive(db, queue=QUEUE, wait=WAIT_SECONDS)
+                    messages = broker.receive(db, queue=self._queue, wait=WAIT_SECONDS)
                     for message in messages:
                         message.dialog.send(message.body)
                 _note(self.requests[path], messages)
@@ -168,7 +168,7 @@ class Traffic:
         with closing(sqlite3.connect(self._initiator, timeout=BUSY_SECONDS)) as db:
             while not self._is_over.is_set():
                 with db:
-                    messages = broker.receive(db, queue=QUEUE, wait=WAIT_SECONDS)
+                    messages = broker.receive(db, queue=self._queue, wait=WAIT_SECONDS)
                 _note(self.replies, messages)
 
 

@@ -15,6 +15,7 @@ from unittest import mock
 from broker.client.dialog import Dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
+from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, frame_bounds
@@ -91,7 +92,7 @@ class Shop:
         self.db.execute("PRAGMA busy_timeout = 0")
         store = SqliteStore(path, self.db, fragment_size=TUNING.fragment_size)
         self.supervision = Supervision()
-        self.endpoint = make_endpoint("shop", store, TUNING, self.forwarder, supervision=self.supervision)
+        self.endpoint: Endpoint = make_endpoint("shop", store, TUNING, self.forwarder, supervision=self.supervision)
         self.route(*(routes or [Route("everywhere", GATEWAY)]))
         self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
 

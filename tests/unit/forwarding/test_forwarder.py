@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -149,7 +150,7 @@ class Crossing(ForwarderStation):
         assert [hopped(frame) for frame in frames] == self.held(address)
 
 
-def far_frames(count: int = 6, **fields: object) -> list[bytes]:
+def far_frames(count: int = 6, **fields: Any) -> list[bytes]:
     return [
         make_frame(to_service="//far", conversation_id=bytes([n % 2]) * 16, sequence_number=n, **fields)
         for n in range(count)

@@ -115,7 +115,7 @@ def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes])
     ],
     ids=str,
 )
-def test_key_is_that_of_all_frames_which_take_the_same_way(difference: dict[str, object], *, is_same: bool) -> None:
+def test_key_is_that_of_all_frames_which_take_the_same_way(difference: dict[str, Any], *, is_same: bool) -> None:
     assert is_same == (affinity_key_of(make_frame()) == affinity_key_of(memoryview(make_frame(**difference))))
 
 

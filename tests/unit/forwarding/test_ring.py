@@ -107,7 +107,7 @@ def test_frame_with_the_trace_flag_is_recorded_whatever_the_sample() -> None:
     ],
 )
 def test_every_frame_that_leads_nowhere_is_recorded_once(
-    fields: dict[str, object], disposition: Disposition, hop_count: int
+    fields: dict[str, Any], disposition: Disposition, hop_count: int
 ) -> None:
     station = Station(0)
     station.connect(NORTH)
