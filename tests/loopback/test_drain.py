@@ -116,6 +116,6 @@ def test_command_drains_and_follows_until_the_instance_has_gone(net: Topology) -
     result = run("drain", "--socket", gateway.directory / "admin.sock")
 
     assert gateway._process is not None
-    assert (0, 0) == (result.exit_code, gateway._process.poll())
+    assert (0, 0) == (result.exit_code, gateway._process.wait(SECONDS))
     assert "drained" == result.stderr.splitlines()[-1]
     assert 4 == run("drain", "--socket", gateway.directory / "admin.sock").exit_code
