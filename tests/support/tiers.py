@@ -34,7 +34,6 @@ LONG = (
     "loopback/test_progress",
     "loopback/test_rotation",
     "loopback/test_route_errors",
-    "loopback/test_tracing",
     "model/",  # spin, and gcc for each
     "prometheus/",
     "shipping/",  # wheels, images, charts
