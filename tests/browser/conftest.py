@@ -13,12 +13,12 @@ import pytest_asyncio
 
 from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.chromium import Browser, Tab, chromium
+from tests.support.loopback import route, service
 
 SECONDS = 15.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1")) * 2
 START_SECONDS = 360.0
 TO_BILLING, TO_NOWHERE, TO_DEAF = "//page/Billing", "//page/Nowhere", "//page/Deaf"
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
-QUEUE = "Inbox"
 
 
 @dataclass
@@ -44,23 +44,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     gateway = net.add("gateway", forwarding=True, settings=settings | page())
     billing = net.add("billing", databases=["billing"], settings=settings | page())
     services = {"orders": "//page/Orders", "billing": TO_BILLING}
-    for name, service in services.items():
-        routes = [
-            f"CREATE ROUTE [{far}] WITH SERVICE_NAME = '{far}', ADDRESS = '{gateway.address}';"
-            for far in (*services.values(), TO_NOWHERE, TO_DEAF)
-            if far != service
-        ]
-        script = f"CREATE QUEUE {QUEUE}; CREATE SERVICE [{service}] ON QUEUE {QUEUE};"
-        net.script(name, name, "\n".join([script, *routes]))
-    net.script(
-        "gateway",
-        "msdb",
-        "DROP ROUTE AutoCreatedLocal;"
-        f"CREATE ROUTE Orders WITH SERVICE_NAME = '//page/Orders', ADDRESS = '{orders.address}';"
-        f"CREATE ROUTE Billing WITH SERVICE_NAME = '{TO_BILLING}', ADDRESS = '{billing.address}';"
-        f"CREATE ROUTE [{HOSTILE}] WITH SERVICE_NAME = '{TO_DEAF}',"
-        " ADDRESS = 'tcp://127.0.0.1:1';",
-    )
+    for name, own in services.items():
+        others = {*services.values(), TO_NOWHERE, TO_DEAF} - {own}
+        net.script(name, name, service(own) + "".join(route(far, far, gateway.address) for far in sorted(others)))
+    home = route("Orders", "//page/Orders", orders.address) + route("Billing", TO_BILLING, billing.address)
+    deaf = route(HOSTILE, TO_DEAF, "tcp://127.0.0.1:1")
+    net.script("gateway", "msdb", f"DROP ROUTE AutoCreatedLocal;\n{home}{deaf}")
     with net:
         for daemon in net.daemons.values():  # one by one: a machine may be busy
             start(daemon)

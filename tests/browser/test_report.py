@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from broker.pipeline.report.digest import Digest
 from broker.pipeline.report.page import page
-from tests.support.chromium import Browser, Tab, chromium
+from tests.support.chromium import Browser, Tab
 from tests.support.reported import HOSTILE, digest
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SECTIONS = (
     "Input",
     "Ledger",
@@ -54,12 +53,6 @@ CONTRAST = """
   return worst;
 })()
 """
-
-
-@pytest_asyncio.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with chromium(tmp_path) as started:
-        yield started
 
 
 async def show(

@@ -19,7 +19,7 @@ import pytest
 
 import broker
 from broker.protocol.frame import Hello, encode_link
-from tests.browser.conftest import HOSTILE, QUEUE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
+from tests.browser.conftest import HOSTILE, TO_BILLING, TO_DEAF, TO_NOWHERE, Shown, seen, text_of
 from tests.support.chromium import Browser, Tab
 from tests.support.traffic import Traffic
 
@@ -167,8 +167,7 @@ async def test_traffic_is_seen_on_the_map_and_in_the_lines(browser: Browser, sho
     orders, billing = (shown[name].directory / f"{name}.db" for name in ("orders", "billing"))
     tab = await look(browser, shown["gateway"].page)
 
-    services: Any = {"from_service": "//page/Orders", "to_service": TO_BILLING, "queue": QUEUE}
-    with Traffic(orders, [billing], pause=0.1, **services) as traffic:
+    with Traffic(orders, [billing], from_service="//page/Orders", to_service=TO_BILLING, pause=0.1) as traffic:
         traffic.start()
         await seen(tab, "document.querySelectorAll('#map svg .lane:not(.idle):not(.bad)').length >= 4")
         await seen(tab, "/in [1-9]/.test(document.getElementById('plot-rates').getAttribute('aria-label'))")

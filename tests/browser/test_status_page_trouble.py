@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from examples.demo.topology import Topology
 from tests.browser.conftest import TO_BILLING, Shown, page, seen, start
 from tests.browser.test_status_page import LIVE, look, send
 from tests.support.chromium import Browser
+from tests.support.command import run
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 LOST = "document.getElementById('link').textContent === 'connection lost'"
@@ -91,20 +89,7 @@ async def test_an_instance_that_hangs_is_shown_as_such_until_it_goes_on(browser:
 async def test_a_token_opens_the_page_where_everybody_needs_one(browser: Browser, guarded: Topology) -> None:
     """The files are there for everybody and hold nothing; a wrong token is told; a right one stays in the tab alone."""
     daemon = guarded.daemons["guarded"]
-    command = [
-        sys.executable,
-        "-m",
-        "broker",
-        "token",
-        "create",
-        "reader",
-        "--role",
-        "viewer",
-        "-c",
-        str(daemon.config),
-    ]
-    made = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, text=True)
-    secret = made.stdout.strip()
+    secret = run("token", "create", "reader", "--role", "viewer", "-c", daemon.config).stdout.strip()
     start(daemon)
     tab = await browser.open(daemon.page)
 

@@ -1,8 +1,8 @@
 """
 No example of any page rots: what it names is there.
 
-Most pages are executed elsewhere: test_pages.py and test_reference.py say which. Here every example of every page is
-read: keys of the configuration, statements, commands with their options, programs, JSON.
+Most pages are executed elsewhere: test_reference.py says which. Here every example of every page is read: keys of the
+configuration, statements, commands with their options, programs, JSON.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 from examples.demo.topology import Topology
 from tests.docs.page import DOCS, PATH, blocks
 from tests.support.command import run
+from tests.support.loopback import service
 
 README = DOCS.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8")
@@ -24,10 +25,7 @@ def test_its_program_sends_and_receives(tmp_path: Path, monkeypatch: pytest.Monk
     with Topology(tmp_path) as net:
         shop = net.add("shop", databases=["orders", "billing"])
         for name in ("orders", "billing"):
-            queue = f"{name.title()}Queue"
-            net.script(
-                "shop", name, f"CREATE QUEUE {queue}; CREATE SERVICE [//shop/{name.title()}] ON QUEUE {queue};\n"
-            )
+            net.script("shop", name, service(f"//shop/{name.title()}", queue=f"{name.title()}Queue"))
         net.start()
         with closing(shop.connect("orders")) as db:
             db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)")

@@ -1,4 +1,7 @@
-"""The commands and statements of pages that are no session run against three instances: see `reference.md`."""
+"""
+The pages do what they say. The tutorial and every how-to are sessions, executed from top to bottom; the commands and
+statements of other pages run against three instances: see `reference.md`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.page import DOCS, PATH, Block, Reading, blocks
-from tests.docs.test_pages import PAGES as SESSIONS
+from broker.cli.journal import journal
+from tests.docs.page import DOCS, PATH, Block, Reading, blocks, section_of
 from tests.support.histories import generate
 
+SESSIONS = [
+    DOCS / "tutorial.md",
+    DOCS / "from-sql-server.md",
+    DOCS / "routing-by-example.md",
+    *sorted((DOCS / "how-to").glob("*.md")),
+]
 SETUP = Path(__file__).with_name("reference.md")
 NOT_HERE = {
-    "applications.md": "tests/loopback/test_applications_page.py",
+    "applications.md": "tests/loopback/test_application_pages.py",
     "deploying.md": "containers, clusters, services of the system: tests/shipping",
     "install.md": "the package index and containers: tests/shipping",
-    "journal.md": "test_pages.py",
+    "journal.md": "test_the_commands_about_a_journal_print_what_their_section_shows",
     "pipeline.md": "tests/spark/test_cluster.py",
-    "readers.md": "tests/loopback/test_readers_page.py",
+    "readers.md": "tests/loopback/test_application_pages.py",
     "reliability.md": "targets of make, each hours long",
     "views.md": "test_examples.py",
 }
@@ -136,3 +145,39 @@ def test_commands_about_partners_work(tmp_path: Path, monkeypatch: pytest.Monkey
         reading.read()
 
     assert len(shown) > 5
+
+
+# --- sessions ---
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
+def test_everything_a_page_shows_is_so(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    with Reading(page) as reading:
+        executed_blocks = reading.read()
+
+    assert executed_blocks > 0
+
+
+def test_the_commands_about_a_journal_print_what_their_section_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of that page is no session: only the section is executed."""
+    monkeypatch.chdir(tmp_path)
+    section = section_of(DOCS / "journal.md", "Looking at one", tmp_path)
+    generate(tmp_path / "history", messages=200)
+
+    with Reading(section) as reading:
+        executed_blocks = reading.read()
+
+    assert executed_blocks > 2
+    assert {"tail"} == set(journal.commands)
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
+def test_a_page_is_found_from_the_navigation(page: Path) -> None:
+    name = str(page.relative_to(DOCS))
+
+    assert f": {name}\n" in (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")

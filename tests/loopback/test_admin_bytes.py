@@ -14,23 +14,12 @@ from structlog.testing import capture_logs
 
 from broker.config.values import ListenAddress
 from broker.daemon.instance import serve
-from tests.support.admin import ask, request, speak
+from tests.support.admin import CONFIGURATION, ask, request, speak
 
 MIB = 2**20
 EXAMPLES = 300
 PATIENCE = 0.05  # seconds for an answer to bytes that may be half a request
-CONFIGURATION = """
-[instance]
-name = "one"
-state_dir = "."
-[endpoint]
-listen = []
-message_forwarding = true
-[observe]
-listen = ""
-[admin]
-listen = "127.0.0.1:0"
-"""
+
 _STATUS = re.compile(rb"^HTTP/1\.[01] ([0-9]{3}) ", re.MULTILINE)
 
 _TEXTS = """GET|POST|HEAD|CONNECT|PRI|/v1/sql|/v1/status|/v1/views/|HTTP/1.1|HTTP/2.0|Host: localhost|Content-Length: |

@@ -17,7 +17,7 @@ from broker.admin.operations import OPERATIONS, Operation
 from broker.config.admin_access import AdminRole, new_token
 from broker.config.values import ListenAddress
 from broker.daemon.instance import Instance, serve
-from tests.support.admin import ask, bearer
+from tests.support.admin import CONFIGURATION, ask, bearer
 
 GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 BODIES: Mapping[str, Any] = {
@@ -52,22 +52,6 @@ def digest(instance: Instance) -> str:
     names = {"audit.jsonl", "tokens"}
     parts += [path.read_text() for path in sorted(instance.settings.instance.state_dir.iterdir()) if path.name in names]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-CONFIGURATION = """
-[instance]
-name = "one"
-state_dir = "."
-[endpoint]
-listen = []
-message_forwarding = true
-[databases.orders]
-path = "orders.db"
-[observe]
-listen = ""
-[admin]
-listen = "127.0.0.1:0"
-"""
 
 
 @pytest.fixture

@@ -10,20 +10,20 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import gt
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import broker
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.loopback import ORDERS, route, send, service
 from tests.support.prometheus import fetch
 from tests.support.shipped import ALERTS
 
 SECONDS = 30.0
-ORDERS, FAR = "//orders", ("//far/1", "//far/2")
+FAR = ("//far/1", "//far/2")
 BODY, MESSAGES = bytes(32 * 1024), 30  # for each next hop: more than its half of the pool
 SMALL = {"message_forward_size": "1MiB", "max_frame": "256KiB", "backpressure": "0s", "handshake_timeout": "5m"}
 
@@ -44,25 +44,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         orders = net.add("orders", databases=["orders"])
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in FAR]
         ports = [one.getsockname()[1] for one in silent]
-        routes = [route(to, f"tcp://127.0.0.1:{port}") for to, port in zip(FAR, ports, strict=True)]
+        routes = [route(to, to, f"tcp://127.0.0.1:{port}") for to, port in zip(FAR, ports, strict=True)]
         net.script("gateway", "msdb", "".join(routes))
-        service = f"CREATE QUEUE Inbox; CREATE SERVICE [{ORDERS}] ON QUEUE Inbox;\n"
-        net.script("orders", "orders", service + "".join(route(to, gateway.address) for to in FAR))
+        net.script("orders", "orders", service(ORDERS) + "".join(route(to, to, gateway.address) for to in FAR))
         net.start()
         yield Place(gateway, orders)
-
-
-def route(to: str, address: str) -> str:
-    return f"CREATE ROUTE [{to}] WITH SERVICE_NAME = '{to}', ADDRESS = '{address}';\n"
 
 
 @pytest.fixture(scope="module")
 def pressed(place: Place) -> Place:
     """More than the gateway may hold has been sent."""
-    with closing(place.orders.connect("orders")) as db, db:
-        for to in FAR:
-            for _ in range(MESSAGES):
-                broker.begin_dialog(db, from_service=ORDERS, to_service=to).send(BODY)
+    for to in FAR:
+        for _ in range(MESSAGES):
+            send(place.orders, BODY, to=to)
     return place
 
 
@@ -113,7 +107,7 @@ def test_loop_lags_when_the_machine_stands_still(place: Place) -> None:
 def test_values_of_a_label_are_folded_when_there_are_too_many_routes(place: Place) -> None:
     metric = "broker_metrics_label_overflow_total"
     before = scraped(place.gateway)[metric][""]
-    many = "".join(route(f"//many/{number}", "tcp://127.0.0.1:1") for number in range(520))
+    many = "".join(route(f"r{number}", f"//many/{number}", "tcp://127.0.0.1:1") for number in range(520))
 
     place.gateway.admin.sql(many, "msdb")
 

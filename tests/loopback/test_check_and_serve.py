@@ -188,12 +188,9 @@ def database_of_another_identity(one: Place) -> None:
     store(one)
 
 
-def both(*steps: Callable[[Place], Any]) -> Callable[[Place], None]:
-    def mistake(one: Place) -> None:
-        for step in steps:
-            step(one)
-
-    return mistake
+def wrong_script(one: Place) -> None:
+    one.file("r.sql", "CREATE ROUT r;\n")
+    one.add("[routes]", 'files = ["r.sql"]')
 
 
 # The mistake, the exit code of `serve`, what `serve` says, and what `check` says where that differs.
@@ -204,11 +201,7 @@ CASES: dict[str, tuple[Callable[[Place], Any], int, str] | tuple[Callable[[Place
         EX_CONFIG,
         "broker.toml:5:11: TOML: a string is not closed; end it with the quote",
     ),
-    "wrong script": (
-        both(lambda one: one.file("r.sql", "CREATE ROUT r;\n"), lambda one: one.add("[routes]", 'files = ["r.sql"]')),
-        EX_CONFIG,
-        "incorrect syntax near 'ROUT'; expected",
-    ),
+    "wrong script": (wrong_script, EX_CONFIG, "incorrect syntax near 'ROUT'; expected"),
     "no key": (tls_without_a_key, EX_CONFIG, "there is no private_key; name the file in private_key"),
     "of tomorrow": (
         lambda one: tls(one, begins=DAY, ends=2 * DAY),

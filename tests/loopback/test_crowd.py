@@ -8,11 +8,12 @@ allows so many descriptors. How long the good neighbours wait is printed and not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -188,16 +189,15 @@ async def meet(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("crowd_of", [silent, dripping, malformed, undeliverable, stuck])
 def test_others_are_served_whatever_a_crowd_does(
-    crowd_of: Callable[[Crowd], AbstractAsyncContextManager[None]], tmp_path: Path
+    crowd_of: Callable[[Crowd], AbstractAsyncContextManager[None]], net: Topology
 ) -> None:
     connections = allow_descriptors(CONNECTIONS)
-    with Topology(tmp_path) as net:
-        hop = net.add("gateway", forwarding=True, settings=SETTINGS)
-        net.script("gateway", "msdb", ROUTES)
-        net.start()
+    hop = net.add("gateway", forwarding=True, settings=SETTINGS)
+    net.script("gateway", "msdb", ROUTES)
+    net.start()
 
-        grown, sent, waits, status = asyncio.run(meet(crowd_of, hop, connections))
-        hop.kill()
+    grown, sent, waits, status = asyncio.run(meet(crowd_of, hop, connections))
+    hop.kill()
 
     median, late = (1000 * waits[len(waits) * part // 100] for part in (50, 99))
     print(f"{crowd_of.__name__}: p50 {median:.1f} ms, p99 {late:.1f} ms, grew by {grown / MIB:.0f} MiB")  # noqa: T201
@@ -206,3 +206,71 @@ def test_others_are_served_whatever_a_crowd_does(
     ended = forwarding["forwarded"] + sum(forwarding["dropped"].values()) + forwarding["held"]
     assert MESSAGES + sent == ended
     assert grown <= connections * CONNECTION_BYTES + ALLOWANCE
+
+
+# --- a storm of strangers ---
+
+KNOWN = "127.0.0.2"  # a host that a route names; strangers come from another one
+DESCRIPTORS = 200  # that the daemon may have: few, so that few strangers are a crowd
+STORM = 300  # connections at a time
+
+
+@asynccontextmanager
+async def neighbour(daemon: Daemon) -> AsyncIterator[Raw]:
+    """Who comes from the host that a route names, and has been greeted."""
+    here = NetworkAddress("127.0.0.1", daemon.port)
+    async with raw(here, host=KNOWN, name="neighbour", heartbeat_ms=HEARTBEAT_MS) as peer:
+        await peer.hear(Hello)
+        yield peer
+
+
+@asynccontextmanager
+async def storm(daemon: Daemon) -> AsyncIterator[list[int]]:
+    """Strangers that connect, say nothing, and connect again when they are closed; yields how many were."""
+    ended = [0]
+    is_over = asyncio.Event()
+
+    async def come() -> None:
+        while not is_over.is_set():  # a cancellation may get lost in `asyncio.wait_for`, where something has just come
+            with contextlib.suppress(OSError):
+                async with raw(NetworkAddress("127.0.0.1", daemon.port)) as peer:
+                    await peer.end_of_bytes()
+            ended[0] += 1
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(come()) for _ in range(STORM)]
+    try:
+        yield ended
+    finally:
+        is_over.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="the daemon is to have few descriptors")
+def test_storm_of_strangers_locks_out_neither_a_known_peer_nor_the_admin(net: Topology) -> None:
+    settings: dict[str, Any] = {"limits": {"reserved_connections": 20}, "endpoint": {"handshake_timeout": "5m"}}
+    daemon = net.add("gateway", forwarding=True, settings=settings)
+    net.script("gateway", "msdb", f"CREATE ROUTE far WITH SERVICE_NAME = '//far', ADDRESS = 'tcp://{KNOWN}:9';\n")
+    daemon.prefix = ("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")
+    daemon.start()
+
+    async def weather_it() -> dict[str, Any]:
+        async with neighbour(daemon) as early, storm(daemon) as ended:
+            await until(lambda: ended[0] > STORM, seconds=60)
+            for _ in range(10):
+                async with neighbour(daemon) as late:
+                    await late.say(Ping(b"12345678"))
+                    await late.hear(Pong)
+                status = await asyncio.to_thread(daemon.status)
+            await early.say(Ping(b"and good"))
+            await early.hear(Pong)
+        return status
+
+    status = asyncio.run(weather_it())
+
+    assert len(status["connections"]) <= status["transport"]["connections_max"] + 70
+    assert status["transport"]["connections_max"] == DESCRIPTORS - 2 * (DESCRIPTORS // 4)
+    assert status["transport"]["refused"]["connections"] > STORM
+    assert "accepting paused" not in daemon.log.read_text()

@@ -1,13 +1,16 @@
 """Real daemons as processes on loopback: what an operator and an application see of a whole instance."""
 
+from __future__ import annotations
+
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
 
 import broker
-from examples.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.support.loopback import (
     BILLING,
     ORDERS,
@@ -20,6 +23,7 @@ from tests.support.loopback import (
     send,
     service,
     shop,
+    wait_acknowledged,
     wait_status,
 )
 
@@ -118,15 +122,78 @@ def test_a_queue_that_is_off_takes_nothing_until_it_is_on(net: Topology) -> None
 def test_answers_come_back_over_the_connection_that_the_initiator_opened(net: Topology) -> None:
     """The gateway could never reach the initiator: its address resolves to nothing."""
     unreachable = "tcp://initiator.invalid:4022"
-    gateway = net.add("gateway", forwarding=True)
-    orders = net.add("orders", databases=["orders"], settings={"endpoint": {"listen": [], "advertise": [unreachable]}})
-    billing = net.add("billing", databases=["billing"])
+    _, orders, billing = shop(net, {"orders": {"endpoint": {"listen": [], "advertise": [unreachable]}}})
     net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, unreachable))
-    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, gateway.address))
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, gateway.address))
     net.start()
 
     send(orders, "question")
     receive(billing, 1, answer="answer")
 
     assert ["answer"] == receive(orders, 1)
+
+
+def is_over(daemon: Daemon) -> bool:
+    [row] = daemon.query("SELECT lifetime FROM sys.routes WHERE name = 'to'")
+    return datetime.fromisoformat(row["lifetime"]).replace(tzinfo=UTC) <= datetime.now(UTC)
+
+
+@pytest.mark.promise("R1.4", "case R10")
+def test_a_route_that_expires_is_ignored_stays_listed_and_comes_back_by_alter_route(net: Topology) -> None:
+    """The dialog was begun and its target fixed while the route was live."""
+    billing, orders = net.add("billing", databases=["billing"]), net.add("orders", databases=["orders"])
+    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, orders.address))
+    net.script("orders", "orders", service(ORDERS))
+    net.start()
+    way = route("to", BILLING, billing.address, ", LIFETIME = 3600")
+    orders.admin.sql(f"DROP ROUTE AutoCreatedLocal; {way}", "orders")
+
+    with closing(orders.connect("orders")) as db:
+        with db:
+            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING)
+            dialog.send("in time")
+        wait_acknowledged(orders)
+        orders.admin.sql("ALTER ROUTE [to] WITH LIFETIME = 1;", "orders")
+        wait_for(lambda: is_over(orders), seconds=PATIENCE, what="the route expired")
+        with db:
+            dialog.send("too late")
+    wait_status(orders, "no route")
+    orders.admin.sql("ALTER ROUTE [to] WITH LIFETIME = 3600;", "orders")
+
+    assert ["in time", "too late"] == receive(billing, 2)
+
+
+def both_services(net: Topology, port: int, way: str) -> Daemon:
+    """One instance with two databases, each with a service, and routes of the database that sends."""
+    endpoint = {"listen": [f"0.0.0.0:{port}"], "encryption": "disabled"}
+    one = net.add("orders", databases=["orders", "billing"], settings={"endpoint": endpoint})
+    net.script("orders", "orders", service(ORDERS) + way)
+    net.script("orders", "billing", service(BILLING))
+    return one
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7"], ids=["known beforehand", "found by dialling"])
+@pytest.mark.promise("R3.9")
+def test_own_address_is_routed_by_msdb(net: Topology, host: str) -> None:
+    port = free_port()
+    one = both_services(net, port, route("ToBilling", BILLING, f"tcp://{host}:{port}"))
+    net.start()
+
+    send(one, "hello")
+
+    assert ["hello"] == receive(one.directory / "billing.db", 1)
+    assert one.status()["forwarding"]["held"] == 0
+
+
+@pytest.mark.promise("R3.9")
+def test_own_address_in_msdb_too_ends_with_a_reason(net: Topology) -> None:
+    port = free_port()
+    way = route("ToBilling", BILLING, f"tcp://127.0.0.1:{port}")
+    one = both_services(net, port, way)
+    net.script("orders", "msdb", way)
+    net.start()
+
+    send(one, "hello")
+
+    wait_status(one, "route invalid (11294)")
+    one.admin.sql("ALTER ROUTE ToBilling WITH ADDRESS = 'LOCAL'", "msdb")
+    assert ["hello"] == receive(one.directory / "billing.db", 1)

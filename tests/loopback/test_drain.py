@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from bench.generator import hello
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
-from tests.support.loopback import message
+from tests.support.command import run
+from tests.support.loopback import message, route
+from tests.support.mirrored import lines
 
 SECONDS = 60.0
-DRAIN_SECONDS = 2.0  # the bound of the drains that do not come to an end by themselves
+DRAIN = "2s"  # the bound of the drains that do not come to an end by themselves
 
 
-def add_gateway(net: Topology, next_hop: str, **drain: str) -> Daemon:
-    """A gateway with one route; not started."""
-    settings: dict[str, dict[str, Any]] = {
-        "drain": {"timeout": f"{DRAIN_SECONDS:g}s"} | drain,
-    }
-    gateway = net.add("gateway", forwarding=True, settings=settings)
-    net.script("gateway", "msdb", f"CREATE ROUTE r WITH SERVICE_NAME = '//far', ADDRESS = '{next_hop}';")
+def add_gateway(net: Topology, **drain: str) -> Daemon:
+    """A gateway with one route, to where nobody answers; started."""
+    gateway = net.add("gateway", forwarding=True, settings={"drain": {"timeout": DRAIN} | drain})
+    net.script("gateway", "msdb", route("r", "//far", f"tcp://127.0.0.1:{free_port()}"))
+    gateway.start()
     return gateway
-
-
-def dead_hop() -> str:
-    """An address at which nobody answers."""
-    return f"tcp://127.0.0.1:{free_port()}"
 
 
 @contextlib.contextmanager
@@ -48,12 +39,6 @@ def holding(gateway: Daemon, count: int) -> Iterator[None]:
         yield
 
 
-def events(daemon: Daemon, event: str) -> list[dict[str, Any]]:
-    """The lines of its log with this event."""
-    lines = [line for line in daemon.log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
-    return [entry for entry in map(json.loads, lines) if entry["event"] == event]
-
-
 def ended(daemon: Daemon, *signals: signal.Signals) -> int:
     """Send these signals; the exit code."""
     assert daemon._process is not None
@@ -61,12 +46,6 @@ def ended(daemon: Daemon, *signals: signal.Signals) -> int:
         daemon._process.send_signal(number)
         time.sleep(0.3)  # or the system makes one of two
     return daemon._process.wait(SECONDS)
-
-
-def command(daemon: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`broker` with these arguments, asked of this daemon."""
-    words = [sys.executable, "-m", "broker", *arguments, "--socket", str(daemon.directory / "admin.sock")]
-    return subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
 def probe(daemon: Daemon, path: str) -> tuple[int, str]:
@@ -89,32 +68,29 @@ def refuses(daemon: Daemon) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_drains_and_the_exit_code_says_that_nothing_was_left(net: Topology, number: signal.Signals) -> None:
-    gateway = add_gateway(net, dead_hop())
-    gateway.start()
+    gateway = add_gateway(net)
 
     assert 0 == ended(gateway, number)
-    assert [number.name] == [entry["reason"] for entry in events(gateway, "instance draining")]
-    assert 1 == len(events(gateway, "instance drained"))
+    assert [number.name] == [entry["reason"] for entry in lines(gateway, "instance draining")]
+    assert 1 == len(lines(gateway, "instance drained"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 @pytest.mark.promise("A stop takes long")
 def test_second_signal_ends_it_at_once(net: Topology, number: signal.Signals, code: int) -> None:
-    gateway = add_gateway(net, dead_hop(), timeout="60s")
-    gateway.start()
+    gateway = add_gateway(net, timeout="60s")
     with holding(gateway, 10):
         begun_at = time.monotonic()
 
         assert code == ended(gateway, number, number)
 
         assert time.monotonic() - begun_at < 4.0  # well before the five seconds for which dead next hops are waited for
-        assert [] == events(gateway, "instance stopped")
+        assert [] == lines(gateway, "instance stopped")
 
 
 @pytest.mark.promise("A stop takes long")
 def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -> None:
-    gateway = add_gateway(net, dead_hop(), announce="2s", timeout="6s")
-    gateway.start()
+    gateway = add_gateway(net, announce="2s", timeout="6s")
     with holding(gateway, 10):
         assert (200, "ok\n") == probe(gateway, "/readyz")
         assert gateway._process is not None
@@ -135,12 +111,11 @@ def test_readiness_fails_first_and_health_is_told_until_the_end(net: Topology) -
 
 
 def test_command_drains_and_follows_until_the_instance_has_gone(net: Topology) -> None:
-    gateway = add_gateway(net, dead_hop())
-    gateway.start()
+    gateway = add_gateway(net)
 
-    result = command(gateway, "drain")
+    result = run("drain", "--socket", gateway.directory / "admin.sock")
 
     assert gateway._process is not None
-    assert (0, 0) == (result.returncode, gateway._process.poll())
+    assert (0, 0) == (result.exit_code, gateway._process.wait(SECONDS))
     assert "drained" == result.stderr.splitlines()[-1]
-    assert 4 == command(gateway, "drain").returncode
+    assert 4 == run("drain", "--socket", gateway.directory / "admin.sock").exit_code

@@ -19,16 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-from broker.net.tls import ALPN
 from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.certificates import Pair, authority, make
+from tests.support.certificates import Pair, authority, endpoint_settings, make, stranger
 
 HANDSHAKES = int(os.environ.get("BROKER_TEST_HANDSHAKES", "200"))
 WARM_UP = 200  # until allocators and caches have what they keep
 GROWTH_MAX = 5 * (1 << 20)
 SECONDS = 30.0
-
-Abort = Callable[[socket.socket], None]
 
 
 class Client:
@@ -36,21 +33,10 @@ class Client:
 
     def __init__(self, directory: Path, ca: Pair, port: int) -> None:
         self.port = port
-        self.trusted = self._context(make("client", "127.0.0.1", by=ca).store(directory, "client"))
-        self.unknown = self._context(make("guest", by=authority("another CA")).store(directory, "guest"))
-        self.old = self._context()
-        self.old.maximum_version = ssl.TLSVersion.TLSv1_2
-        self.silent = self._context()
-        self.silent.set_alpn_protocols([])
-
-    def _context(self, files: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.set_alpn_protocols([ALPN])
-        if files is not None:
-            context.load_cert_chain(*files)
-        return context
+        self.trusted = stranger(make("client", "127.0.0.1", by=ca).store(directory, "client"))
+        self.unknown = stranger(make("guest", by=authority("another CA")).store(directory, "guest"))
+        self.old = stranger(most=ssl.TLSVersion.TLSv1_2)
+        self.silent = stranger(alpn="")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
@@ -92,19 +78,6 @@ class Client:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def settings_with(directory: Path, ca: Pair) -> dict[str, Any]:
-    certificate, key = make("gateway", "127.0.0.1", by=ca).store(directory, "gateway")
-    (directory / "ca.pem").write_bytes(ca.pem)
-    endpoint = {
-        "encryption": "required",
-        "authentication": "certificate",
-        "certificate": str(certificate),
-        "private_key": str(key),
-        "trust": [str(directory / "ca.pem")],
-    }
-    return {"endpoint": endpoint, "observe": {"log_level": "error"}}
-
-
 def settled_memory(daemon: Daemon) -> int:
     """What the daemon has once nobody is connected any more."""
 
@@ -121,7 +94,9 @@ def settled_memory(daemon: Daemon) -> int:
 def test_thousands_of_handshakes_whole_and_aborted_leave_nothing(loop: str, tmp_path: Path) -> None:
     ca = authority()
     with Topology(tmp_path / "net") as net:
-        daemon = net.add("gateway", forwarding=True, settings=settings_with(tmp_path, ca))
+        endpoint = endpoint_settings(tmp_path, "gateway", make("gateway", "127.0.0.1", by=ca), ca)
+        settings: dict[str, Any] = {"endpoint": endpoint, "observe": {"log_level": "error"}}
+        daemon = net.add("gateway", forwarding=True, settings=settings)
         daemon.environ["BROKER_LOOP"] = loop
         net.start()
         client = Client(tmp_path, ca, daemon.port)

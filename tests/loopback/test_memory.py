@@ -52,8 +52,8 @@ async def bring_to_every_bound(hop: Daemon, links: int) -> tuple[int, dict[str, 
     async with AsyncExitStack() as stack:
         stalled = []
         for number in range(links):
-            hello = {"addresses": (address_of(number),), "heartbeat_ms": HEARTBEAT_MS}
-            peer = await stack.enter_async_context(raw(here, is_reading_little=True, **hello))
+            hello = raw(here, is_reading_little=True, addresses=(address_of(number),), heartbeat_ms=HEARTBEAT_MS)
+            peer = await stack.enter_async_context(hello)
             await peer.hear(Hello)
             stalled.append(peer)
         sender, good = [

@@ -83,11 +83,11 @@ class Application:
                 begun.add(dialog.conversation_id)
         return begun
 
-    def say(self, body: str) -> None:
-        """SEND the same on every dialog."""
+    def say_more(self) -> None:
+        """SEND the second message on every dialog."""
         with self._db:
             for dialog in self.dialogs.values():
-                dialog.send(body)
+                dialog.send("1")
 
     def end(self, conversations: Iterable[uuid.UUID]) -> None:
         """END CONVERSATION of each."""
@@ -178,7 +178,7 @@ def test_dialogs_are_split_by_instance_and_weight_and_each_stays_at_one(
     a, b, c = map(application, servers)
 
     begun = a.begin(2000)
-    a.say("1")  # before the first acknowledgement of most
+    a.say_more()  # before the first acknowledgement of most
     weights = {uuid.UUID(INSTANCES[name]).bytes: share for name, share in (("DatabaseB", 1), ("DatabaseC", weight))}
     of_b = uuid.UUID(INSTANCES["DatabaseB"]).bytes
     at_b = {one for one in begun if pick_instance(one.bytes, weights) == of_b}
@@ -226,7 +226,7 @@ def test_a_gateway_that_is_up_and_leads_nowhere_is_gone_round(net: Topology, app
     wait_for(lambda: all(map(is_connected, gateways)), seconds=PATIENCE, what="connections to both gateways")
     dead_end = max(gateways, key=lambda gateway: gateway.status()["forwarding"]["forwarded"])
     dead_end.admin.sql("DROP ROUTE [TargetService ServerB DatabaseB]", "msdb")
-    a.say("1")
+    a.say_more()
 
     hears({a: {}, b: each(begun, "0", "1")})
     assert dropped(dead_end)["instance not here"] > 0
@@ -268,7 +268,7 @@ def test_routes_by_name_to_two_instances_make_two_targets_of_which_the_first_to_
     wait_for(
         lambda: all(len(c.listen().get(one, ())) == 2 for one in trapped), seconds=PATIENCE, what="errors at ServerC"
     )
-    a.say("1")
+    a.say_more()
 
     said = each(trapped, "0", TWO_TARGETS) | each(earlier, "0", "1")
     hears({a: {}, b: each(trapped, "0", "1"), c: said})

@@ -36,16 +36,16 @@ import pytest
 
 import broker
 from broker.journal.files import files_of
-from broker.net.tls import ALPN
 from broker.observe.views import MEMORY_VIEWS
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.views import FILE_VIEWS
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
 from tests.fuzz.peer import HEADER, link_frame
-from tests.support.certificates import Pair, authority, endpoint_settings, make
-from tests.support.identities import issued
-from tests.support.loopback import BILLING, ORDERS, route, service
+from tests.support.certificates import Pair, authority, endpoint_settings, make, stranger
+from tests.support.command import run
+from tests.support.identities import identity_files, issued
+from tests.support.loopback import BILLING, ORDERS, get, route, service
 
 
 def forms(secret: bytes) -> Iterator[tuple[str, bytes]]:
@@ -193,26 +193,15 @@ class System:
 
     def _identity(self, name: str, peer: str) -> dict[str, Any]:
         """What a database seals with, and whom it knows."""
-        own = issued(f"leak-{name}")
-        files = {kind: self.directory / f"sealing-{name}.{kind}" for kind in ("pem", "key", "peer")}
-        files["pem"].write_bytes(own.certificate_pem)
-        files["key"].write_bytes(own.key_pem)
-        files["key"].chmod(0o600)
-        files["peer"].write_bytes(issued(f"leak-{peer}").certificate_pem)
-        lines = [line for line in own.key_pem.splitlines() if len(line) > 40]
+        lines = [line for line in issued(f"leak-{name}").key_pem.splitlines() if len(line) > 40]
         self.planted.secrets.update({f"sealing key of {name} {number}": line for number, line in enumerate(lines)})
-        return {"certificate": str(files["pem"]), "private_key": str(files["key"]), "peers": [str(files["peer"])]}
+        return identity_files(self.directory, f"leak-{name}", f"leak-{peer}")
 
     def command(self, place: str, *words: str) -> subprocess.Popen[bytes]:
         """The command `broker`, as a process whose words are heard."""
-        out = (self.directory / f"{place}.out").open("wb")
-        with out:
-            return subprocess.Popen(
-                [sys.executable, "-m", "broker", *words],
-                stdout=out,
-                stderr=out,
-                stdin=subprocess.DEVNULL,
-            )
+        command = [sys.executable, "-m", "broker", *words]
+        with (self.directory / f"{place}.out").open("wb") as out:
+            return subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
     def hear(self, place: str, *words: str) -> None:
         """A command to its end."""
@@ -324,12 +313,7 @@ def annoy(system: System) -> None:
 def administer(system: System) -> None:
     """Changes by somebody with a token, good and misspelt, which are written down."""
     config = str(system.gateway.config)
-    made = subprocess.run(
-        [sys.executable, "-m", "broker", "token", "create", "ci", "--role", "operator", "-c", config],
-        capture_output=True,
-        check=True,
-    )
-    [token] = made.stdout.split()[-1:]
+    [token] = run("token", "create", "ci", "--role", "operator", "-c", config).stdout_bytes.split()[-1:]
     system.planted.secrets["admin token"] = token
     statement = "CREATE ROUTE audited WITH SERVICE_NAME = '//a', ADDRESS = 'tcp://127.0.0.1:9';"
     for shown in (token, token[:-1], token):
@@ -349,11 +333,7 @@ def administer(system: System) -> None:
 
 @contextlib.contextmanager
 def _neighbour(system: System, address: tuple[str, int]) -> Iterator[ssl.SSLSocket]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(system.directory / "ca.pem")
-    context.load_cert_chain(system.directory / "orders.pem", system.directory / "orders.key")
-    context.set_alpn_protocols([ALPN])
+    context = stranger((system.directory / "orders.pem", system.directory / "orders.key"))
     with socket.create_connection(address, timeout=5) as plain, context.wrap_socket(plain) as link:
         yield link
 
@@ -372,8 +352,7 @@ def look(system: System) -> None:
             system.planted.hear(f"{name}: {path}", daemon.admin.get(path))
         system.planted.hear(f"{name}: /v1/check", daemon.admin.request("POST", "/v1/check", {}))
         for path in ("/metrics", "/livez", "/readyz?verbose", "/startupz"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.observe_port}{path}", timeout=SECONDS) as answer:
-                system.planted.hear(f"{name}: {path}", answer.read())
+            system.planted.hear(f"{name}: {path}", get(daemon, path).encode())
         system.hear(f"status of {name}", "status", "-c", str(daemon.config))
         system.hear(f"check of {name}", "check", "--offline", "-c", str(daemon.config))
     files = system.billing.directory / "billing.db"

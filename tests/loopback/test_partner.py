@@ -2,70 +2,44 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
 
-import broker
-from examples.demo.topology import Daemon, Topology, wait_for
+from examples.demo.topology import Daemon, Topology
+from tests.support.command import run
+from tests.support.loopback import BILLING, ORDERS, receive, send, service
 from tests.support.partners import settings_of
 
-SECONDS = 90.0
-ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 
-
-def add(net: Topology, name: str, service: str) -> Daemon:
+def add(net: Topology, name: str, own: str) -> Daemon:
     directory = net.directory / name
     daemon = net.add(name, databases=[name], settings=settings_of(name, directory))
-    (directory / "scripts.d" / "services.sql").write_text(
-        f"CREATE QUEUE Inbox; CREATE SERVICE [{service}] ON QUEUE Inbox;"
-    )
+    (directory / "scripts.d" / "services.sql").write_text(service(own))
     return daemon
 
 
-def command(daemon: Daemon, *words: str, data: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "broker", "partner", *words, "-c", str(daemon.config)]
-    return subprocess.run(line, input=data, capture_output=True, text=True, timeout=SECONDS, check=False)
-
-
 def exported(daemon: Daemon, service: str, far: str) -> str:
-    done = command(daemon, "export", "--service", service, "--to", far, "--address", daemon.address)
-    assert 0 == done.returncode, done.stderr
+    words = ["--service", service, "--to", far, "--address", daemon.address]
+    done = run("partner", "export", *words, "-c", daemon.config)
+    assert 0 == done.exit_code, done.stderr
     return done.stdout
 
 
 def imported(daemon: Daemon, text: str) -> str:
-    done = command(daemon, "import", "-", "--yes", data=text)
-    assert 0 == done.returncode, done.stderr
+    done = run("partner", "import", "-", "--yes", "-c", daemon.config, stdin=text)
+    assert 0 == done.exit_code, done.stderr
     return done.stdout
 
 
-def answered(orders: Daemon, billing: Daemon) -> tuple[list[bytes], list[tuple[str, str]]]:
+def answered(orders: Daemon, billing: Daemon) -> tuple[list[str], list[tuple[str, str]]]:
     """What came back from billing, and how the dialog was secured there."""
-    with closing(orders.connect("orders")) as db, closing(billing.connect("billing")) as far:
-        with db:
-            dialog = broker.begin_dialog(db, from_service=ORDERS, to_service=BILLING, encryption=True)
-            dialog.send(b"an order")
-
-        def answer() -> bool:
-            with far:
-                for message in broker.receive(far, queue="Inbox", wait=1):
-                    message.dialog.send(b"an invoice")
-                    return True
-            return False
-
-        def received() -> list[bytes]:
-            with db:
-                return [message.body for message in broker.receive(db, queue="Inbox", wait=1)]
-
-        wait_for(answer, seconds=SECONDS, what="the message")
-        secured = far.execute(
-            "SELECT security, far_principal FROM broker_session_key WHERE NOT is_initiator AND conversation_id = ?",
-            (dialog.conversation_id.bytes,),
-        ).fetchall()
-        return wait_for(received, seconds=SECONDS, what="the answer"), secured
+    dialog = send(orders, "an order", encryption=True)
+    receive(billing, 1, answer="an invoice")
+    query = "SELECT security, far_principal FROM broker_session_key WHERE NOT is_initiator AND conversation_id = ?"
+    with closing(billing.connect("billing")) as far:
+        secured = far.execute(query, (dialog.conversation_id.bytes,)).fetchall()
+    return receive(orders, 1), secured
 
 
 @pytest.mark.timeout(400)
@@ -78,23 +52,22 @@ def test_a_file_from_each_makes_two_instances_talk_sealed_and_for_good(net: Topo
     assert imported(orders, files[1]).endswith("done\n")
     assert imported(billing, files[0]).endswith("done\n")
 
-    assert ([b"an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
+    assert (["an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
     for daemon in (orders, billing):  # what was said holds after a restart as well
         daemon.stop()
         daemon.start()
     assert imported(orders, exported(billing, BILLING, ORDERS)).endswith("nothing to change\n")
-    assert ([b"an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
+    assert (["an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
 
     certificate = billing.directory / "tls" / "billing.pem"
     for how in (["--prepare"], []):  # the partner has the new certificate before it is used
-        renew = [sys.executable, "-m", "broker", "certs", "renew", str(certificate), *how]
-        subprocess.run(renew, check=True, capture_output=True)
+        assert 0 == run("certs", "renew", certificate, *how).exit_code
         (billing.directory / "tls" / "peers" / "billing.pem").write_bytes(certificate.read_bytes())
         told = imported(orders, exported(billing, BILLING, ORDERS))
         assert f"replace {orders.directory}/tls/peers/partner-billing.pem" in told
         assert "GRANT" not in told
         assert "CREATE" not in told
-    assert ([b"an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
+    assert (["an invoice"], [("FULL", "CN=orders")]) == answered(orders, billing)
 
 
 @pytest.mark.timeout(300)
@@ -105,10 +78,10 @@ def test_file_that_is_refused_changes_nothing(net: Topology) -> None:
     text = exported(orders, ORDERS, BILLING)
     billing.admin.sql("DENY SEND ON SERVICE::[*] TO [CN=orders]", "msdb")
 
-    changed = command(billing, "import", "-", "--yes", data=text.replace(BILLING, "//shop/Payroll"))
-    denied = command(billing, "import", "-", "--yes", data=text)
+    words = ["partner", "import", "-", "--yes", "-c", billing.config]
+    changed, denied = (run(*words, stdin=told) for told in (text.replace(BILLING, "//shop/Payroll"), text))
 
-    assert (1, 1) == (changed.returncode, denied.returncode)
+    assert (1, 1) == (changed.exit_code, denied.exit_code)
     assert "the file was changed, or is not whole" in changed.stderr
     assert "DENY SEND ON SERVICE::[*] TO [CN=orders] in msdb is about CN=orders; REVOKE it first" in denied.stderr
     assert [] == list(billing.directory.rglob("partner-*"))

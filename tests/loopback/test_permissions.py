@@ -55,10 +55,8 @@ async def street(tmp_path: Path, ca: Pair) -> AsyncIterator[Street]:
         yield Street(tmp_path, ca, stack)
 
 
-def rule(
-    permission: Permission, principal: str, securable: str = "*", state: PermissionState = PermissionState.GRANT
-) -> PermissionRule:
-    return PermissionRule(permission, securable, parse_principal(principal), state)
+def rule(permission: Permission, principal: str, securable: str = "*") -> PermissionRule:
+    return PermissionRule(permission, securable, parse_principal(principal), PermissionState.GRANT)
 
 
 def permit(one: Instance, *rules: PermissionRule) -> None:

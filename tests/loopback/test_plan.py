@@ -1,4 +1,4 @@
-"""`broker routes plan` on real daemons: what would move, what would lose its route, and which loops would appear."""
+"""`broker routes plan` and `broker explain` beside real daemons: what they say would happen, and what then happens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from examples.demo.topology import Daemon, Topology
+from examples.demo.topology import Daemon, Topology, free_port
 from tests.support.command import run
-from tests.support.loopback import BILLING, ORDERS, receive, route, send, service, wait_acknowledged
+from tests.support.loopback import BILLING, ORDERS, long_shop, receive, route, send, service, wait_acknowledged
 
 
 def shop(net: Topology) -> tuple[Daemon, Daemon, Daemon, Daemon]:
@@ -66,3 +66,28 @@ def test_plan_tells_who_keeps_a_target_and_who_would_be_harmed(net: Topology) ->
     assert (exit_code, set(answer["fates"])) == (6, {"loses its service here", "loses its route"})
 
     assert before == orders.query("SELECT * FROM orders.sys.routes"), "a plan changes nothing"
+
+
+# --- explain ---
+
+
+@pytest.mark.promise("R8")
+def test_what_is_explained_hop_by_hop_is_the_way_that_the_message_takes(net: Topology) -> None:
+    """One of those who are asked has its admin API on a port."""
+    admin = f"127.0.0.1:{free_port()}"
+    orders, billing = long_shop(net, {})
+    east = net.daemons["east"]
+    west = net.daemons["west"]
+    west.environ["BROKER_ADMIN__LISTEN"] = admin
+    net.start()
+    ways = [f"{one.address}={one.directory / 'admin.sock'}" for one in (east, billing)]
+    ways.append(f"{west.address}=http://{admin}")
+
+    words = [word for way in ways for word in ("--admin", way)]
+    done = run("explain", "--socket", orders.directory / "admin.sock", "--to", BILLING, "--through", *words)
+
+    *_, last = done.stdout.strip().split("\n\n")
+    way = "orders -> east -> west -> billing: delivered here, to the database billing by route AutoCreatedLocal"
+    assert (0, way) == (done.exit_code, " ".join(last.split()))
+    send(orders, "x")
+    assert ["x"] == receive(billing, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import urllib.request
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import broker
 from broker.daemon.instance import serve
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.loopback import PATIENCE, receive, route, send, service, shop, until
+from tests.support.prometheus import fetch
 
 SOURCE = str(Path(broker.__file__).parent)
 
@@ -27,7 +27,7 @@ def flow_to(daemon: Daemon, peer: str) -> str:
 @pytest.mark.promise("A connection is stalled, blocked or down")
 def test_peer_that_is_stopped_under_traffic_is_seen_to_stand_still(net: Topology) -> None:
     """Its connection stands, and the system takes what is written to it; only the answer that is missing tells."""
-    gateway, orders, billing = shop(net, endpoint={"heartbeat": "1s"})
+    gateway, orders, billing = shop(net, {"gateway": {"endpoint": {"heartbeat": "1s"}}})
     net.start()
     send(orders, "0")
     assert ["0"] == receive(billing, 1)
@@ -58,11 +58,6 @@ def configuration(directory: Path, name: str, script: str = "", *, mirroring: st
     return path
 
 
-def fetch(url: str) -> str:
-    with urllib.request.urlopen(url) as answer:
-        return str(answer.read(), "utf-8")
-
-
 @pytest.mark.promise("A connection is stalled, blocked or down")
 async def test_every_task_that_is_killed_is_told_counted_and_begun_anew(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
@@ -85,7 +80,9 @@ async def test_every_task_that_is_killed_is_told_counted_and_begun_anew(tmp_path
         await until(lambda: target.endpoints["target"].delivered["//target"] == 1)
 
         url = f"http://{near.admin.observe_address}"
-        ready, metrics = [await asyncio.to_thread(fetch, f"{url}/{path}") for path in ("readyz?verbose", "metrics")]
+        (ready, _), (metrics, _) = [
+            await asyncio.to_thread(fetch, f"{url}/{path}") for path in ("readyz?verbose", "metrics")
+        ]
 
     assert {"peers tick", "loop lag", "log summary", "near turns", "near requests", "near role"} <= {*names}
     for name in names:

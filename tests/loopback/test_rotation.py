@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from broker.net.tls import ALPN
-from examples.demo.topology import Daemon, Topology, wait_for
-from tests.support.certificates import DAY, Pair, authority, make
+from examples.demo.topology import Topology, wait_for
+from tests.support.certificates import DAY, Pair, authority, make, stranger
+from tests.support.loopback import get
 
 SECONDS = 30.0
 PAUSE = 0.1  # before each connection: the log leaves out lines about peers beyond ten a second
@@ -54,15 +54,8 @@ class Gateway:
 
     def metric(self, beginning: str) -> float:
         """The value of the one metric whose line begins so, as a scraper sees it."""
-        found = _get(self.daemon, "/metrics")
-        [line] = [one for one in found.splitlines() if one.startswith(beginning)]
+        [line] = [one for one in get(self.daemon, "/metrics").splitlines() if one.startswith(beginning)]
         return float(line.split()[-1])
-
-
-def _get(daemon: Daemon, path: str) -> str:
-    with socket.create_connection(("127.0.0.1", daemon.observe_port), timeout=SECONDS) as sock:
-        sock.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
-        return b"".join(iter(lambda: sock.recv(1 << 16), b"")).decode()
 
 
 class Client:
@@ -70,11 +63,7 @@ class Client:
 
     def __init__(self, directory: Path, pair: Pair, port: int) -> None:
         self._port = port
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
-        self._context.set_alpn_protocols([ALPN])
-        self._context.load_cert_chain(*pair.store(directory, "client"))
+        self._context = stranger(pair.store(directory, "client"))
 
     def connect(self) -> ssl.SSLSocket:
         time.sleep(PAUSE)
@@ -110,9 +99,7 @@ def test_files_that_change_are_used_within_seconds_and_those_that_cannot_be_used
         gateway.metric("broker_tls_reload_failures_total"),
         gateway.metric("broker_tls_last_reload_successful"),
     )
-    ready = _get(gateway.daemon, "/readyz?verbose")
-    assert ready.startswith("HTTP/1.0 200")
-    assert "[!] certificate files: endpoint.certificate" in ready
+    assert "[!] certificate files: endpoint.certificate" in get(gateway.daemon, "/readyz?verbose")  # and it is ready
     assert 1 == gateway.daemon.log.read_text().count("certificates not loaded, those before stay")
 
     soon = make("soon", "127.0.0.1", by=gateway.ca, ends=7 * DAY)

@@ -11,8 +11,6 @@ import http.client
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 import pytest
 
 from examples.demo.topology import Daemon, Topology, free_port
+from tests.support.loopback import refused_start
 from tests.support.route_errors import EXISTING, Case
 
 HUGE_MB = int(os.environ.get("BROKER_TEST_HUGE_MB", "10"))  # of the huge scripts; 100 tries what is promised
@@ -61,12 +60,6 @@ def post(port: int, statement: str) -> tuple[int, str | None, dict[str, Any]]:
         return response.status, response.headers.get_content_type(), json.loads(response.read())
 
 
-def broker(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """The program as a process."""
-    command = [sys.executable, "-m", "broker", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False)
-
-
 def test_a_declared_script_that_fails_in_its_middle_leaves_the_files_as_they_were(stopped: Daemon) -> None:
     """It is told with its place; the next start, with the script put right, finds what was there before."""
     stopped.start()
@@ -76,14 +69,13 @@ def test_a_declared_script_that_fails_in_its_middle_leaves_the_files_as_they_wer
     case = Case(9744, f"DROP ROUTE Mirrored;\n{GOOD}USE orders;\n{GOOD}{BAD}")
     bad.write_text(case.script, encoding="utf-8")
 
-    end = broker("serve", "-c", stopped.config)
+    code, printed = refused_start(stopped)
     bad.unlink()
     stopped.start()
     after = contents(stopped)
     stopped.stop()
 
-    printed = end.stderr.decode()
-    assert (78, True) == (end.returncode, f"{bad}:{case.line}:{case.column}: routes.files[0]: error 9744: " in printed)
+    assert (78, True) == (code, f"{bad}:{case.line}:{case.column}: routes.files[0]: error 9744: " in printed)
     assert printed.rstrip().endswith(case.caret.rstrip())
     assert before == after
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.loopback import route, service
 
 PATIENCE_SECONDS = 30.0
 # What a terminal obeys: control sequences, and operating system commands.
@@ -139,12 +140,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One with a database, a queue, a service and two routes."""
     with Topology(tmp_path_factory.mktemp("terminal")) as net:
         only = net.add("only", databases=["orders"], forwarding=True)
-        net.script(
-            "only",
-            "orders",
-            "CREATE QUEUE OrdersQueue; CREATE SERVICE [//shop/Orders] ON QUEUE OrdersQueue;\n"
-            "CREATE ROUTE Far WITH SERVICE_NAME = '//shop/Far', ADDRESS = 'tcp://127.0.0.1:1';\n",
-        )
+        own = service("//shop/Orders", queue="OrdersQueue")
+        net.script("only", "orders", own + route("Far", "//shop/Far", "tcp://127.0.0.1:1"))
         net.start()
         yield only
 

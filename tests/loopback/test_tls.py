@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.net.tls import ALPN, NO_SECURITY, Encryption, Security
+from broker.net.tls import NO_SECURITY, Encryption, Security
 from broker.protocol.frame import Fatal
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth
-from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security
+from tests.support.certificates import DAY, SERVER_ONLY, Pair, authority, make, security, stranger
 from tests.support.loopback import Instance, instance, message, raw, until
 
 pytestmark = pytest.mark.usefixtures("guard")
@@ -122,17 +122,6 @@ async def tls_raw(address: NetworkAddress, context: ssl.SSLContext) -> AsyncIter
     finally:
         writer.transport.abort()
         await asyncio.sleep(0)
-
-
-def stranger(alpn: str = ALPN, most: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-    """A client that trusts everybody."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.maximum_version = most
-    if alpn:
-        context.set_alpn_protocols([alpn])
-    return context
 
 
 # --- who speaks TLS with whom ---
@@ -352,8 +341,8 @@ async def test_plain_text_to_a_port_that_takes_tls_only_is_told_and_closed(sides
         (b"SSH-2.0-x\r\n", "does not speak TLS"),
         (b"", "before it said anything"),
         (stranger(), "shows no certificate"),
-        (stranger("h2"), "(ALPN)"),
-        (stranger(""), "(ALPN)"),
+        (stranger(alpn="h2"), "(ALPN)"),
+        (stranger(alpn=""), "(ALPN)"),
         (stranger(most=ssl.TLSVersion.TLSv1_2), "the peer does not speak TLS 1.3"),
     ],
     ids=["HTTP", "no TLS", "SSH", "silence", "no certificate", "HTTP/2", "no protocol", "TLS 1.2"],
@@ -418,8 +407,7 @@ async def test_removed_ca_ends_open_links_tells_them_and_lets_nobody_in_again(si
 async def test_handshake_that_began_before_trust_was_taken_away_does_not_get_in(
     sides: Sides, tmp_path: Path, logs: list[Any]
 ) -> None:
-    context = stranger()
-    context.load_cert_chain(*make("slow", *LOOPBACK, by=sides.ca).store(tmp_path, "slow"))
+    context = stranger(make("slow", *LOOPBACK, by=sides.ca).store(tmp_path, "slow"))
     async with instance(security=sides.good()) as far, raw(far.address) as peer:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = context.wrap_bio(incoming, outgoing)

@@ -35,8 +35,7 @@ class Shop:
         through["//far"] = self.narrow.address
         drop = "DROP ROUTE AutoCreatedLocal;\n"
         absent = route("absent", "//absent", billing, f", BROKER_INSTANCE = '{INSTANCE}'")
-        services = [(name, f"//{name}") for name in ("Read", "Shut", "far")]
-        here = [f"CREATE QUEUE {name}; CREATE SERVICE [{to}] ON QUEUE {name};\n" for name, to in services]
+        here = [service(f"//{name}", queue=name) for name in ("Read", "Shut", "far")]
         net.script("orders", "orders", service(ORDERS) + drop + self._routes(out) + absent)
         net.script("billing", "billing", "".join(here) + route("back", ORDERS, gateway))
         net.script("billing", "msdb", route("on", "//closed", DEAD))

@@ -14,6 +14,21 @@ from typing import Any
 from broker.config.values import ListenAddress
 
 SECONDS = 30.0
+# An instance with one database, whose admin API has a port of loopback.
+CONFIGURATION = """
+[instance]
+name = "one"
+state_dir = "."
+[endpoint]
+listen = []
+message_forwarding = true
+[databases.orders]
+path = "orders.db"
+[observe]
+listen = ""
+[admin]
+listen = "127.0.0.1:0"
+"""
 JSON = {"Content-Type": "application/json"}
 
 

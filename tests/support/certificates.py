@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from broker.net.tls import Encryption, Security, load_security
+from broker.net.tls import ALPN, Encryption, Security, load_security
 
 DAY = timedelta(days=1)
 
@@ -126,6 +127,21 @@ def endpoint_settings(directory: Path, name: str, pair: Pair, ca: Pair) -> dict[
     (directory / "ca.pem").write_bytes(ca.pem)
     files = {"certificate": str(certificate), "private_key": str(key), "trust": [str(directory / "ca.pem")]}
     return {"encryption": "required", "authentication": "certificate", **files}
+
+
+def stranger(
+    shows: tuple[Path, Path] | None = None, *, alpn: str = ALPN, most: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> ssl.SSLContext:
+    """A client that trusts everybody, with a certificate and its key where it shows one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = most
+    if alpn:
+        context.set_alpn_protocols([alpn])
+    if shows is not None:
+        context.load_cert_chain(*shows)
+    return context
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -14,13 +14,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fault_frame, message_frame
+from broker.conversation.message_types import DEFAULT
 from broker.dialog.endpoint import Endpoint
 from broker.dialog.status import DialogContext, PathProblem
 from broker.dialog.transmitter import DialogTuning
 from broker.forwarding.forwarder import Forwarder
+from broker.forwarding.pool import Limits
 from broker.protocol.frame import Envelope, Fault, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
+from broker.routing.decide import AddressHealth
 from broker.security.session import DialogCredentials
 from broker.store.port import ReceiveResult, WriteBatch
 from broker.store.sqlite import metadata
@@ -57,6 +61,12 @@ def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) 
         return store_frames(db, broker_instance(db), WriteBatch(now, list(frames)), verifier)
 
 
+def make_forwarder(**own: Any) -> Forwarder:
+    """The forwarder of an instance that delivers nothing and has all its links, unless `own` says otherwise."""
+    ends = {"deliver": lambda *_: None, "request_link": lambda _: None, "health_of": lambda _: AddressHealth.CONNECTED}
+    return Forwarder(Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16), **{**ends, **own})
+
+
 def make_endpoint(name: str, store: SqliteStore, tuning: DialogTuning, forwarder: Forwarder, **more: Any) -> Endpoint:
     """The endpoint of a database that knows nothing of its instance, unless `more` says otherwise."""
     rest = {"context": ALONE, "credentials": DialogCredentials(), "supervision": Supervision(), **more}
@@ -67,6 +77,23 @@ def rows(db: sqlite3.Connection, query: str, *parameters: object) -> list[Any]:
     """What a query gives; rows of one column as plain values."""
     found = db.execute(query, parameters).fetchall()
     return [row[0] if len(row) == 1 else row for row in found]
+
+
+def begin(db: sqlite3.Connection, *bodies: bytes, message_type: str = DEFAULT, **more: Any) -> Dialog:
+    """A dialog of the service Orders in which these messages are sent."""
+    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
+    for body in bodies:
+        dialog.send(body, type=message_type)
+    return dialog
+
+
+def put_message(db: sqlite3.Connection, body: bytes = b"", /, **columns: object) -> int:
+    """A message that waits for RECEIVE, the first of its kind but for these columns; its queuing_order."""
+    plain = {"queue_id": 1, "endpoint_id": 1, "message_sequence_number": 0, "message_type_name": "T"}
+    values = {**plain, "message_enqueue_time": 0.0, "message_body": body, **columns}
+    marks = ", ".join("?" * len(values))
+    statement = f"INSERT INTO broker_message ({', '.join(values)}) VALUES ({marks})"
+    return db.execute(statement, [*values.values()]).lastrowid or 0
 
 
 def states(db: sqlite3.Connection) -> list[str]:

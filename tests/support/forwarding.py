@@ -17,8 +17,8 @@ from broker.forwarding.latency import HopTimes
 from broker.forwarding.outbox import OutboxContext
 from broker.forwarding.pool import Limits, Pool
 from broker.forwarding.ring import Ring
-from broker.protocol.frame import Header, decode_dialog
-from broker.protocol.layout import NO_GUID, FrameKind
+from broker.protocol.frame import Header, decode_dialog, encode_dialog
+from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
@@ -29,13 +29,18 @@ HERE = b"h" * 16
 PLAIN = Header(
     kind=FrameKind.MESSAGE,
     flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
     to_service="//to",
     from_service="//from",
-    from_broker_instance=NO_GUID,
+    from_broker_instance=b"i" * 16,
 )
 """The header of a message of which nothing matters."""
+
+
+def make_frame(body: bytes = b"body", **fields: Any) -> bytes:
+    """A whole dialog frame: a plain one with these fields changed, and this body."""
+    return encode_dialog(replace(PLAIN, **fields), body)
 
 
 def outbox_context(**changes: Any) -> OutboxContext:

@@ -231,11 +231,13 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(address: NetworkAddress, **hello: Any) -> AsyncIterator[Raw]:
-    """A raw neighbour that has connected; with anything for its HELLO, it has greeted."""
+async def raw(address: NetworkAddress, *, host: str = "", **hello: Any) -> AsyncIterator[Raw]:
+    """A raw neighbour that has connected, from a host if there is one; with anything for its HELLO, it has greeted."""
     sock = socket.socket()
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if host:
+        sock.bind((host, 0))
     if hello.pop("is_reading_little", False):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     try:
@@ -254,9 +256,9 @@ ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 PATIENCE = 60.0
 
 
-def service(name: str, more: str = "") -> str:
-    """Statements for a queue Inbox and a service on it."""
-    return f"CREATE QUEUE Inbox; CREATE SERVICE [{name}] ON QUEUE Inbox{more};\n"
+def service(name: str, more: str = "", *, queue: str = "Inbox") -> str:
+    """Statements for a queue and a service on it."""
+    return f"CREATE QUEUE {queue}; CREATE SERVICE [{name}] ON QUEUE {queue}{more};\n"
 
 
 def route(name: str, to: str, address: str, more: str = "") -> str:
@@ -270,14 +272,26 @@ def instance_route(name: str, to: str, instance: str, *addresses: str) -> str:
     return route(name, to, addresses[0], f", BROKER_INSTANCE = '{instance}'{mirror}")
 
 
-def shop(net: Topology, **gateway: Any) -> tuple[Daemon, Daemon, Daemon]:
-    """A gateway, an initiator and a target, with routes there and back; not started."""
-    middle = net.add("gateway", forwarding=True, settings=gateway)
-    orders = net.add("orders", databases=["orders"])
-    billing = net.add("billing", databases=["billing"])
-    net.script("gateway", "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
-    net.script("orders", "orders", service(ORDERS) + route("to", BILLING, middle.address))
-    net.script("billing", "billing", service(BILLING) + route("back", ORDERS, middle.address))
+def shop(
+    net: Topology, settings: Mapping[str, Mapping[str, Any]] | None = None, through: str = "", **own: str
+) -> tuple[Daemon, Daemon, Daemon]:
+    """
+    A gateway, an initiator and a target, with routes there and back; not started.
+
+    Args:
+        net: Where they are added.
+        settings: By name.
+        through: The address by which the ends reach the gateway, if it is not its own.
+        own: Adds to the scripts, by name.
+    """
+    settings = settings or {}
+    middle = net.add("gateway", forwarding=True, settings=settings.get("gateway"))
+    orders, billing = (net.add(name, databases=[name], settings=settings.get(name)) for name in ("orders", "billing"))
+    to, back = route("to", BILLING, billing.address), route("back", ORDERS, orders.address)
+    net.script("gateway", "msdb", to + back + own.get("gateway", ""))
+    for end, here, way, far in ((orders, ORDERS, "to", BILLING), (billing, BILLING, "back", ORDERS)):
+        statements = service(here) + route(way, far, through or middle.address)
+        net.script(end.name, end.name, statements + own.get(end.name, ""))
     return middle, orders, billing
 
 

@@ -25,10 +25,9 @@ from tests.support.traffic import Traffic
 ORDERS, BILLING = "//mirrored/Orders", "//mirrored/Billing"
 INSTANCES = {"orders": "0a000000-0000-4000-8000-000000000001", "billing": "0b000000-0000-4000-8000-000000000002"}
 SERVICES = {"orders": ORDERS, "billing": BILLING}
-QUEUE = "Inbox"
 SECONDS = 60.0
 HEARTBEAT = "200ms"  # so that silence is noticed within a second
-TAKEN_OVER = "database taken over"
+
 STATE_CHANGED = "mirrored route state changed"
 
 
@@ -89,11 +88,11 @@ class Mirrored:
             for daemon in daemons:
                 daemon.wait_ready()
 
-    def traffic(self, **changes: Any) -> Traffic:
+    def traffic(self) -> Traffic:
         """Applications on both databases."""
         paths = list(dict.fromkeys(self.path("billing", daemon) for daemon in self.billing))
         initiator = self.path("orders", self.partners["orders"][0])
-        return Traffic(initiator, paths, from_service=ORDERS, to_service=BILLING, queue=QUEUE, **changes)
+        return Traffic(initiator, paths, from_service=ORDERS, to_service=BILLING)
 
     def cut(self, daemon: Daemon, how: Cut) -> None:
         """Between the gateway, or the initiator, and a partner; the partners still share their file."""
@@ -115,18 +114,18 @@ class Mirrored:
         there, back = self.cables[daemon.name]
         return [one for one in there.passed if not one.is_onward] + [one for one in back.passed if one.is_onward]
 
-    def is_asked(self, *daemons: Daemon, times: int = 2) -> None:
-        """Wait until so many more PROBEs have gone to each of these partners."""
+    def is_asked(self, *daemons: Daemon) -> None:
+        """Wait until two more PROBEs have gone to each of these partners."""
 
         def asked(daemon: Daemon) -> int:
             return sum(one.kind == FrameKind.PROBE for one in self.to_partner(daemon))
 
-        goals = [asked(daemon) + times for daemon in daemons]
+        goals = [asked(daemon) + 2 for daemon in daemons]
         names = " and ".join(daemon.name for daemon in daemons)
         wait_for(
             lambda: all(asked(daemon) >= goal for daemon, goal in zip(daemons, goals, strict=True)),
             seconds=SECONDS,
-            what=f"{names} asked {times} times",
+            what=f"{names} asked twice",
         )
 
     @property

@@ -36,7 +36,6 @@ INSTANCES = {
 GATEWAYS = ("gateway-a", "gateway-b")
 HOSTS = {"orders": ("orders",), "billing": ("billing",), "shipping": ("shipping-1", "shipping-2")}
 WAYS = {"billing": "gateway-a", "shipping": "gateway-b"}
-QUEUE = "Inbox"
 SECONDS = 60.0
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 
@@ -153,7 +152,7 @@ def _talk(net: Topology, database: str, count: int) -> int:
     host = net.daemons[HOSTS[database][0]]
     path = net.directory / "shared" / "shipping.db" if database == "shipping" else host.directory / f"{database}.db"
     initiator = net.daemons["orders"].directory / "orders.db"
-    with Traffic(initiator, [path], from_service=ORDERS, to_service=SERVICES[database], queue=QUEUE) as traffic:
+    with Traffic(initiator, [path], from_service=ORDERS, to_service=SERVICES[database]) as traffic:
         traffic.start()
         traffic.goes_on(count)
         traffic.finish()

@@ -40,9 +40,9 @@ def initiator(secured: Secured | None, conversation: bytes = CONVERSATION) -> Co
     return Contact(conversation, True, ORDERS, HERE, BILLING, secured=secured)
 
 
-def target(secured: Secured | None, conversation: bytes = CONVERSATION) -> Contact:
+def target(secured: Secured | None) -> Contact:
     """The side that answers."""
-    return Contact(conversation, False, BILLING, THERE, ORDERS, HERE, secured)
+    return Contact(CONVERSATION, False, BILLING, THERE, ORDERS, HERE, secured)
 
 
 def sealer(contact: Contact, credentials: DialogCredentials) -> Sealer:

@@ -20,6 +20,13 @@ from broker.store.sqlite.transaction import writing
 FRAGMENT = 60_000  # bytes of a fragment of a large message
 
 
+def sqlite_error(code: int) -> sqlite3.OperationalError:
+    """What SQLite raises with a code."""
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    return error
+
+
 class Shop:
     """
     A database with the services Orders and Billing, each on a queue of its name, and a table `orders` of its own.

@@ -18,8 +18,7 @@ LONG = (
     "browser/",
     "chaos/",  # real daemons under faults, and the tests of what judges them
     "docs/test_examples",
-    "docs/test_pages",  # executes tutorial and how-tos
-    "docs/test_reference",
+    "docs/test_reference",  # executes tutorial, how-tos, and commands of other pages
     "examples/",
     "fuzz/test_conversation",
     "loopback/test_admin_attack",
@@ -29,15 +28,12 @@ LONG = (
     "loopback/test_dynamic_routing",
     "loopback/test_handshake_memory",
     "loopback/test_journal",
-    "loopback/test_limits",
     "loopback/test_memory",
     "loopback/test_multiple_routes",
     "loopback/test_nothing_leaks",
     "loopback/test_progress",
-    "loopback/test_rolling_restart",
     "loopback/test_rotation",
     "loopback/test_route_errors",
-    "loopback/test_tracing",
     "model/",  # spin, and gcc for each
     "prometheus/",
     "shipping/",  # wheels, images, charts

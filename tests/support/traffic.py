@@ -47,7 +47,7 @@ class Traffic:
         *,
         from_service: str,
         to_service: str,
-        queue: str,
+        queue: str = "Inbox",
         dialogs: int = 4,
         pause: float = 0.02,
     ) -> None:

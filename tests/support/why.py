@@ -126,13 +126,7 @@ class Instances(Directory):
             raise NotAskedError(address, "nobody there")
         return answer(self._places[address.host], request)
 
-    def send_ruling(
-        self,
-        address: NetworkAddress,
-        database: str,
-        who: str,
-        service: str,
-    ) -> PermissionRuling | None:
+    def send_ruling(self, address: NetworkAddress, database: str, who: str, service: str) -> PermissionRuling | None:
         return None
 
     def why(self, address: NetworkAddress, conversation: UUID) -> WhyAnswer:

@@ -1,11 +1,11 @@
-"""The house rules that a machine can hold: docstrings, no rings of imports, tables of a database, pages for users."""
+"""The house rules that a machine can hold: docstrings, no rings of imports, tables of a database, fates of frames."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.flow import Disposition
+from broker.flow import NUMBER, Disposition
 from tests.support.imports import imports_of, rings
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +91,15 @@ def test_every_disposition_is_on_its_page() -> None:
     told = {name: int(number or 0) for name, number in re.findall(r"^\| ([a-z ]+) \| (\d*) \|", page, re.MULTILINE)}
 
     assert {str(disposition): disposition.number for disposition in Disposition} == told
+
+
+def test_every_drop_has_its_own_number_and_a_word_fit_for_a_label() -> None:
+    arrived = {Disposition.FORWARDED, Disposition.DELIVERED}
+
+    assert {0} == {disposition.number for disposition in arrived}
+    assert set(Disposition) - arrived == set(NUMBER)
+    assert len(NUMBER) == len(set(NUMBER.values()))
+    assert [] == [str(one) for one in Disposition if not re.fullmatch(r"[a-z]+( [a-z]+)*", str(one))]
 
 
 def test_nothing_is_left_for_later() -> None:

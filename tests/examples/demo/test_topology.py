@@ -1,4 +1,4 @@
-"""What a topology writes before it starts anything."""
+"""The demo: what a topology writes before it starts anything, and who leads where in the instances that it has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from broker.catalog.check import CheckReport, check_files
 from examples.demo import topology
+from examples.demo.cast import GATEWAYS, HOMES, ORDERS, TARGETS, Home, demo_topology
 from examples.demo.topology import TimedOutError, Topology
-
-GUID = "5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11"
 
 
 @pytest.mark.parametrize(
@@ -47,3 +48,34 @@ def test_an_instance_that_is_not_ready_in_time_is_told_with_what_it_said_meanwhi
 
         with pytest.raises(TimedOutError, match=r"^one ready: not within 0 s: the disk is slow$"):
             daemon.start()
+
+
+# --- the cast ---
+
+
+def test_every_configuration_with_its_scripts_is_good(tmp_path: Path) -> None:
+    net = demo_topology(tmp_path)
+
+    report = check_files([daemon.config for daemon in net.daemons.values()], environ={})
+
+    assert CheckReport() == replace(report, warnings=[], skipped=[])
+    assert {("endpoint.encryption", True)} == {  # on loopback it may be plain text, which is told all the same
+        (warning.key, "connections are not encrypted" in warning.problem) for warning in report.warnings
+    }
+
+
+@pytest.mark.parametrize("home", HOMES, ids=lambda home: home.database)
+def test_a_database_has_a_route_to_each_far_one_through_each_gateway(tmp_path: Path, home: Home) -> None:
+    net = demo_topology(tmp_path)
+
+    for name in home.hosts:
+        script = (net.daemons[name].directory / f"{home.database}.sql").read_text(encoding="utf-8")
+        far = TARGETS if home is ORDERS else (ORDERS,)
+        ways = {
+            (one.database, gateway)
+            for one in far
+            for gateway in GATEWAYS
+            for line in script.splitlines()
+            if f"[{one.database}-{gateway}]" in line and f" ADDRESS = '{net.daemons[gateway].address}'" in line
+        }
+        assert len(far) * len(GATEWAYS) == len(ways)

@@ -67,8 +67,8 @@ def server() -> Iterator[NameServer]:
         thread.join()
 
 
-def find(server: NameServer, name: str = NAME, *, domain: str | None = None) -> list[CreateRoute]:
-    return SrvRoutes(dns_lookup(("127.0.0.1", server.server_address[1])), domain=domain).find(Inquiry(name))
+def find(server: NameServer, name: str = NAME) -> list[CreateRoute]:
+    return SrvRoutes(dns_lookup(("127.0.0.1", server.server_address[1])), domain=None).find(Inquiry(name))
 
 
 def refusal(server: NameServer, name: str = NAME) -> str:

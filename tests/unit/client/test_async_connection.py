@@ -15,7 +15,7 @@ from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
 from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
-from tests.support.shop import Shop
+from tests.support.shop import Shop, sqlite_error
 
 INSERT = "INSERT INTO orders (id) VALUES (?)"
 SECONDS = 20.0
@@ -53,9 +53,7 @@ class FullDisk(sqlite3.Connection):
     """One that finds no room at the COMMIT."""
 
     def commit(self) -> None:
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        raise error
+        raise sqlite_error(sqlite3.SQLITE_FULL)
 
 
 async def test_full_disk_at_the_end_of_a_transaction_is_told_and_nothing_is_kept(shop: Shop) -> None:

@@ -114,10 +114,10 @@ SAMPLED, QUIET = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
 ROWS = "SELECT message_sequence_number, headers, flags FROM broker_transmission ORDER BY transmission_id"
 
 
-def span(flags: int = 1, state: TraceState | None = None) -> NonRecordingSpan:
+def span(state: TraceState | None = None) -> NonRecordingSpan:
     """A span of an application."""
     return NonRecordingSpan(
-        SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=False, trace_flags=TraceFlags(flags), trace_state=state)
+        SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=False, trace_flags=TraceFlags(1), trace_state=state)
     )
 
 

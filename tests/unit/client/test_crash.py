@@ -19,7 +19,7 @@ PROGRAM = """
 import os, signal, sqlite3, sys
 import broker
 
-path, last, isolation_level = sys.argv[1], int(sys.argv[2]), {"autocommit": None}.get(sys.argv[3], sys.argv[3])
+path, last = sys.argv[1], int(sys.argv[2])
 done = 0
 
 def step():
@@ -34,7 +34,7 @@ def parts():
         if _ >= 4:
             step()
 
-db = sqlite3.connect(path, isolation_level=isolation_level)
+db = sqlite3.connect(path)
 step()
 dialog = broker.begin_dialog(db, from_service="Orders", to_service="//far/Billing")
 step()
@@ -76,8 +76,8 @@ def prepare(shop: Shop) -> None:
     shop.arrive(dialog, b"pay", queue="BillingQueue")
 
 
-def run(shop: Shop, last: int, mode: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PROGRAM, str(shop.path), str(last), mode]
+def run(shop: Shop, last: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM, str(shop.path), str(last)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

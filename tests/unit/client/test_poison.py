@@ -142,12 +142,10 @@ def first_rows(db: sqlite3.Connection, order: int, size: int) -> list[tuple[Any,
     return db.execute(query, (order,)).fetchall() * size
 
 
-def again(
-    db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False, poison: int = 5
-) -> RedeliveryVerdict:
+def again(db: sqlite3.Connection, order: int = 1, size: int = 1, *, commit: bool = False) -> RedeliveryVerdict:
     """One more receive whose transaction is rolled back."""
     db.execute("BEGIN IMMEDIATE")
-    answer = admit(db, path_of(db), QUEUE, first_rows(db, order, size), poison=poison, may_commit=commit)
+    answer = admit(db, path_of(db), QUEUE, first_rows(db, order, size), poison=5, may_commit=commit)
     db.execute("ROLLBACK")
     return answer
 

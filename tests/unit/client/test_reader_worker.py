@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.client.reader_pool import Reader, reader
+from broker.client.reader_pool import reader
 from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work, open_connection
 from broker.errors import StoreUnavailableError
 from broker.protocol.layout import show_guid
@@ -36,10 +36,10 @@ def desk(shop: Shop) -> Iterator[ReaderDatabase]:
     desk.close()
 
 
-def claimed(desk: ReaderDatabase, one: Reader = handle) -> tuple[Any, float | None]:
-    db = open_connection(desk.path, is_async=one.is_async)
+def claimed(desk: ReaderDatabase) -> tuple[Any, float | None]:
+    db = open_connection(desk.path, is_async=handle.is_async)
     try:
-        return desk.claim(db, one)
+        return desk.claim(db, handle)
     finally:
         db.close_all()
 

@@ -1,4 +1,4 @@
-"""The application's connection: its transaction joined or begun, its settings left alone, its troubles told as ours."""
+"""The application's connection: its transaction joined or begun, all or nothing; its troubles told as ours."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.client import transaction as module
+from broker.client.dialog import get_dialog, send
 from broker.client.receiving import receive
 from broker.client.transaction import commit, is_always_open, is_autocommit, look, transaction, unavailable, whole
 from broker.errors import StoreBusyError, StoreUnavailableError
 from broker.store.sqlite import write_lock
+from broker.store.sqlite.schema import PART_BYTES
 from broker.store.sqlite.transaction import ask
 from tests.support.asleep import sleep_by
-from tests.support.shop import Shop
+from tests.support.dialog import put_message
+from tests.support.shop import Shop, sqlite_error
 
 HOLDS = """
 import sqlite3, sys
@@ -29,12 +35,6 @@ db.execute("BEGIN IMMEDIATE")
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-def _error(code: int) -> sqlite3.Error:
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = code
-    return error
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def holder(shop: Shop) -> Iterator[int]:
 
 
 def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY), 60.04)
+    error = unavailable(str(shop.path), sqlite_error(sqlite3.SQLITE_BUSY), 60.04)
 
     assert isinstance(error, StoreBusyError)
     assert (60.04, holder) == (error.waited_s, error.holder)
@@ -68,12 +68,12 @@ def test_process_that_writes_is_named(shop: Shop, holder: int) -> None:
 def test_what_waiting_does_not_cure_is_no_matter_of_who_writes(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
 ) -> None:
-    error = unavailable(str(shop.path), _error(code), 1.0)
+    error = unavailable(str(shop.path), sqlite_error(code), 1.0)
 
     assert type(error) is StoreUnavailableError
     assert sentence in error.problem
     monkeypatch.setattr(write_lock, "_LOCKS", tmp_path / "missing")
-    error = unavailable(str(shop.path), _error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
+    error = unavailable(str(shop.path), sqlite_error(sqlite3.SQLITE_BUSY_RECOVERY), 1.0)
     assert "which process has a write transaction open cannot be seen here" in error.problem
 
 
@@ -278,8 +278,7 @@ def test_transaction_control_of_python_3_12_is_known(
 
 def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> None:
     db = shop.connect()
-    busy = sqlite3.OperationalError("database is locked")
-    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    busy = sqlite_error(sqlite3.SQLITE_BUSY)
     answers: list[Any] = [busy, busy, 7]
 
     def call() -> int:
@@ -291,3 +290,108 @@ def test_reading_waits_too_and_tells_what_waiting_does_not_cure(shop: Shop) -> N
     assert 7 == look(db, call)
     with pytest.raises(StoreUnavailableError, match="no database of the broker"):
         look(db, lambda: db.execute("SELECT * FROM broker_missing"))
+
+
+# --- transactions of an application around dialogs ---
+
+
+@pytest.mark.parametrize("level", ["", "IMMEDIATE", "EXCLUSIVE", None])
+def test_readers_contending_for_a_queue_get_every_message_once_and_in_order(shop: Shop, level: Any) -> None:
+    """Every third transaction is rolled back, so that its messages go to whoever comes next."""
+    owner = shop.connect(isolation_level=None)
+    dialogs = [shop.begin(owner) for _ in range(3)]
+    for dialog in dialogs:
+        shop.arrive(dialog, *[b"%d" % n for n in range(40)])
+    failures: list[Exception] = []
+
+    def work() -> None:
+        db = sqlite3.connect(shop.path, timeout=0, isolation_level=level)
+        try:
+            for turn in count():
+                if level is None:
+                    db.execute("BEGIN")
+                messages = receive(db, queue="OrdersQueue", top=4)
+                if not messages:
+                    db.rollback()
+                    return
+                for message in messages:
+                    number = f"{message.dialog.endpoint_id}:{message.body.decode()}"
+                    db.execute("INSERT INTO orders (state) VALUES (?)", (number,))
+                    message.dialog.send(message.body)
+                if turn % 3 == 2:
+                    db.rollback()
+                else:
+                    db.commit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the message's failure
+            failures.append(error)
+        finally:
+            db.close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [] == failures
+    taken = shop.look("SELECT state FROM orders ORDER BY id")
+    for dialog in dialogs:
+        expected = [f"{dialog.endpoint_id}:{n}" for n in range(40)]
+        assert expected == [state for state in taken if state.startswith(f"{dialog.endpoint_id}:")]
+    assert 120 == len(shop.seen()["sent"])
+
+
+@pytest.mark.parametrize("mode", ["OFF", "NORMAL"])
+@pytest.mark.promise(1)
+def test_connection_whose_commits_may_be_lost_with_the_power_sends_nothing(shop: Shop, mode: str) -> None:
+    """A number that was sent and is given again would be a duplicate there: the message behind it would be lost."""
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
+    db.execute(f"PRAGMA synchronous = {mode}")
+    calls: list[Callable[[], object]] = [
+        lambda: dialog.send(b"x"),
+        lambda: dialog.send_many([b"x"]),
+        lambda: send([dialog], b"x"),
+        dialog.end,
+        lambda: get_dialog(db, dialog.conversation_handle).end(error=1),
+    ]
+
+    for call in calls:
+        with pytest.raises(StoreUnavailableError, match=f"synchronous = {mode}, .* set PRAGMA synchronous = FULL"):
+            call()
+
+    assert {"conversations": ["SO"], "sent": []} == shop.seen()
+    shop.arrive(dialog, b"y")
+    assert [b"y"] == [message.body for message in receive(db, queue="OrdersQueue")]
+    dialog.end(cleanup=True)
+
+
+def test_body_of_any_length_takes_little_memory(shop: Shop) -> None:
+    """Sent from an iterable, received as a file; what SQLite itself keeps is bounded by its page cache."""
+    size = 64 * 1024 * 1024
+    piece = bytes(1024 * 1024)
+    db = shop.connect()
+    tracemalloc.start()
+    try:
+        with db:
+            dialog = shop.begin(db)
+            dialog.send(piece for _ in range(size // len(piece)))
+            db.execute(
+                "INSERT INTO broker_fragment SELECT ?, 0, part_number, 0, CASE part_number WHEN 0"
+                " THEN CAST(x'00000001' || x'80' || body AS BLOB) ELSE body END FROM broker_transmission_part",
+                (dialog.endpoint_id,),
+            )
+            fragments = {"message_body": None, "body_fragments": size // PART_BYTES}
+            put_message(db, endpoint_id=dialog.endpoint_id, **fragments)
+        with db:
+            (message,) = receive(db, queue="OrdersQueue")
+            read = 0
+            with message.open() as body:
+                while part := body.read(100_000):
+                    read += len(part)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert size == read == message.body_length
+    assert peak < size // 8

@@ -94,22 +94,6 @@ def test_fault_frame_acknowledges_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame",
-    [
-        message_frame(TARGET, TRAVEL, MESSAGE_ID, Fragment((0, 0), Flag.LAST_FRAGMENT, b"", (0, 0))),
-        ack_frame(TARGET, TRAVEL, MESSAGE_ID, (1, 0)),
-        fault_frame(TARGET, TRAVEL, MESSAGE_ID, Fault(-8408, "")),
-    ],
-    ids=["MESSAGE", "ACK", "FAULT"],
-)
-def test_every_frame_of_a_target_says_so_and_names_the_initiator(frame: bytes) -> None:
-    head, _ = decode_dialog(frame)
-
-    assert head.is_from_target
-    assert THEIRS == head.to_broker_instance
-
-
-@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({}, None),

@@ -14,9 +14,9 @@ SIZE = 10
 LAST = int(Flag.LAST_FRAGMENT)
 
 
-def _fragments(sequence: int, count: int, start: int = 0) -> list[Outgoing]:
-    """A message of so many fragments, from one of them on."""
-    return [Outgoing((sequence, n), LAST if n == count - 1 else 0, bytes(SIZE)) for n in range(start, count)]
+def _fragments(sequence: int, count: int) -> list[Outgoing]:
+    """A message of so many fragments."""
+    return [Outgoing((sequence, n), LAST if n == count - 1 else 0, bytes(SIZE)) for n in range(count)]
 
 
 def _outbound(*fragments: int, first: int = 0, frames: int = 1024, size: int = 1 << 20) -> Outbound:

@@ -5,31 +5,30 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog
 from broker.conversation.frames import Travel
 from broker.conversation.window import Backoff
+from broker.dialog.endpoint import Endpoint
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, frame_bounds
-from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.pool import Limits
+from broker.forwarding.ring import Ring
 from broker.protocol.frame import Header, decode_dialog
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
-from broker.routing.decide import AddressHealth, Hosted, RoutingFacts
+from broker.routing.decide import Hosted, RoutingFacts
 from broker.routing.route import Route
 from broker.routing.table import RouteTable, build_table
 from broker.store.sqlite.write_batch import SqliteStore
 from broker.supervision import Supervision
-from tests.support.dialog import FarSide, far_target, make_endpoint, open_database
+from tests.support.dialog import FarSide, begin, far_target, make_endpoint, make_forwarder, open_database
 from tests.support.virtual_time import VirtualLoop
 
 GATEWAY, OTHER = NetworkAddress("gateway", 1), NetworkAddress("other", 1)
@@ -78,26 +77,22 @@ class Peer:
 
 
 class Shop:
-    """A database with the service Orders; its instance was `asked` for routes."""
+    """A database with the service Orders, and others; its instance was `asked` for routes, its `ring` follows all."""
 
-    def __init__(self, path: Path, *routes: Route, fragment_size: int = 1000) -> None:
+    def __init__(self, path: Path, *routes: Route, others: Sequence[str] = (), ring: Ring | None = None) -> None:
         self.asked: list[RoutingFacts] = []
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
-            deliver=lambda database, frames, origin: None,
-            request_link=lambda _: None,
-            health_of=lambda _: AddressHealth.CONNECTED,
-            ask_for_route=self._ask,
+        self.ring = ring
+        self.forwarder = make_forwarder(
+            deliver=lambda _, frames, origin: self.endpoint.receive(frames, origin), ask_for_route=self._ask, ring=ring
         )
         self.link = Link()
         self.forwarder.table.outbox(GATEWAY).outlet = self.link
         self.peer = Peer()
-        self.db = open_database(path, "Orders")
+        self.db = open_database(path, "Orders", *others)
         self.db.execute("PRAGMA busy_timeout = 0")
-        store = SqliteStore(path, self.db, fragment_size=fragment_size)
+        store = SqliteStore(path, self.db, fragment_size=TUNING.fragment_size)
         self.supervision = Supervision()
-        tuning = replace(TUNING, fragment_size=fragment_size)
-        self.endpoint = make_endpoint("shop", store, tuning, self.forwarder, supervision=self.supervision)
+        self.endpoint: Endpoint = make_endpoint("shop", store, TUNING, self.forwarder, supervision=self.supervision)
         self.route(*(routes or [Route("everywhere", GATEWAY)]))
         self.application = sqlite3.connect(path, isolation_level=None, timeout=0)
 
@@ -111,10 +106,7 @@ class Shop:
         self.endpoint.transmitter.on_paths_changed()
 
     def begin(self, *bodies: bytes, **more: Any) -> Dialog:
-        dialog = begin_dialog(self.application, from_service="Orders", to_service="//far/Billing", **more)
-        for body in bodies:
-            dialog.send(body)
-        return dialog
+        return begin(self.application, *bodies, **more)
 
     def arrive(self, *frames: bytes) -> None:
         self.endpoint.receive(list(frames), self.peer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
@@ -11,19 +9,11 @@ from broker.conversation.outbound import Outgoing
 from broker.dialog import journal_hooks as module
 from broker.dialog.journal_hooks import ReceiverJournal, SenderJournal
 from broker.flow import Disposition
-from broker.forwarding.entry import Buffer, Queued
+from broker.forwarding.entry import Queued, UnknownOrigin
 from broker.forwarding.ring import Ring
-from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import Flag, FrameKind
+from broker.protocol.layout import Flag
+from tests.support.forwarding import make_frame
 from tests.support.visits import VisitRecord, decode
-
-
-class Peer:
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, frame: Buffer, disposition: Disposition) -> None:
-        raise AssertionError
 
 
 class Desk:
@@ -34,7 +24,7 @@ class Desk:
         self.journal = ReceiverJournal(self.ring)
 
     def arrive(self, now: float, *frames: bytes) -> None:
-        self.ring.begin(now, Peer(), is_from_here=False)
+        self.ring.begin(now, UnknownOrigin(), is_from_here=False)
         for frame in frames:
             self.journal.on_received(frame, is_ack=False)
 
@@ -49,15 +39,9 @@ class Desk:
         return list(decode(self.ring.take()))
 
 
-def make_frame(number: int, hop_count: int) -> bytes:
-    header = Header(FrameKind.MESSAGE, 0, b"m" * 16, b"c" * 16, "Orders", "Far", b"f" * 16, sequence_number=number)
-    header.hop_count = hop_count
-    return encode_dialog(header, b"body")
-
-
 @pytest.fixture
 def frames() -> list[bytes]:
-    return [make_frame(number, 2) for number in range(5)]
+    return [make_frame(sequence_number=number, hop_count=2) for number in range(5)]
 
 
 def test_frames_are_told_with_the_pass_in_which_they_came(frames: list[bytes]) -> None:
@@ -139,8 +123,8 @@ class WitnessDesk:
             frame = message_frame(contact, Travel(), message_id, Fragment(place, flags, b"body", (0, 0)))
             self.journal.on_sent(endpoint_id, frame, fragment, is_resend=is_resend)
 
-    def acknowledge(self, *place: int, endpoint_id: int = 1, after: float = 0.0) -> list[VisitRecord]:
-        self.journal.on_acknowledged(endpoint_id, (place[0], place[1]), now=NOW + after, wall=WALL + after)
+    def acknowledge(self, *place: int, after: float = 0.0) -> list[VisitRecord]:
+        self.journal.on_acknowledged(1, (place[0], place[1]), now=NOW + after, wall=WALL + after)
         return list(decode(self.ring.take()))
 
 

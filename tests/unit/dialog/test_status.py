@@ -14,11 +14,10 @@ from broker.dialog import status as module
 from broker.dialog.send_queue import LOADED_MAX_BYTES, LoadBudget, Sender
 from broker.dialog.status import MOVING, WRITE_SECONDS, PathProblem, StatusWriter, TransmissionStatus, connecting
 from broker.flow import Disposition
-from broker.forwarding.forwarder import Forwarder
-from broker.forwarding.pool import Limits
 from broker.protocol.layout import Flag
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Candidate, Decision
+from tests.support.dialog import make_forwarder
 
 HOP = NetworkAddress("gateway", 4022)
 NOW = 100.0
@@ -41,12 +40,7 @@ class Here(TransmissionStatus):
     wall_offset = WALL
 
     def __init__(self, problem: PathProblem = PathProblem(), loaded_bytes: int = 0) -> None:  # noqa: B008 - a constant
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
-            deliver=lambda *_: None,
-            request_link=lambda _: None,
-            health_of=lambda _: AddressHealth.CONNECTED,
-        )
+        self.forwarder = make_forwarder()
         super().__init__(
             self.forwarder,
             cast("LoadBudget", SimpleNamespace(loaded_bytes=loaded_bytes)),

@@ -36,9 +36,7 @@ from broker.dialog.transmitter import (
 )
 from broker.flow import Disposition
 from broker.forwarding.entry import Buffer, ForwardingEntry
-from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.outbox import DatabaseSink, DropSink
-from broker.forwarding.pool import Limits
 from broker.protocol.frame import (
     Envelope,
     Fault,
@@ -58,7 +56,7 @@ from broker.security.seal import read_box
 from broker.security.secured import Mode, Secured
 from broker.security.session import CannotSealError, DialogCredentials, Opener, Sealer
 from broker.store.port import KeyEvidence, LoadedFragments, LoadRequest, PendingDialog
-from tests.support.dialog import ALONE
+from tests.support.dialog import ALONE, make_forwarder
 from tests.support.identities import credentials
 from tests.support.sealed import initiator, target
 from tests.support.virtual_time import virtual_time
@@ -289,11 +287,10 @@ class Message:
 
     sequence: int
     body: bytes
-    flags: int = 0
 
     def cut(self, size: int) -> list[Outgoing]:
         pieces = [self.body[start : start + size] for start in range(0, max(1, len(self.body)), size)]
-        flags = [self.flags] * (len(pieces) - 1) + [self.flags | Flag.LAST_FRAGMENT]
+        flags = [0] * (len(pieces) - 1) + [int(Flag.LAST_FRAGMENT)]
         return [Outgoing((self.sequence, n), flags[n], piece) for n, piece in enumerate(pieces)]
 
 
@@ -316,8 +313,7 @@ class Stage:
     answers_by_itself: bool = True
 
     def __post_init__(self) -> None:
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=1 << 20, max_hops=16),
+        self.forwarder = make_forwarder(
             deliver=lambda _database, frames, _origin: self.delivered.extend(frames),
             request_link=self.asked.append,
             health_of=lambda address: self.health.get(address, AddressHealth.UNTRIED),

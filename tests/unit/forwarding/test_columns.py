@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from broker.forwarding.columns import IS_FROM_HERE, Columns, Legend, PlainDecoder, microseconds
-from broker.forwarding.kernels import DECODERS
+from broker.forwarding.kernels import DECODERS, make_decoder
 from broker.forwarding.ring import HEAD, HEAD_BYTES, TAKEN_BACK
 from broker.protocol.layout import Flag, FrameKind
 from tests.support.records import frame
@@ -16,9 +16,9 @@ ENDING = (2, 3, 4, 5, 6, 7, 8)  # outcome here, elsewhere, reason, code, route, 
 EVERY_DECODER = pytest.mark.parametrize("make", DECODERS.values(), ids=DECODERS)
 
 
-def record(data: bytes, *, way: int = 0, arrival: int = 0, left: float = 1000.5, body: int = 4) -> bytes:
-    told = data[: len(data) - body]
-    return HEAD.pack(HEAD_BYTES + len(told), way, arrival, left) + told
+def record(data: bytes, *, way: int = 0, arrival: int = 0) -> bytes:
+    told = data[:-4]  # without the body
+    return HEAD.pack(HEAD_BYTES + len(told), way, arrival, 1000.5) + told
 
 
 def legend(*endings: tuple[int, ...], flags: int = 0) -> Legend:
@@ -113,3 +113,14 @@ def test_names_are_numbered_anew_after_they_were_forgotten(make: type[PlainDecod
 
     assert [b"//b"] == decoder.names
     assert [0] == numbers(columns, "to_service") == numbers(columns, "from_service")
+
+
+def test_compiled_decoder_is_the_first_choice_and_reads_the_memory_of_a_ring_where_it_is() -> None:
+    """A view of a part of a bytearray does as well as bytes, and is let go of afterwards."""
+    compiled = pytest.importorskip("broker.forwarding.compiled_columns", reason="no compiler built it")
+    memory, decoder = bytearray(8), make_decoder()
+
+    assert isinstance(decoder, compiled.CompiledDecoder)
+    assert (0, []) == decoder.scan(memoryview(memory)[:0])
+    assert 0 == decoder.fill(memoryview(memory)[:0], 0, Legend()).rows
+    memory += b"x"  # a view that is still held would forbid it

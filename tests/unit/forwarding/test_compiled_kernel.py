@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 from broker.forwarding.entry import ForwardingEntry
 from broker.protocol import layout
 from broker.protocol.layout import FrameKind
+from tests.support.forwarding import make_frame
 from tests.support.kernel import MAX_FRAME, Walker, hopped
 
 module = pytest.importorskip("broker.forwarding.compiled_kernel", reason="no compiler built it")
 
-MakeFrame = Callable[..., bytes]
 HASH_BITS = [0, 1, 5, 64]
 
 
@@ -26,7 +25,7 @@ def walker_of(hash_bits: int = 64, **arguments: Any) -> Walker:
 @pytest.mark.usefixtures("is_patient")
 @pytest.mark.parametrize("hash_bits", HASH_BITS)
 @pytest.mark.parametrize("count", [31, 32, 33, 600])
-def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, count: int, make_frame: MakeFrame) -> None:
+def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, count: int) -> None:
     walker = walker_of(hash_bits, is_by_conversation=True)
     guids = [number.to_bytes(16, "big") for number in range(count)]
     frames = [make_frame(conversation_id=guid) for guid in guids]
@@ -39,7 +38,7 @@ def test_conversations_keep_their_ways_while_the_table_grows(hash_bits: int, cou
     assert {(guid, FrameKind.MESSAGE): 3 for guid in guids} == walker.taken()
 
 
-def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy(make_frame: MakeFrame) -> None:
+def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy() -> None:
     walker = walker_of()
     together, apart = make_frame(to_service="A"), make_frame(to_service="B")
     walker.walk(together + apart)
@@ -57,7 +56,7 @@ def test_neighbours_leave_as_a_slice_of_the_slab_and_others_as_one_copy(make_fra
     assert hopped(apart, apart) == copied
 
 
-def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> None:
+def test_walk_that_failed_leaves_nothing_to_the_next() -> None:
     walker = walker_of()
     good = make_frame(to_service="A")
     walker.walk(good)
@@ -71,7 +70,7 @@ def test_walk_that_failed_leaves_nothing_to_the_next(make_frame: MakeFrame) -> N
     assert {("A", FrameKind.MESSAGE): 3} == walker.taken()
 
 
-def test_nobody_can_move_the_slab_during_a_walk(make_frame: MakeFrame) -> None:
+def test_nobody_can_move_the_slab_during_a_walk() -> None:
     walker = walker_of()
     way = walker.way("A", FrameKind.MESSAGE)
 
@@ -86,9 +85,7 @@ def test_nobody_can_move_the_slab_during_a_walk(make_frame: MakeFrame) -> None:
         walker.walk(make_frame())
 
 
-def test_layout_that_differs_or_an_end_outside_the_slab_is_refused(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layout_that_differs_or_an_end_outside_the_slab_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for end in (-1, 1000):
         with pytest.raises(AssertionError):
             walker_of().kernel.walk(bytearray(make_frame()), end)

@@ -58,8 +58,8 @@ class Station:
         way, is_by_conversation = self.decider.resolve(key(service), CONVERSATION, FrameKind.MESSAGE, False)
         return getattr(way.sink, "address", way.disposition), is_by_conversation
 
-    def wait_at(self, address: NetworkAddress, service: str = "//far") -> None:
-        self.places.enter(affinity_key(key(service), CONVERSATION, is_from_target=False), self.ways.outbox(address))
+    def wait_at(self, address: NetworkAddress) -> None:
+        self.places.enter(affinity_key(key("//far"), CONVERSATION, is_from_target=False), self.ways.outbox(address))
 
 
 def key(service: str) -> bytes:

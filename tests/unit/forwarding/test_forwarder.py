@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -21,10 +22,8 @@ from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, Route
 from broker.security.grants import OPEN
-from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire, split
+from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire, make_frame, split
 from tests.support.kernel import hopped
-
-MakeFrame = Callable[..., bytes]
 
 NORTH, SOUTH = NetworkAddress("north"), NetworkAddress("south")
 ROUTES = (
@@ -38,8 +37,8 @@ ROUTES = (
 class Station(ForwarderStation):
     """With an open wire to each neighbour named, and no other news of them."""
 
-    def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH), is_forwarding: bool = True) -> None:
-        super().__init__(*ROUTES, pool_bytes=10_000, is_forwarding=is_forwarding)
+    def __init__(self, *, wired: Iterable[NetworkAddress] = (NORTH, SOUTH)) -> None:
+        super().__init__(*ROUTES, pool_bytes=10_000)
         self.wires = {address: Wire() for address in wired}
         for address, wire in self.wires.items():
             self.forwarder.table.outbox(address).outlet = wire
@@ -51,7 +50,7 @@ pytestmark = pytest.mark.usefixtures("kernel_name")
 # --- counting ---
 
 
-def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame: MakeFrame) -> None:
+def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch() -> None:
     station = Station()
     good = make_frame(to_service="//north")
     bad = good.replace(b"//north", b"//\xffnorth"[:7])
@@ -63,7 +62,7 @@ def test_service_name_that_is_no_text_is_malformed_and_ends_no_batch(make_frame:
 
 
 @pytest.mark.promise("forwarding 12")
-def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame) -> None:
+def test_end_of_the_instance_drops_what_is_held_everywhere() -> None:
     station = Station(wired=())
     station.take(make_frame(to_service="//north"), make_frame(to_service="//south"))
 
@@ -76,7 +75,7 @@ def test_end_of_the_instance_drops_what_is_held_everywhere(make_frame: MakeFrame
 # --- what is sent from here ---
 
 
-def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_frame: MakeFrame) -> None:
+def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops() -> None:
     """And have no time here, which is that of frames from outside."""
     station = Station()
     forwarder, sender = station.forwarder, Sender()
@@ -90,7 +89,7 @@ def test_submitted_frames_take_the_ways_given_for_them_and_keep_their_hops(make_
     assert (0, 0) == (forwarder.hop.pending, sum(forwarder.hop.counts))
 
 
-def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_frame: MakeFrame) -> None:
+def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave() -> None:
     station = Station(wired=())
     forwarder = station.forwarder
     services = ["//north", "//north/too", "//north"]
@@ -112,7 +111,7 @@ def test_submitted_frames_that_have_to_wait_are_counted_when_they_leave(make_fra
 
 
 @pytest.mark.promise("R1.6")
-def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way(make_frame: MakeFrame) -> None:
+def test_frames_that_wait_for_a_next_hop_nobody_serves_take_the_new_way() -> None:
     station = Station(wired=[SOUTH])
     came, sent = make_frame(to_service="//north"), make_frame(to_service="//north", sequence_number=1)
     way = station.entry_of(sent)
@@ -151,14 +150,14 @@ class Crossing(ForwarderStation):
         assert [hopped(frame) for frame in frames] == self.held(address)
 
 
-def far_frames(make_frame: MakeFrame, count: int = 6, **fields: object) -> list[bytes]:
+def far_frames(count: int = 6, **fields: Any) -> list[bytes]:
     return [
         make_frame(to_service="//far", conversation_id=bytes([n % 2]) * 16, sequence_number=n, **fields)
         for n in range(count)
     ]
 
 
-def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead(make_frame: MakeFrame) -> None:
+def test_dialog_stays_in_one_queue_while_all_its_addresses_are_dead() -> None:
     station = Crossing()
     station.health = {WEST: AddressHealth.SUPPRESSED, EAST: AddressHealth.SUPPRESSED}
     station.failed = {WEST, EAST}
@@ -192,10 +191,10 @@ def in_order(written: bytes, count: int) -> bool:
     return len(frames) == count and all(numbers == sorted(set(numbers)) for numbers in by_dialog.values())
 
 
-def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> None:
+def test_many_frames_move_in_portions_and_in_order() -> None:
     station = Crossing()
     station.forwarder.pool.limit_bytes = 64 << 20
-    frames = far_frames(make_frame, 30, body=bytes(30_000))
+    frames = far_frames(30, body=bytes(30_000))
     station.connect(WEST, room=0)
     for frame in frames:
         station.take(frame)
@@ -208,7 +207,7 @@ def test_many_frames_move_in_portions_and_in_order(make_frame: MakeFrame) -> Non
 
 
 @pytest.mark.promise("R6.7")
-def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make_frame: MakeFrame) -> None:
+def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise() -> None:
     station = Station()
     frame = make_frame(to_service="//pair", to_broker_instance=UUID(int=9).bytes, time_to_live=1000)
     station.lead(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=SOUTH))
@@ -227,7 +226,7 @@ def test_frames_for_a_mirrored_pair_are_held_until_the_routes_say_otherwise(make
 
 
 @pytest.mark.promise("R3.9")
-def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_frame: MakeFrame) -> None:
+def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside() -> None:
     station = Station(wired=[SOUTH])
     station.lead(*ROUTES, Route("Last", TRANSPORT))
     ours = make_frame(to_service="tcp://alias:4022/x")
@@ -241,7 +240,7 @@ def test_address_that_turns_out_to_be_our_own_is_routed_as_if_from_outside(make_
     assert station.forwarder.dropped == {Disposition.ROUTE_INVALID: 3}
 
 
-def test_own_addresses_are_bounded(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OWN_MAX", 2)
     station = Station()
 
@@ -275,7 +274,7 @@ class TwoWays(Station):
         self.forwarder.on_rejected(Rejected(conversation=conversation, code=code), [address], now)
 
 
-def test_frames_that_name_a_broker_instance_leave_the_next_hop_that_does_not_have_it(make_frame: MakeFrame) -> None:
+def test_frames_that_name_a_broker_instance_leave_the_next_hop_that_does_not_have_it() -> None:
     station = TwoWays()
     named = make_frame(to_service="//two ways", to_broker_instance=THERE)
     unnamed, elsewhere = (make_frame(to_service="//two ways", to_broker_instance=one) for one in (NO_GUID, HERE))
@@ -292,9 +291,7 @@ def test_frames_that_name_a_broker_instance_leave_the_next_hop_that_does_not_hav
 
 @pytest.mark.parametrize("code", [NOT_HERE, Disposition.DATABASE_IS_MIRROR.number, Disposition.POOL_LIMIT.number, 0])
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_only_a_next_hop_that_was_given_the_frame_and_lacks_the_instance_is_left(
-    code: int, *, is_asked: bool, make_frame: MakeFrame
-) -> None:
+def test_only_a_next_hop_that_was_given_the_frame_and_lacks_the_instance_is_left(code: int, *, is_asked: bool) -> None:
     station = TwoWays()
     named = make_frame(to_service="//two ways", to_broker_instance=THERE)
     first = station.way_of(named)
@@ -306,9 +303,7 @@ def test_only_a_next_hop_that_was_given_the_frame_and_lacks_the_instance_is_left
     assert (other if is_left else first) == station.way_of(named)
 
 
-def test_refusals_are_forgotten_after_a_minute_bounded_and_rare(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_are_forgotten_after_a_minute_bounded_and_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFUSALS_MAX", 2)
     monkeypatch.setattr(fib, "NAMED_MAX", 2)
     station = TwoWays()
@@ -327,9 +322,7 @@ def test_refusals_are_forgotten_after_a_minute_bounded_and_rare(
     assert [] == refused()
 
 
-def test_what_passed_lately_is_remembered_the_latest_last(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_passed_lately_is_remembered_the_latest_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fib, "PASSED_MAX", 2)
     station = TwoWays()
     station.lead(*ROUTES, Route("One", NORTH, "//two ways"), Route("Two", SOUTH, "//two ways"))
@@ -348,9 +341,7 @@ def test_what_passed_lately_is_remembered_the_latest_last(
 # --- what peers may invent ---
 
 
-def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fib, "INVENTED_MAX", 2)
     station = Station()
     forwarder = station.forwarder
@@ -372,9 +363,7 @@ def test_addresses_beyond_the_bound_are_refused_until_idle_ones_are_retired(
     assert forwarder.pool.frames == 1
 
 
-def test_frames_that_left_through_a_retired_outbox_stay_counted(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_that_left_through_a_retired_outbox_stay_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fib, "INVENTED_MAX", 1)
     station = Station(wired=(NORTH,))
     station.lead(*ROUTES, Route("Anywhere", TRANSPORT))
@@ -393,7 +382,7 @@ def test_frames_that_left_through_a_retired_outbox_stay_counted(
 # --- what must not happen ---
 
 
-def test_port_that_fails_in_a_flush_costs_no_frame(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_that_fails_in_a_flush_costs_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     station = Crossing()
     frames = [make_frame(to_service="//north", sequence_number=n) for n in range(3)]
     south = station.connect(SOUTH)
@@ -408,7 +397,7 @@ def test_port_that_fails_in_a_flush_costs_no_frame(make_frame: MakeFrame, monkey
     assert 4 == len(station.held(NORTH))
 
 
-def test_database_that_fails_drops_its_frames_and_harms_nobody_else(make_frame: MakeFrame) -> None:
+def test_database_that_fails_drops_its_frames_and_harms_nobody_else() -> None:
     station = Crossing()
     north = station.connect(NORTH)
     frames = [make_frame(to_service=("//here", "//north")[n % 2], sequence_number=n) for n in range(6)]
@@ -420,9 +409,7 @@ def test_database_that_fails_drops_its_frames_and_harms_nobody_else(make_frame: 
     assert (hopped(*frames[1::2]), [AttributeError]) == (north.written, [type(error) for _, error in station.reported])
 
 
-def test_origin_that_cannot_be_advised_is_counted_all_the_same(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_origin_that_cannot_be_advised_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     station = Crossing()
     monkeypatch.setattr(station.sender, "reject", lambda *_: 1 / 0)
 
@@ -431,9 +418,7 @@ def test_origin_that_cannot_be_advised_is_counted_all_the_same(
     assert ({Disposition.NO_ROUTE: 3}, 3) == (station.forwarder.dropped, len(station.reported))
 
 
-def test_walk_that_fails_leaves_nothing_for_the_next_one(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_walk_that_fails_leaves_nothing_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     station = Crossing()
     north = station.connect(NORTH)
     station.take(make_frame(to_service="//north"))
@@ -455,11 +440,9 @@ def test_walk_that_fails_leaves_nothing_for_the_next_one(
     assert hopped(make_frame(to_service="//north")) == north.written
 
 
-def test_flush_that_fails_leaves_nothing_for_the_next_one(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_that_fails_leaves_nothing_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     station = Crossing()
-    station.hold(WEST, *far_frames(make_frame))
+    station.hold(WEST, *far_frames())
     north = station.connect(NORTH)
     station.forwarder._rerouter.start(station.forwarder.table.outbox(WEST), RerouteReason.ROUTES, lambda *_: None)
 
@@ -475,7 +458,7 @@ def test_flush_that_fails_leaves_nothing_for_the_next_one(
 # --- a route is asked for ---
 
 
-def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_frame: MakeFrame) -> None:
+def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped() -> None:
     station = Station()
     station.lead(*ROUTES, Route("Ask", NORTH, remote_service_name=BROKER_CONFIGURATION))
     asked: list[RoutingFacts] = []
@@ -489,7 +472,7 @@ def test_every_frame_without_a_route_is_a_reason_to_ask_and_is_dropped(make_fram
     assert [Disposition.ASKING_FOR_ROUTE] * 3 == [why for _, why in station.sender.rejected]
 
 
-def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted(make_frame: MakeFrame) -> None:
+def test_other_limits_hold_from_the_next_frame_on_and_nothing_is_uncounted() -> None:
     """More hops are allowed, a larger frame finds room in the slab, and what passed before is still counted."""
     station = Station()
     station.take(make_frame(to_service="//north", hop_count=0), make_frame(to_service="//north", hop_count=5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from broker.forwarding.held_frames import TIME_MAX, DialogAffinity, DialogPlacem
 from broker.forwarding.pool import Pool, PoolQuota
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import Flag, FrameKind
+from tests.support.forwarding import make_frame
 from tests.support.kernel import Shelf
 from tests.support.pack import pack_of
 from tests.support.tiers import examples
-
-MakeFrame = Callable[..., bytes]
 
 NOW = 1000.0
 
@@ -42,9 +40,7 @@ NOW = 1000.0
     ],
     ids=str,
 )
-def test_copies_are_frames_at_one_place_of_a_dialog(
-    difference: dict[str, Any], *, is_copy: bool, make_frame: MakeFrame
-) -> None:
+def test_copies_are_frames_at_one_place_of_a_dialog(difference: dict[str, Any], *, is_copy: bool) -> None:
     assert is_copy == (copy_key(make_frame()) == copy_key(memoryview(make_frame(**difference))))
 
 
@@ -53,7 +49,7 @@ def test_copies_are_frames_at_one_place_of_a_dialog(
 
 
 @pytest.fixture
-def frames(make_frame: MakeFrame) -> list[bytes]:
+def frames() -> list[bytes]:
     """Three of different lengths and lives."""
     return [make_frame(b"x" * n, sequence_number=n, time_to_live=1000 * (n + 1), time_consumed=n) for n in range(3)]
 
@@ -81,7 +77,7 @@ def test_frames_age_like_those_held_alone(waited: float, frames: list[bytes]) ->
     assert b"".join(frames) == pack.data
 
 
-def test_time_consumed_stops_at_what_its_field_can_say_of_pack(make_frame: MakeFrame) -> None:
+def test_time_consumed_stops_at_what_its_field_can_say_of_pack() -> None:
     pack = pack_of([make_frame(time_to_live=TIME_MAX, time_consumed=TIME_MAX - 1)], NOW)
     data = bytearray(pack.data)
 
@@ -119,9 +115,7 @@ def test_what_stays_is_a_pack_of_the_same_frames(gone: int, frames: list[bytes])
     ],
     ids=str,
 )
-def test_key_is_that_of_all_frames_which_take_the_same_way(
-    difference: dict[str, object], *, is_same: bool, make_frame: MakeFrame
-) -> None:
+def test_key_is_that_of_all_frames_which_take_the_same_way(difference: dict[str, Any], *, is_same: bool) -> None:
     assert is_same == (affinity_key_of(make_frame()) == affinity_key_of(memoryview(make_frame(**difference))))
 
 

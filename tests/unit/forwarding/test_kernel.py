@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError
@@ -12,9 +10,8 @@ from broker.forwarding import kernel as module
 from broker.forwarding.kernel import Kernel
 from broker.protocol.frame import Ping, Pong, encode_link
 from broker.protocol.layout import Flag, FrameKind
+from tests.support.forwarding import make_frame
 from tests.support.kernel import MAX_FRAME, Walker, hopped
-
-MakeFrame = Callable[..., bytes]
 
 PING = encode_link(Ping(b"12345678"))
 PONG = encode_link(Pong(b"12345678"))
@@ -26,7 +23,7 @@ IN_PLAIN_PYTHON = pytest.mark.parametrize("kernel_name", ["python"], indirect=Tr
 # --- the plain case ---
 
 
-def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFrame) -> None:
+def test_route_is_asked_for_once_for_each_key_kind_and_side() -> None:
     walker = Walker()
     variants = [{}, {"kind": FrameKind.ACK}, {"flags": Flag.FROM_TARGET}, {"to_broker_instance": b"b" * 16}]
     frames = [make_frame(**variant) for variant in variants]  # type: ignore[arg-type]
@@ -34,7 +31,7 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
     walker.walk(b"".join(frames * 3))
     walker.walk(b"".join(frames))
 
-    key = bytes(16) + len("//test/Target").to_bytes(2, "big") + b"//test/Target"
+    key = bytes(16) + len("//to").to_bytes(2, "big") + b"//to"
     named = b"b" * 16 + key[16:]
     asked = [
         (key, FrameKind.MESSAGE, False),
@@ -49,9 +46,7 @@ def test_route_is_asked_for_once_for_each_key_kind_and_side(make_frame: MakeFram
 # --- what is not the plain case ---
 
 
-def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.forwarding.entry.CARE_MAX", 5)
     walker = Walker()
     plain = make_frame(to_service="A")
@@ -64,7 +59,7 @@ def test_walk_takes_care_of_so_many_frames_and_leaves_the_rest_for_another(
     assert ([PING, PING], {FrameKind.MESSAGE: 60}, None) == (batch.link_frames, batch.received, batch.error)
 
 
-def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFrame) -> None:
+def test_link_frames_are_copied_out_in_order_and_not_counted() -> None:
     walker = Walker()
     frame = make_frame(to_service="A")
 
@@ -93,7 +88,7 @@ def test_link_frames_are_copied_out_in_order_and_not_counted(make_frame: MakeFra
     ],
 )
 def test_walk_stops_before_bytes_that_are_no_frame(
-    offset: int, value: bytes, error: type[Exception], *, is_known: bool, make_frame: MakeFrame
+    offset: int, value: bytes, error: type[Exception], *, is_known: bool
 ) -> None:
     walker = Walker()
     good = make_frame(to_service="A")
@@ -110,9 +105,7 @@ def test_walk_stops_before_bytes_that_are_no_frame(
 
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("name_bytes", [1, 16, 100, 512])
-def test_frame_one_byte_too_short_for_its_names_is_malformed(
-    name_bytes: int, *, is_known: bool, make_frame: MakeFrame
-) -> None:
+def test_frame_one_byte_too_short_for_its_names_is_malformed(name_bytes: int, *, is_known: bool) -> None:
     walker, name = Walker(), "A" * name_bytes
     good = make_frame(b"", to_service=name)
     bad = (len(good) - 1).to_bytes(4, "big") + good[4:-1]
@@ -128,7 +121,7 @@ def test_frame_one_byte_too_short_for_its_names_is_malformed(
 
 
 @IN_PLAIN_PYTHON
-def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_on_the_prelude_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORDS_MAX", 4)
     walker = Walker()
     frames = [make_frame(to_service="A", hop_limit=limit) for limit in range(1, 17)]
@@ -140,7 +133,7 @@ def test_verdicts_on_the_prelude_have_a_bound(make_frame: MakeFrame, monkeypatch
     assert ({FrameKind.MESSAGE: 32}, hopped(*frames, *frames)) == (batch.received, b"".join(shelves["A"]))
 
 
-def test_a_way_of_what_is_asked_for_is_not_remembered(make_frame: MakeFrame) -> None:
+def test_a_way_of_what_is_asked_for_is_not_remembered() -> None:
     """Each such frame is a reason to ask again, as soon as that is allowed."""
     walker = Walker()
     asking = walker.way(Disposition.ASKING_FOR_ROUTE, FrameKind.MESSAGE)

@@ -7,7 +7,6 @@ import runpy
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from broker.forwarding.kernels import KERNELS, KERNELS_MAX, Kernels, choose_kern
 from broker.forwarding.slow_path import SlowPath
 from broker.security.grants import OPEN, Grants, Permission, PermissionRule, PermissionState, Profile
 from broker.security.principal import parse_principal, who_is
+from tests.support.forwarding import make_frame
 from tests.support.kernel import Walker
 
 # --- kernel choice ---
@@ -61,9 +61,6 @@ def test_kernel_that_was_not_built_or_is_none_is_refused_with_what_to_do(monkeyp
         choose_kernel("Python")
 
 
-MakeFrame = Callable[..., bytes]
-
-
 @pytest.fixture(params=list(KERNELS.values()), ids=list(KERNELS))
 def walker(request: pytest.FixtureRequest) -> Walker:
     return Walker(make=request.param)
@@ -96,7 +93,7 @@ def walk(kernels: Kernels, one: Profile, *frames: bytes) -> list[ForwardingEntry
 
 
 def test_permission_is_asked_before_the_route_and_what_is_denied_is_remembered(
-    walker: Walker, kernels: Kernels, make_frame: MakeFrame
+    walker: Walker, kernels: Kernels
 ) -> None:
     frames = [make_frame(to_service="A"), make_frame(to_service="B"), make_frame(to_service="B")]
 
@@ -107,7 +104,7 @@ def test_permission_is_asked_before_the_route_and_what_is_denied_is_remembered(
     assert [b"A"] == [key[18:] for key, *_ in walker.asked]
 
 
-def test_what_one_profile_may_is_not_what_another_may(walker: Walker, kernels: Kernels, make_frame: MakeFrame) -> None:
+def test_what_one_profile_may_is_not_what_another_may(walker: Walker, kernels: Kernels) -> None:
     frame = make_frame(to_service="A")
     expected = {profile("A"): Disposition.FORWARDED, profile(): Disposition.NOT_PERMITTED, OPEN: Disposition.FORWARDED}
 
@@ -117,9 +114,7 @@ def test_what_one_profile_may_is_not_what_another_may(walker: Walker, kernels: K
     assert len(walker.asked) == 2  # once for each that may
 
 
-def test_when_there_are_too_many_the_oldest_goes_and_what_it_counted_stays(
-    walker: Walker, kernels: Kernels, make_frame: MakeFrame
-) -> None:
+def test_when_there_are_too_many_the_oldest_goes_and_what_it_counted_stays(walker: Walker, kernels: Kernels) -> None:
     profiles = [profile("A", name=f"CN={n}") for n in range(KERNELS_MAX + 3)]
 
     for one in (*profiles, profiles[0]):
@@ -132,7 +127,7 @@ def test_when_there_are_too_many_the_oldest_goes_and_what_it_counted_stays(
 
 
 def test_all_together_remember_no_more_than_one_may(
-    walker: Walker, kernels: Kernels, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+    walker: Walker, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REMEMBERED_MAX_BYTES", 0)
     may, may_not = profile("A", "B"), profile()
@@ -144,9 +139,7 @@ def test_all_together_remember_no_more_than_one_may(
     assert [b"A"] * 2 == [key[18:] for key, *_ in walker.asked]
 
 
-def test_they_are_made_anew_and_what_they_counted_is_told(
-    walker: Walker, kernels: Kernels, make_frame: MakeFrame
-) -> None:
+def test_they_are_made_anew_and_what_they_counted_is_told(walker: Walker, kernels: Kernels) -> None:
     """Nothing that one of them knows by heart, such as the bound on hops, survives."""
     frame = make_frame(to_service="A")
     [way] = walk(kernels, profile("A"), frame)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -18,9 +17,7 @@ from broker.forwarding.pool import HELD_OVERHEAD, Pool
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
-from tests.support.forwarding import NOW, Wire, outbox_context
-
-MakeFrame = Callable[..., bytes]
+from tests.support.forwarding import NOW, Wire, make_frame, outbox_context
 
 ADDRESS = NetworkAddress("far.example")
 
@@ -76,7 +73,7 @@ class Station:
         return [bytes(held.frame) for held in self.outbox.held]
 
 
-def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
+def test_batch_leaves_in_one_write() -> None:
     station, wire = Station(), Wire()
     station.outbox.outlet = wire
     frames = [make_frame(sequence_number=n) for n in range(3)]
@@ -91,7 +88,7 @@ def test_batch_leaves_in_one_write(make_frame: MakeFrame) -> None:
 # --- those who feed it ---
 
 
-def test_who_brings_what_has_to_wait_is_told_of_and_nobody_else(make_frame: MakeFrame) -> None:
+def test_who_brings_what_has_to_wait_is_told_of_and_nobody_else() -> None:
     station = Station()
     station.outbox.outlet = wire = Wire()
 
@@ -107,7 +104,7 @@ def test_who_brings_what_has_to_wait_is_told_of_and_nobody_else(make_frame: Make
 
 
 @pytest.mark.parametrize("position", range(3))
-def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: MakeFrame) -> None:
+def test_narrow_link_is_spared_frames_above_its_size(position: int) -> None:
     frames = [make_frame(sequence_number=n) for n in range(3)]
     frames[position] = large = make_frame(b"x" * 1000, sequence_number=position)
     station = Station()
@@ -127,9 +124,7 @@ def test_narrow_link_is_spared_frames_above_its_size(position: int, make_frame: 
     [(0, 0.0, 0), (0, 0.0009, 0), (10, 0.25, 260), (10, 1.9999, 2009)],
 )
 @pytest.mark.promise(4, "R7.1")
-def test_frame_leaves_with_the_time_it_waited(
-    consumed: int, waited: float, expected: int, make_frame: MakeFrame
-) -> None:
+def test_frame_leaves_with_the_time_it_waited(consumed: int, waited: float, expected: int) -> None:
     station = Station()
     station.send(make_frame(time_consumed=consumed))
     station.outbox.outlet = wire = Wire()
@@ -140,7 +135,7 @@ def test_frame_leaves_with_the_time_it_waited(
 
 
 @pytest.mark.promise(4, "case R11", "forwarding 8")
-def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
+def test_expired_frame_is_not_sent() -> None:
     station = Station()
     station.send(make_frame(time_to_live=1000))
     station.outbox.outlet = wire = Wire()
@@ -151,7 +146,7 @@ def test_expired_frame_is_not_sent(make_frame: MakeFrame) -> None:
     assert (wire.writes, station.way.frames) == (0, 0)
 
 
-def test_many_held_frames_leave_in_writes_of_a_socket_buffers_worth(make_frame: MakeFrame) -> None:
+def test_many_held_frames_leave_in_writes_of_a_socket_buffers_worth() -> None:
     station = Station(pool=Pool(1 << 30))
     frames = [make_frame(b"x" * 1000, sequence_number=n) for n in range(300)]
     station.send(b"".join(frames), frames=300)
@@ -164,7 +159,7 @@ def test_many_held_frames_leave_in_writes_of_a_socket_buffers_worth(make_frame: 
     assert -(-len(frames) // per_write) == wire.writes
 
 
-def test_frame_given_up_is_aged_and_charged_no_more_and_one_that_is_late_is_dropped(make_frame: MakeFrame) -> None:
+def test_frame_given_up_is_aged_and_charged_no_more_and_one_that_is_late_is_dropped() -> None:
     station = Station()
     frames = [make_frame(sequence_number=n, time_to_live=1000 if n == 1 else 60_000) for n in range(3)]
     station.send(*frames, frames=3)
@@ -206,9 +201,7 @@ class Broken(Wire):
 
 
 @pytest.mark.parametrize("is_holding", [False, True], ids=["at once", "from the queue"])
-def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(
-    *, is_holding: bool, make_frame: MakeFrame
-) -> None:
+def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(*, is_holding: bool) -> None:
     station, broken, wire = Station(), Broken("send"), Wire()
     frames = [make_frame(sequence_number=n) for n in range(3)]
     if is_holding:
@@ -225,7 +218,7 @@ def test_link_that_fails_is_given_nothing_more_and_the_frames_wait_for_another(
     assert (b"".join(frames), 3, 0) == (wire.written, station.way.frames, station.pool.used_bytes)
 
 
-def test_link_that_cannot_finish_a_frame_has_failed(make_frame: MakeFrame) -> None:
+def test_link_that_cannot_finish_a_frame_has_failed() -> None:
     station = Station()
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.outbox.outlet = broken = Broken("keep_rest", room=len(frames[0]) + 10)
@@ -236,7 +229,7 @@ def test_link_that_cannot_finish_a_frame_has_failed(make_frame: MakeFrame) -> No
     assert [broken] == [outlet for outlet, _ in station.reported]
 
 
-def test_batch_that_could_not_be_written_is_held_once_for_another_link(make_frame: MakeFrame) -> None:
+def test_batch_that_could_not_be_written_is_held_once_for_another_link() -> None:
     station, wire = Station(), Wire()
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.outbox.outlet = broken = Broken("can_send")
@@ -258,7 +251,7 @@ def test_batch_that_could_not_be_written_is_held_once_for_another_link(make_fram
 # --- what takes long ---
 
 
-def test_drain_ends_after_a_turns_worth_and_asks_for_another(make_frame: MakeFrame) -> None:
+def test_drain_ends_after_a_turns_worth_and_asks_for_another() -> None:
     station = Station(pool=Pool(1 << 30))
     frames = [make_frame(sequence_number=n) for n in range(3 * DRAIN_FRAMES)]
     station.send(b"".join(frames), frames=len(frames))
@@ -280,7 +273,7 @@ def test_drain_ends_after_a_turns_worth_and_asks_for_another(make_frame: MakeFra
 DATABASE = b"d" * 16
 
 
-def test_database_gets_copies_of_its_frames_in_the_order_of_arrival(make_frame: MakeFrame) -> None:
+def test_database_gets_copies_of_its_frames_in_the_order_of_arrival() -> None:
     delivered: list[tuple[bytes, list[bytes], FrameOrigin]] = []
     frames = [make_frame(bytes([n])) for n in range(3)]
     slab, origin = bytearray(b"".join(frames)), UnknownOrigin()

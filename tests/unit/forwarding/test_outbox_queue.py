@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import pytest
@@ -20,14 +19,11 @@ from broker.forwarding.latency import HopTimes
 from broker.forwarding.outbox_queue import PACK_BYTES, HeldQueue, Packer, UnvisitedFrames
 from broker.forwarding.pool import HELD_OVERHEAD, Pool, PoolQuota, Share
 from broker.forwarding.ring import Ring
-from broker.protocol.frame import Header, encode_dialog
-from broker.protocol.layout import HOP_COUNT_AT, NO_GUID, FrameKind
-from tests.support.forwarding import PLAIN
+from broker.protocol.layout import HOP_COUNT_AT, FrameKind
+from tests.support.forwarding import make_frame
 from tests.support.kernel import Shelf
 from tests.support.pack import WAY, pack_of
 from tests.support.tiers import examples
-
-MakeFrame = Callable[..., bytes]
 
 NOW = 1000.0
 
@@ -44,7 +40,7 @@ def keep_together(queue: HeldQueue, frames: list[bytes], now: float = NOW) -> Pa
     return pack
 
 
-def test_pack_is_taken_apart_for_what_cannot_leave_and_only_then(make_frame: MakeFrame) -> None:
+def test_pack_is_taken_apart_for_what_cannot_leave_and_only_then() -> None:
     queue = HeldQueue()
     pack = keep_together(queue, [make_frame(sequence_number=n, time_to_live=1000 + n) for n in range(3)])
 
@@ -55,7 +51,7 @@ def test_pack_is_taken_apart_for_what_cannot_leave_and_only_then(make_frame: Mak
     assert list(pack.helds()) == list(other.leaving(NOW, pack.longest - 1))
 
 
-def test_packs_are_taken_apart_for_what_is_due_only_so_far(make_frame: MakeFrame) -> None:
+def test_packs_are_taken_apart_for_what_is_due_only_so_far() -> None:
     queue = HeldQueue()
     lives = [1000, *[60_000] * 9]
     for first in range(0, 30, 10):
@@ -79,7 +75,7 @@ class Queue(RuleBasedStateMachine):
     @rule(coming=st.dictionaries(st.integers(0, 19), st.integers(1, 40), min_size=1, max_size=6))
     def frames_come(self, coming: dict[int, int]) -> None:
         frames = [
-            encode_dialog(replace(PLAIN, sequence_number=number, time_to_live=eighths * 125), b"x" * number)
+            make_frame(b"x" * number, sequence_number=number, time_to_live=eighths * 125)
             for number, eighths in coming.items()
         ]
         here = {copy_key(held.frame) for held in self.model}
@@ -187,7 +183,7 @@ class Station:
         return [why for _, _, why, _, _ in self.refused]
 
 
-def test_frames_of_a_run_wait_as_one_piece_and_a_lone_one_by_itself(make_frame: MakeFrame) -> None:
+def test_frames_of_a_run_wait_as_one_piece_and_a_lone_one_by_itself() -> None:
     station = Station()
     frames = [make_frame(sequence_number=n, hop_count=1) for n in range(4)]
 
@@ -199,7 +195,7 @@ def test_frames_of_a_run_wait_as_one_piece_and_a_lone_one_by_itself(make_frame: 
     assert (0, 0, 4) == (station.ways[FrameKind.MESSAGE].frames, station.hop.pending, station.pool.frames)
 
 
-def test_pack_is_no_longer_than_it_may_be_and_one_frame(make_frame: MakeFrame) -> None:
+def test_pack_is_no_longer_than_it_may_be_and_one_frame() -> None:
     station = Station()
     frames = [make_frame(b"x" * 9000, sequence_number=n) for n in range(20)]
 
@@ -209,7 +205,7 @@ def test_pack_is_no_longer_than_it_may_be_and_one_frame(make_frame: MakeFrame) -
     assert b"".join(frames) == b"".join(piece.data for piece in pieces)
 
 
-def test_deadline_of_a_pack_is_the_earliest_and_its_longest_the_longest(make_frame: MakeFrame) -> None:
+def test_deadline_of_a_pack_is_the_earliest_and_its_longest_the_longest() -> None:
     station = Station()
     frames = [make_frame(b"x" * n, sequence_number=n, time_to_live=9000 - n * 1000) for n in (0, 3, 2)]
 
@@ -219,7 +215,7 @@ def test_deadline_of_a_pack_is_the_earliest_and_its_longest_the_longest(make_fra
     assert (NOW + 6, len(frames[1])) == (pack.deadline, pack.longest)
 
 
-def test_what_is_held_already_is_no_copy_the_second_time(make_frame: MakeFrame) -> None:
+def test_what_is_held_already_is_no_copy_the_second_time() -> None:
     station = Station()
     frames = [make_frame(sequence_number=n) for n in range(3)]
     station.hold(frames[:2])
@@ -231,7 +227,7 @@ def test_what_is_held_already_is_no_copy_the_second_time(make_frame: MakeFrame) 
     assert [Disposition.ALREADY_HELD] * 3 == station.why_refused
 
 
-def test_payer_is_charged_and_its_part_holds(make_frame: MakeFrame) -> None:
+def test_payer_is_charged_and_its_part_holds() -> None:
     station = Station(10 * (HELD_OVERHEAD + 200))
     payer = station.pool.quotas[station.sender] = PoolQuota(station.pool, 20)
     frames = [make_frame(sequence_number=n) for n in range(4)]
@@ -242,7 +238,7 @@ def test_payer_is_charged_and_its_part_holds(make_frame: MakeFrame) -> None:
     assert (sum(map(len, frames[:2])) + 2 * HELD_OVERHEAD, 2) == (payer.used_bytes, station.pool.over_quota)
 
 
-def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: MakeFrame) -> None:
+def test_records_of_what_waits_are_taken_back_and_its_arrival_kept() -> None:
     ring = Ring(1 << 16, sample=1.0)
     station = Station(ring=ring)
     frames = [make_frame(sequence_number=n, hop_count=0) for n in range(3)]
@@ -260,20 +256,15 @@ def test_records_of_what_waits_are_taken_back_and_its_arrival_kept(make_frame: M
 # --- against one that looks at each frame by itself ---
 
 FRAMES = st.builds(
-    lambda kind, dialog, number, hops, to, life, body: encode_dialog(
-        Header(
-            kind=kind,
-            flags=dialog & 1,
-            message_id=NO_GUID,
-            conversation_id=bytes([dialog]) * 16,
-            to_service=to,
-            from_service="//from",
-            from_broker_instance=NO_GUID,
-            sequence_number=number,
-            hop_count=hops,
-            time_to_live=life,
-        ),
+    lambda kind, dialog, number, hops, to, life, body: make_frame(
         b"x" * body,
+        kind=kind,
+        flags=dialog & 1,
+        conversation_id=bytes([dialog]) * 16,
+        to_service=to,
+        sequence_number=number,
+        hop_count=hops,
+        time_to_live=life,
     ),
     st.sampled_from([FrameKind.MESSAGE, FrameKind.MESSAGE, FrameKind.ACK]),
     st.integers(0, 3),
@@ -325,7 +316,7 @@ def test_frames_are_held_and_refused_as_one_by_one(
 class Row:
     """A queue of a frame, a pack of three, a frame and a pack of two; `frames` in order."""
 
-    def __init__(self, make_frame: MakeFrame) -> None:
+    def __init__(self) -> None:
         self.frames = [make_frame(sequence_number=n) for n in range(7)]
         self.queue = HeldQueue()
         for first, last in ((0, 1), (1, 4), (4, 5), (5, 7)):
@@ -345,8 +336,8 @@ class Row:
 
 
 @pytest.fixture
-def row(make_frame: MakeFrame) -> Row:
-    return Row(make_frame)
+def row() -> Row:
+    return Row()
 
 
 def test_what_has_left_meanwhile_is_not_looked_at(row: Row) -> None:
@@ -358,7 +349,7 @@ def test_what_has_left_meanwhile_is_not_looked_at(row: Row) -> None:
     assert 0 == len(row.pending)
 
 
-def test_what_comes_meanwhile_has_its_turn_at_the_end(row: Row, make_frame: MakeFrame) -> None:
+def test_what_comes_meanwhile_has_its_turn_at_the_end(row: Row) -> None:
     more = [make_frame(sequence_number=number) for number in range(7, 10)]
     for frames in (more[:1], more[1:]):
         piece = row.piece(frames)

@@ -21,13 +21,12 @@ from broker.forwarding.held_frames import DialogAffinity, hold
 from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Pool
 from broker.forwarding.reroute import Rerouter, RerouteReason
-from broker.protocol.frame import Header, decode_dialog, encode_dialog
-from broker.protocol.layout import NO_GUID, FrameKind
+from broker.protocol.frame import decode_dialog
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.forwarding import NOW, ForwarderStation, Wire, forwarding_table
+from tests.support.forwarding import NOW, ForwarderStation, Wire, forwarding_table, make_frame
 from tests.support.tiers import examples
 
 WEST, EAST = NetworkAddress("west"), NetworkAddress("east")
@@ -44,18 +43,9 @@ class Station(ForwarderStation):
     def come(self, *dialogs: int) -> None:
         frames = []
         for dialog in dialogs:
-            header = Header(
-                kind=FrameKind.MESSAGE,
-                flags=0,
-                message_id=NO_GUID,
-                conversation_id=bytes([dialog]) * 16,
-                to_service="//far",
-                from_service="//near",
-                from_broker_instance=NO_GUID,
-                sequence_number=self.numbers[dialog],
-            )
+            place = {"conversation_id": bytes([dialog]) * 16, "sequence_number": self.numbers[dialog]}
+            frames.append(make_frame(b"", to_service="//far", **place))
             self.numbers[dialog] += 1
-            frames.append(encode_dialog(header, b""))
         self.take(*frames)
 
     def places(self, address: NetworkAddress) -> list[tuple[int, int]]:
@@ -218,9 +208,8 @@ class Yard:
     def wait(self, address: NetworkAddress, hop_count: int = 1) -> Outbox:
         """A frame for //both waits for an address."""
         outbox = self.table.outbox(address)
-        header = Header(0x10, 0, b"m" * 16, b"c" * 16, "//both", "//from", b"i" * 16, hop_count=hop_count)
         entry = self.table.entry_to(outbox, Disposition.FORWARDED, "n", 0x10)
-        outbox.held.add(hold(encode_dialog(header, b""), 0.0, entry))
+        outbox.held.add(hold(make_frame(b"", to_service="//both", hop_count=hop_count), 0.0, entry))
         return outbox
 
     def rule(self, outbox: Outbox) -> tuple[RerouteReason, ForwardingEntry | None]:

@@ -18,11 +18,9 @@ from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import HEADER_BYTES, Flag, FrameKind
 from broker.routing.address import LOCAL, TRANSPORT, NetworkAddress
 from broker.routing.route import Route
-from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire
+from tests.support.forwarding import HERE, NOW, ForwarderStation, Sender, Wire, make_frame
 from tests.support.kernel import Walker
 from tests.support.visits import VisitRecord, decode
-
-MakeFrame = Callable[..., bytes]
 
 NORTH, WEST, EAST = NetworkAddress("north"), NetworkAddress("west"), NetworkAddress("east")
 ROUTES = (
@@ -77,7 +75,7 @@ pytestmark = pytest.mark.usefixtures("kernel_name")
 # --- which frames ---
 
 
-def test_all_frames_of_sampled_dialogs_are_recorded_and_no_others(make_frame: MakeFrame) -> None:
+def test_all_frames_of_sampled_dialogs_are_recorded_and_no_others() -> None:
     station, sample = Station(0.3), Sample(0.3)
     station.connect(NORTH)
     ids = [n.to_bytes(16, "big") for n in range(200)]
@@ -89,7 +87,7 @@ def test_all_frames_of_sampled_dialogs_are_recorded_and_no_others(make_frame: Ma
     assert [each for each in ids if each in sample] * 2 == recorded
 
 
-def test_frame_with_the_trace_flag_is_recorded_whatever_the_sample(make_frame: MakeFrame) -> None:
+def test_frame_with_the_trace_flag_is_recorded_whatever_the_sample() -> None:
     station = Station(0)
     station.connect(NORTH)
     flags = [0, Flag.TRACE, Flag.LAST_FRAGMENT, Flag.TRACE | Flag.FROM_TARGET, 0xDF]
@@ -109,7 +107,7 @@ def test_frame_with_the_trace_flag_is_recorded_whatever_the_sample(make_frame: M
     ],
 )
 def test_every_frame_that_leads_nowhere_is_recorded_once(
-    fields: dict[str, object], disposition: Disposition, hop_count: int, make_frame: MakeFrame
+    fields: dict[str, Any], disposition: Disposition, hop_count: int
 ) -> None:
     station = Station(0)
     station.connect(NORTH)
@@ -126,7 +124,7 @@ def test_every_frame_that_leads_nowhere_is_recorded_once(
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, is_served: bool) -> None:
+def test_what_a_database_here_sends_has_spent_no_hop(*, is_served: bool) -> None:
     """How long it was queued goes with its arrival."""
     station = Station()
     forwarder, frame = station.forwarder, make_frame(to_service="//north")
@@ -159,7 +157,7 @@ def test_what_a_database_here_sends_has_spent_no_hop(make_frame: MakeFrame, *, i
     ],
 )
 def test_frame_that_waited_and_is_dropped_is_recorded_then(
-    sample: float, end: str, later: float, why: Disposition, make_frame: MakeFrame
+    sample: float, end: str, later: float, why: Disposition
 ) -> None:
     station = Station(sample)
     outbox = station.forwarder.table.outbox(NORTH)
@@ -180,7 +178,7 @@ def test_frame_that_waited_and_is_dropped_is_recorded_then(
 
 
 @pytest.mark.parametrize("sample", [0, 1])
-def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float, make_frame: MakeFrame) -> None:
+def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float) -> None:
     room = len(make_frame(to_service="//north")) + HELD_OVERHEAD
     station = Station(sample, pool_bytes=room)
     first, second = (make_frame(to_service="//north", sequence_number=n, hop_count=4) for n in range(2))
@@ -206,9 +204,7 @@ def test_frames_that_an_outbox_refuses_are_recorded_once_with_why(sample: float,
     assert station.ring.shed == 0
 
 
-def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     station = Station()
     wire = station.connect(NORTH)
 
@@ -227,7 +223,7 @@ def test_routes_that_change_in_the_middle_of_a_pass_change_no_record_of_it(
 
 @pytest.mark.parametrize("sample", [0, 1])
 @pytest.mark.promise("R6.6")
-def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame: MakeFrame) -> None:
+def test_frame_that_waits_for_a_principal_is_one_visit(sample: float) -> None:
     station = Station(sample)
     station.lead(Route("Pair", NORTH, "//pair", UUID(int=9), mirror_address=WEST))
 
@@ -244,7 +240,7 @@ def test_frame_that_waits_for_a_principal_is_one_visit(sample: float, make_frame
 
 
 @pytest.mark.parametrize("sample", [0, 1])
-def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: float, make_frame: MakeFrame) -> None:
+def test_frames_that_move_are_one_visit_each_whatever_becomes_of_them(sample: float) -> None:
     station = Station(sample)
     station.connect(WEST, 0)
     frames = [make_frame(to_service="//far", sequence_number=n, time_to_live=5000 + n, hop_count=1) for n in range(3)]
@@ -280,7 +276,7 @@ def record_bytes(frame: bytes) -> int:
 
 
 @pytest.mark.parametrize("spare", [0, 1, -1])
-def test_what_finds_no_room_is_shed_and_counted(spare: int, make_frame: MakeFrame) -> None:
+def test_what_finds_no_room_is_shed_and_counted(spare: int) -> None:
     frames = [make_frame(to_service="//north", sequence_number=n) for n in range(6)]
     capacity = 4 * record_bytes(frames[0]) + spare
     station = Station(capacity=capacity)
@@ -298,7 +294,7 @@ def test_what_finds_no_room_is_shed_and_counted(spare: int, make_frame: MakeFram
     assert ([0, 1], 6 - fit, capacity) == (numbers(), station.ring.shed, len(station.ring.buffer))
 
 
-def test_shed_record_is_lost_only_when_its_visit_ends(make_frame: MakeFrame) -> None:
+def test_shed_record_is_lost_only_when_its_visit_ends() -> None:
     frames = [make_frame(to_service="//north", sequence_number=n) for n in range(3)]
     station = Station(capacity=record_bytes(frames[0]))
 
@@ -310,7 +306,7 @@ def test_shed_record_is_lost_only_when_its_visit_ends(make_frame: MakeFrame) -> 
     assert ([(0, NOW, NOW + 1, Disposition.FORWARDED)], 2) == (station.story(), station.ring.shed)
 
 
-def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: MakeFrame) -> None:
+def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was() -> None:
     station = Station()
     station.connect(NORTH)
     station.take(make_frame(to_service="//north"), make_frame(to_service="//here"))
@@ -324,7 +320,7 @@ def test_what_was_taken_is_gone_from_the_ring_and_stays_as_it_was(make_frame: Ma
     assert [] == station.records()
 
 
-def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_taken(make_frame: MakeFrame) -> None:
+def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_taken() -> None:
     walker = Walker()
     ring = Ring(1 << 20, sample=1)
 
@@ -347,7 +343,7 @@ def test_number_of_a_way_that_is_no_more_is_free_only_when_its_records_were_take
     assert max(second.endings) == 2
 
 
-def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recorded(make_frame: MakeFrame) -> None:
+def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recorded() -> None:
     station = Station(0)
     station.connect(NORTH)
     station.take(make_frame(to_service="//north"), sender=Sender("unasked"))
@@ -358,7 +354,7 @@ def test_where_frames_come_from_is_asked_once_for_a_pass_and_only_if_it_is_recor
     assert ["asked"] * 3 == [record.arrival.adjacent_in for record in station.records()]
 
 
-def test_retired_outboxes_take_their_numbers_along(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retired_outboxes_take_their_numbers_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.forwarding.fib.INVENTED_MAX", 1)
     station = Station()
     station.lead(*ROUTES, Route("Anywhere", TRANSPORT))
@@ -386,7 +382,7 @@ def hand_over(station: Station, frame: bytes, **more: Any) -> tuple[bytes, PassO
 
 
 @pytest.mark.parametrize("sample", [0, 1])
-def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: float, make_frame: MakeFrame) -> None:
+def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: float) -> None:
     station = Station(sample)
     followed, arrival = hand_over(station, make_frame(to_service="//here", flags=Flag.TRACE), sender=Sender("near"))
     plain, _ = hand_over(station, make_frame(to_service="//here"))
@@ -407,7 +403,7 @@ def test_databases_tell_of_followed_frames_and_of_all_that_are_dropped(sample: f
     assert sample == station.ring.follows(decode_dialog(plain)[0].conversation_id)
 
 
-def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: MakeFrame) -> None:
+def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back() -> None:
     ring = Ring(1000, sample=1)
     frame = make_frame(to_service="//here", hop_count=1)
     way = Walker().way("x", FrameKind.MESSAGE)
@@ -420,7 +416,7 @@ def test_what_is_told_in_the_middle_of_a_pass_is_not_taken_back(make_frame: Make
     assert [Disposition.STORE_BUSY] == [record.disposition for record in decode(ring.take())]
 
 
-def test_frame_that_waited_comes_to_a_database_with_its_own_arrival(make_frame: MakeFrame) -> None:
+def test_frame_that_waited_comes_to_a_database_with_its_own_arrival() -> None:
     station = Station()
     station.take(make_frame(to_service="//north", hop_count=1), sender=Sender("one"))
     station.lead(Route("Here", LOCAL, remote_service_name="//north"), here="//north")

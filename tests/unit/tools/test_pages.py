@@ -1,9 +1,9 @@
-"""The committed pages are what the code says, and say everything that it has."""
+"""The committed pages are what the code says, and say all that it has; only parts between markers are renewed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -14,9 +14,12 @@ import broker.aio
 from broker.admin.operations import OPERATIONS
 from broker.config.schema import settings_of
 from broker.config.settings import Settings
-from broker.observe.message_catalogue import catalogue
+from broker.errors import ConversationError, StatementError
+from broker.observe.message_catalogue import MessageChannel, catalogue
 from tools.pages.commands import codes_of, commands
+from tools.pages.example import Example
 from tools.pages.figures import DIRECTORY
+from tools.pages.markers import markers, renew, table
 from tools.pages.site import PARTS, error_pages, renewed
 from tools.pages.tables import settings
 
@@ -173,3 +176,64 @@ def test_every_setting_has_a_row() -> None:
     rows = [line for line in settings().splitlines() if line.startswith("| `")]
 
     assert [str(one.path[-1]) for one in settings_of(Settings)] == [row.split("`")[1] for row in rows]
+
+
+# --- markers ---
+
+BEGIN, END = markers("numbers")
+OTHER_BEGIN, OTHER_END = markers("words")
+
+
+def test_only_the_parts_between_the_markers_are_renewed() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nbetween\n{OTHER_BEGIN}{OTHER_END}\nafter\n"
+
+    new = renew(page, {"words": "two", "numbers": "1"})
+
+    assert f"before\n{BEGIN}\n\n1\n\n{END}\nbetween\n{OTHER_BEGIN}\n\ntwo\n\n{OTHER_END}\nafter\n" == new
+    assert new == renew(new, {"words": "two", "numbers": "1"})
+
+
+@pytest.mark.parametrize("page", ["", BEGIN, f"{END} {BEGIN}", f"{OTHER_BEGIN}{OTHER_END}"])
+def test_a_page_without_its_markers_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="lacks a marker of numbers"):
+        renew(page, {"numbers": ""})
+
+
+def test_a_table_has_a_row_for_each_line_and_no_bar_in_a_cell() -> None:
+    assert table(("Name", ""), [("a|b", ""), ("c", "d")]) == "| Name |  |\n|---|---|\n| a&#124;b |  |\n| c | d |"
+
+
+# --- examples ---
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+    with Example(tmp_path_factory.mktemp("example")) as example:
+        yield example
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "number"),
+    [
+        (MessageChannel.STATEMENT, "DROP ROUTE Nowhere", 15151),
+        (MessageChannel.SELECT, "SELECT nothing FROM sys.routes", 207),
+        (MessageChannel.APPLICATION, "broker.receive(db, queue='Nowhere')", 208),
+    ],
+)
+def test_an_example_is_answered_with_its_number(
+    example: Example, place: MessageChannel, text: str, number: int
+) -> None:
+    error = example.told(place, text)
+
+    assert isinstance(error, StatementError | ConversationError)
+    assert number == error.number
+
+
+def test_what_a_program_did_before_its_error_is_forgotten(example: Example) -> None:
+    begin = "dialog = broker.begin_dialog(db, from_service='//shop/Orders', to_service='//far')\n"
+    example.told(MessageChannel.APPLICATION, begin + "dialog.send(None)")
+
+    count = "assert db.execute('SELECT count(*) FROM broker_conversation').fetchone() == (0,)\n"
+    error = example.told(MessageChannel.APPLICATION, count + "broker.receive(db, queue='')")
+
+    assert isinstance(error, ConversationError)

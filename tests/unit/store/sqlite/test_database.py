@@ -22,6 +22,7 @@ from broker.store.sqlite.database import FileWatch, broker_instance, is_locked, 
 from broker.store.sqlite.metadata import put_queue, routes
 from broker.store.sqlite.schema import SCHEMA_VERSION, has_schema
 from broker.store.sqlite.transaction import DaemonConnection, open_watch
+from tests.support.shop import sqlite_error
 
 INSTANCE = UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
 OTHER = UUID("6b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
@@ -148,12 +149,6 @@ def test_many_may_make_and_open_the_same_file_at_once(path: Path) -> None:
     assert (len(identities), len(set(identities))) == (8, 1)
 
 
-def _busy(code: int = sqlite3.SQLITE_BUSY) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = code
-    return error
-
-
 def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[..., sqlite3.Connection]:
     """A `connect` whose connections fail to change the mode of the file with these errors first."""
 
@@ -173,7 +168,7 @@ def _connection_that_fails(errors: list[sqlite3.OperationalError]) -> Callable[.
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY])
 def test_change_of_mode_waits_for_others(path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    errors = [_busy(code), _busy(code)]
+    errors = [sqlite_error(code), sqlite_error(code)]
     monkeypatch.setattr(sqlite3, "connect", _connection_that_fails(errors))
     monkeypatch.setattr(database, "_MODE_PAUSE", 0)
 
@@ -183,7 +178,7 @@ def test_change_of_mode_waits_for_others(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_failure_that_waiting_does_not_cure_is_told_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = [_busy(), _busy(sqlite3.SQLITE_IOERR)]
+    errors = [sqlite_error(sqlite3.SQLITE_BUSY), sqlite_error(sqlite3.SQLITE_IOERR)]
     monkeypatch.setattr(sqlite3, "connect", _connection_that_fails(errors))
 
     _refusal(path)

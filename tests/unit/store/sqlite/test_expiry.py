@@ -6,11 +6,9 @@ import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
 from broker.client.receiving import receive
 from broker.conversation.body_check import error_body
 from broker.conversation.message_types import DIALOG_TIMER, ERROR
@@ -18,7 +16,7 @@ from broker.protocol.frame import Fault
 from broker.store.sqlite import expiry as module
 from broker.store.sqlite.expiry import LINGER_SECONDS, PIECES, Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.inspect import read_balance
-from tests.support.dialog import QUEUE, open_database, queued, rows, states
+from tests.support.dialog import QUEUE, begin, open_database, queued, rows, states
 
 FAULT = Fault(-9727, "there is no remote service binding")
 NOW = 1_750_000_000.0
@@ -31,13 +29,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db.close()
 
 
-def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
-    for body in bodies:
-        dialog.send(body)
-    return dialog
-
-
 def lifetime_of(db: sqlite3.Connection) -> float:
     lifetime: float = rows(db, "SELECT max(lifetime) FROM broker_conversation")[0]
     return lifetime
@@ -48,10 +39,10 @@ def run(db: sqlite3.Connection, now: float, maintenance: Maintenance | None = No
     return (maintenance or Maintenance()).run(db, now)[0]
 
 
-def run_all(db: sqlite3.Connection, now: float = NOW) -> int:
+def run_all(db: sqlite3.Connection) -> int:
     """Slices until there is nothing more to do."""
     maintenance, slices = Maintenance(), 1
-    while maintenance.run(db, now)[1]:
+    while maintenance.run(db, NOW)[1]:
         slices += 1
         assert slices < 1000
     return slices

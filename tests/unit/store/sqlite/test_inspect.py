@@ -102,9 +102,8 @@ def test_conversations_are_counted_by_service_state_and_age(shop: Shop) -> None:
     ] == taken(shop).groups
 
 
-def test_tombstones_failures_and_what_waits(shop: Shop) -> None:
+def test_tombstones_failures_and_what_waits(shop: Shop, db: sqlite3.Connection) -> None:
     dialog(shop, age=0, sends=2)
-    db = shop.connect(isolation_level=None)
     db.executemany(
         "INSERT INTO broker_tombstone VALUES (?, 1, 0, 0, 0, ?, NULL, NULL, NULL, NULL)",
         [(b"a" * 16, NOW - 1), (b"b" * 16, NOW + 1)],

@@ -98,14 +98,13 @@ def one(shop: Shop, guid: uuid.UUID) -> ConversationSide:
     return side
 
 
-def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
+def test_what_has_come_is_told_with_its_queue(shop: Shop, db: sqlite3.Connection) -> None:
     """Whole messages and fragments that are early, the failure of a reader, and the readers that live."""
     dialog = shop.begin(shop.connect(isolation_level=None))
     shop.arrive(dialog, b"1", b"2")
     shop.arrive(dialog, b"", type_name=END_DIALOG)
     shop.arrive_large(dialog, b"x" * 130_000)
     shop.change(dialog, "receive_sequence", 1)
-    db = shop.connect(isolation_level=None)
     db.execute("INSERT INTO broker_fragment VALUES (?, 2, 0, 0, x'00')", (dialog.endpoint_id,))
     db.execute("INSERT INTO broker_failure VALUES (?, 7, 3, 1, 2, NULL, 'ValueError: x', 't')", (dialog.endpoint_id,))
     db.execute("UPDATE broker_message SET status = 4 WHERE queuing_order = 3")
@@ -134,8 +133,7 @@ def test_what_has_come_is_told_with_its_queue(shop: Shop) -> None:
     assert replace(expected, queue_name=None, readers=0) == one(shop, dialog.conversation_id).inbound
 
 
-def test_a_group_that_rests_is_taken(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_a_group_that_rests_is_taken(shop: Shop, db: sqlite3.Connection) -> None:
     dialog = shop.begin(db)
     other = shop.begin(db)
     [group] = shop.look(
@@ -148,8 +146,7 @@ def test_a_group_that_rests_is_taken(shop: Shop) -> None:
     assert [True, False] == taken
 
 
-def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Shop, db: sqlite3.Connection) -> None:
     shop.begin(db).send(b"another")
     dialog = shop.begin(db)
     dialog.send(b"one")
@@ -165,8 +162,7 @@ def test_a_closed_side_is_found_by_the_handle_that_its_application_has(shop: Sho
     assert found == find(shop, dialog.conversation_id)
 
 
-def test_errors_that_are_unread_or_on_their_way_are_told(shop: Shop) -> None:
-    db = shop.connect(isolation_level=None)
+def test_errors_that_are_unread_or_on_their_way_are_told(shop: Shop, db: sqlite3.Connection) -> None:
     dialog, plain = shop.begin(db), shop.begin(db)
     for sender in (dialog, plain):
         sender.send("a")

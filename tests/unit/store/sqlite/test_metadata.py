@@ -38,6 +38,7 @@ from broker.store.sqlite.metadata import (
     routes,
     services,
 )
+from tests.support.dialog import put_message
 
 
 def test_queue_comes_back_as_put_and_keeps_its_id(db: sqlite3.Connection) -> None:
@@ -71,11 +72,7 @@ def test_queue_that_is_turned_on_counts_its_rollbacks_anew(db: sqlite3.Connectio
 def test_dropped_queue_takes_its_messages_along_and_no_others(db: sqlite3.Connection) -> None:
     for name in ("Orders", "Billing"):
         put_queue(db, name, is_receive_enabled=True)
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_enqueue_time, message_body) VALUES (?, 1, 0, 'T', 0, x'')",
-            (queues(db)[name].queue_id,),
-        )
+        put_message(db, queue_id=queues(db)[name].queue_id)
 
     drop_queue(db, "Orders")
 

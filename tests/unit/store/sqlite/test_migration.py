@@ -34,7 +34,7 @@ from broker.store.sqlite.schema import (
 from broker.store.sqlite.side import SideTable
 from broker.store.sqlite.transaction import writing
 from tests.support import version_1
-from tests.support.dialog import rows
+from tests.support.dialog import put_message, rows
 
 NOW = 1_800_000_000.0
 SINCE_4 = ("permission", "remote_service_binding", "session_key")
@@ -169,10 +169,7 @@ def test_the_application_keeps_what_it_made(old: Path) -> None:
         db.executescript(own)
 
     with closing(open_store(old)) as db:
-        db.execute(
-            "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-            " message_enqueue_time, message_body) VALUES (3, 5, 2, 'T', 0.0, x'00')"
-        )
+        put_message(db, queue_id=3, endpoint_id=5)
         kept = rows(db, "SELECT sql FROM sqlite_master WHERE name IN ('orders', 'waiting', 'by_type', 'note', 'noted')")
 
         assert set(own.split(";")[:4]) <= set(kept)

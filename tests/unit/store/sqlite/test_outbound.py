@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.outbound import Outgoing
 from broker.protocol.frame import Envelope, decode_envelope
 from broker.protocol.layout import Flag
@@ -19,7 +18,7 @@ from broker.store.port import LoadRequest, PendingDialog
 from broker.store.sqlite.database import broker_instance, fix_fragment_size
 from broker.store.sqlite.outbound import SentRow, find_pending, load_fragments, newest
 from broker.store.sqlite.schema import PART_BYTES
-from tests.support.dialog import open_database, rows
+from tests.support.dialog import begin, open_database, rows
 
 SIZE = 10
 LAST = int(Flag.LAST_FRAGMENT)
@@ -30,14 +29,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db = open_database(tmp_path / "shop.db", "Orders")
     yield db
     db.close()
-
-
-def begin(db: sqlite3.Connection, *bodies: bytes, **more: Any) -> Dialog:
-    """A dialog of Orders with these messages sent."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **more)
-    for body in bodies:
-        dialog.send(body, type="T")
-    return dialog
 
 
 def find(db: sqlite3.Connection, seen: SentRow | None = None) -> tuple[SentRow, list[PendingDialog]]:
@@ -168,7 +159,7 @@ def test_first_message_of_the_initiator_tells_contract_and_lifetime(
     db: sqlite3.Connection, left: float, lifetime: int
 ) -> None:
     """A lifetime of a second at least; a clock that has gone back since adds nothing. The target tells neither."""
-    begin(db, b"a", b"b", contract="C")
+    begin(db, b"a", b"b", message_type="T", contract="C")
     db.execute("UPDATE broker_transmission SET enqueue_time = ?", [lifetime_of(db) - 60])
     sent_us = [int(at * 1_000_000) for at in rows(db, "SELECT enqueue_time FROM broker_transmission")]
 

@@ -33,6 +33,7 @@ from broker.store.sqlite.quarantine import (
     resume,
     skip,
 )
+from tests.support.dialog import put_message
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0
@@ -84,15 +85,6 @@ def test_success_forgets_what_is_tried_again_but_not_what_is_in_quarantine(shop:
     )
 
 
-def own_message(db: sqlite3.Connection, endpoint_id: int, sequence: int, *, priority: int, time: float) -> int:
-    """A message of the broker's own, with the number of the next one that would come; its queuing_order."""
-    statement = (
-        "INSERT INTO broker_message (queue_id, priority, endpoint_id, message_sequence_number, message_type_name,"
-        " message_enqueue_time, message_body) VALUES (1, ?, ?, ?, 'own', ?, x'')"
-    )
-    return db.execute(statement, (priority, endpoint_id, sequence, time)).lastrowid or 0
-
-
 @pytest.mark.parametrize(
     ("failed", "passed", "is_forgotten"),
     [
@@ -113,9 +105,15 @@ def test_success_of_a_timer_or_an_error_forgets_no_failure_but_its_own(
 ) -> None:
     """A timer that failed is no burden on the message that arrives later under its number."""
     endpoint_id, _ = arrived(shop, db)
-    first = own_message(db, endpoint_id, failed[1], priority=failed[2], time=NOW)
+
+    def put(what: tuple[str, int, int], now: float) -> int:
+        """A message of the broker's own has the number of the next one that would come."""
+        columns = {"message_sequence_number": what[1], "priority": what[2], "message_enqueue_time": now}
+        return put_message(db, endpoint_id=endpoint_id, **columns)
+
+    first = put(failed, NOW)
     fail(db, endpoint_id, now=NOW + 1)
-    other = own_message(db, endpoint_id, passed[1], priority=passed[2], time=NOW + 2)
+    other = put(passed, NOW + 2)
 
     remove_message(db, first if is_forgotten else other)
     note_success(db, [endpoint_id])

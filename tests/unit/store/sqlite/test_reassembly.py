@@ -44,10 +44,8 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db.close()
 
 
-def begin(
-    db: sqlite3.Connection, *, endpoint_id: int = 1, expected: tuple[int, int] = (5, 0), count: int = 1
-) -> Reassembly:
-    return Reassembly(db, endpoint_id, expected, count)
+def begin(db: sqlite3.Connection, *, expected: tuple[int, int] = (5, 0), count: int = 1) -> Reassembly:
+    return Reassembly(db, 1, expected, count)
 
 
 def first(payload: bytes) -> bytes:
@@ -130,10 +128,10 @@ def test_held_is_told_as_runs_of_one_message_each(db: sqlite3.Connection) -> Non
     assert (HELD_RUNS_MAX, (8 + HELD_RUNS_MAX - 5, 0, 1)) == (len(held), held[-1])
 
 
-def keep_large(fragments: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"", cut: int = 200_000) -> int:
+def keep_large(fragments: Reassembly, *, size: int = LARGE_BYTES + 1, begins: bytes = b"") -> int:
     """A message of this many bytes, all kept but its last fragment; the number of that."""
     payload = begins + b" " * (size - len(begins))
-    cuts = [payload[at : at + cut] for at in range(0, size, cut)]
+    cuts = [payload[at : at + 200_000] for at in range(0, size, 200_000)]
     for number, piece in enumerate(cuts[:-1]):
         fragments.keep((5, number), 0, piece if number else first(piece))
     return len(cuts) - 1
@@ -190,10 +188,10 @@ def test_large_message_is_checked_a_fragment_at_a_time(
     assert (problem or "") in (found or "")
 
 
-def side(db: sqlite3.Connection, contract: str = "Declared", service: str = "Billing") -> SideRow:
+def side(db: sqlite3.Connection, service: str = "Billing") -> SideRow:
     count = len(rows(db, "SELECT 1 FROM broker_conversation"))
     contact = Contact(bytes([count] * 16), False, service, bytes(16), "//far/Orders", bytes(range(16)))
-    return SideTable(db, bytes(16), NOW).create(contact, contract, NOW + 60, is_named=False)
+    return SideTable(db, bytes(16), NOW).create(contact, "Declared", NOW + 60, is_named=False)
 
 
 MESSAGES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog
 from broker.client.receiving import receive
 from broker.conversation.frames import CONFIRM, NO_NOTE, AckNote, Travel, ack_frame
 from broker.conversation.message_types import (
@@ -40,6 +40,7 @@ from tests.support.dialog import (
     LAST,
     QUEUE,
     FarSide,
+    begin,
     far_initiator,
     far_target,
     open_database,
@@ -107,10 +108,7 @@ def known(desk: Desk) -> FarSide:
 @pytest.fixture
 def dialog(desk: Desk) -> Dialog:
     """A dialog begun here, with four messages sent."""
-    dialog = begin_dialog(desk.db, from_service="Orders", to_service="//far/Billing")
-    for body in (b"0", b"1", b"2", b"3"):
-        dialog.send(body)
-    return dialog
+    return begin(desk.db, b"0", b"1", b"2", b"3")
 
 
 @pytest.fixture
@@ -664,13 +662,13 @@ def test_far_side_that_does_not_know_the_dialog_fails_it_once_it_has_known_it(
 # --- large messages, headers, traces ----------------------------------------------------------------------------
 
 
-def large(far: FarSide, sequence: int, *, flags: int = 0) -> list[bytes]:
-    """Frames of a message above LARGE_BYTES."""
+def large(far: FarSide, *, flags: int = 0) -> list[bytes]:
+    """Frames of a message above LARGE_BYTES, the second of its dialog."""
     piece = b"x" * 300_000
     last = LARGE_BYTES // len(piece)
     bodies = [encode_envelope(far.envelope) + piece, *[piece] * last]
     return [
-        far.fragment((sequence, number), body, flags=flags | (LAST if number == last else 0))
+        far.fragment((1, number), body, flags=flags | (LAST if number == last else 0))
         for number, body in enumerate(bodies)
     ]
 
@@ -679,7 +677,7 @@ def large(far: FarSide, sequence: int, *, flags: int = 0) -> list[bytes]:
 def test_large_message_is_delivered_in_its_fragments(desk: Desk, far: FarSide, step: int) -> None:
     desk.take(far.message(0))
 
-    for frame in large(far, 1)[::step]:
+    for frame in large(far)[::step]:
         result = desk.take(frame)
 
     columns = "message_sequence_number, message_body, body_fragments"
@@ -693,7 +691,7 @@ def test_large_message_is_delivered_in_its_fragments(desk: Desk, far: FarSide, s
 def test_end_or_error_is_never_large(desk: Desk, far: FarSide, flag: Flag) -> None:
     desk.take(far.message(0))
 
-    result = desk.take(*large(far, 1, flags=flag))
+    result = desk.take(*large(far, flags=flag))
 
     assert ([-8430], ["ER"]) == (codes(result), desk.states)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
 from broker.conversation.frames import Contact
 from broker.conversation.state import ConversationState
 from broker.store.sqlite.database import broker_instance
@@ -25,7 +24,7 @@ from broker.store.sqlite.side import (
     shorten_lifetime,
     side_of,
 )
-from tests.support.dialog import open_database, rows
+from tests.support.dialog import begin, open_database, rows
 from tests.support.shop import Shop
 
 
@@ -34,17 +33,6 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     db = open_database(tmp_path / "shop.db", "Orders")
     yield db
     db.close()
-
-
-def begin(db: sqlite3.Connection, *bodies: bytes, acknowledged: int = 0) -> Dialog:
-    """A dialog of which so many messages are acknowledged."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-    for body in bodies:
-        dialog.send(body)
-    key = "endpoint_id = (SELECT max(endpoint_id) FROM broker_conversation)"
-    db.execute(f"UPDATE broker_conversation SET acknowledged_sequence = ? WHERE {key}", (acknowledged,))
-    db.execute(f"DELETE FROM broker_transmission WHERE {key} AND message_sequence_number < ?", (acknowledged,))
-    return dialog
 
 
 def test_whose_certificate_the_database_has_is_written_when_it_changes(db: sqlite3.Connection) -> None:
@@ -74,9 +62,7 @@ def create(db: sqlite3.Connection, *, is_named: bool = False) -> SideRow:
 
 def begun(db: sqlite3.Connection, **contact: Any) -> SideRow:
     """The side of a dialog begun here that has sent two messages."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", **contact)
-    for body in (b"a", b"b"):
-        dialog.send(body)
+    begin(db, b"a", b"b", **contact)
     side = side_of(db, 1)
     assert side is not None
     return side
@@ -107,8 +93,7 @@ LIFETIME = 5000.0
 
 def begin_as(db: sqlite3.Connection, **columns: object) -> bytes:
     """A dialog that has sent one message, with some columns set; its conversation id."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing")
-    dialog.send(b"a")
+    dialog = begin(db, b"a")
     for column, value in {"lifetime": NOW + LIFETIME, **columns}.items():
         db.execute(
             f"UPDATE broker_conversation SET {column} = ? WHERE conversation_id = ?",

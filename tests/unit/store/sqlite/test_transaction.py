@@ -31,13 +31,7 @@ from broker.store.sqlite.transaction import (
 )
 from broker.store.sqlite.write_lock import PAUSE
 from tests.support.asleep import sleep_by
-
-
-def _error(code: int) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError("as SQLite says it")
-    error.sqlite_errorcode = code
-    return error
-
+from tests.support.shop import sqlite_error
 
 SENTENCES = [
     (sqlite3.SQLITE_BUSY, "keeps a write transaction open: end it"),
@@ -56,11 +50,11 @@ SENTENCES = [
 
 @pytest.mark.parametrize(("code", "what"), SENTENCES)
 def test_the_code_tells_what_to_do_and_the_words_of_sqlite_stay(code: int, what: str) -> None:
-    told = sentence(_error(code))
+    told = sentence(sqlite_error(code))
 
     assert what in told
     assert told.endswith(" (as SQLite says it)")
-    assert what.startswith("keeps a write transaction open") == is_busy(_error(code))
+    assert what.startswith("keeps a write transaction open") == is_busy(sqlite_error(code))
 
 
 @pytest.mark.parametrize(

@@ -44,18 +44,18 @@ class Far:
         self.sealer = Sealer(secured or FULL, self.contact.direction(), self.credentials, draw)
         self._number = 0
 
-    def seal(self, now: float = NOW) -> Seal | None:
-        return None if self.contact.secured is None else Seal(self.sealer, now, with_packet=True)
+    def seal(self) -> Seal | None:
+        return None if self.contact.secured is None else Seal(self.sealer, NOW, with_packet=True)
 
-    def message(self, sequence: int, body: bytes = b"body", *, now: float = NOW, is_clear: bool = False) -> bytes:
+    def message(self, sequence: int, body: bytes = b"body", *, is_clear: bool = False) -> bytes:
         fragment = Fragment((sequence, 0), LAST, ENVELOPE + body, (0, 0))
-        return message_frame(self.contact, Travel(), self._id(), fragment, None if is_clear else self.seal(now))
+        return message_frame(self.contact, Travel(), self._id(), fragment, None if is_clear else self.seal())
 
-    def ack(self, *, is_clear: bool = False) -> bytes:
-        return ack_frame(self.contact, Travel(), self._id(), (1, 0), seal=None if is_clear else self.seal())
+    def ack(self) -> bytes:
+        return ack_frame(self.contact, Travel(), self._id(), (1, 0), seal=self.seal())
 
-    def fault(self, *, is_clear: bool = False) -> bytes:
-        return fault_frame(self.contact, Travel(), self._id(), Fault(-8462, "x"), None if is_clear else self.seal())
+    def fault(self) -> bytes:
+        return fault_frame(self.contact, Travel(), self._id(), Fault(-8462, "x"), self.seal())
 
     def _id(self) -> bytes:
         self._number += 1
@@ -80,8 +80,9 @@ class Database:
             batch = WriteBatch(now, list(frames), origins=origins, inside=inside or {})
             return store_frames(self.db, THERE, batch, self.verifier)
 
-    def permit(self, principal: str, state: PermissionState = PermissionState.GRANT) -> None:
-        put_permission(self.db, PermissionRule(Permission.SEND, BILLING, parse_principal(principal), state))
+    def permit(self, principal: str) -> None:
+        rule = PermissionRule(Permission.SEND, BILLING, parse_principal(principal), PermissionState.GRANT)
+        put_permission(self.db, rule)
 
     @property
     def bodies(self) -> list[bytes]:

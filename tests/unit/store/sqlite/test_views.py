@@ -33,6 +33,7 @@ from broker.store.sqlite.metadata import (
     queues,
 )
 from broker.store.sqlite.views import FILE_VIEWS, QUEUE, FileView, attach, queue_numbers
+from tests.support.dialog import put_message
 from tests.support.shop import Shop
 
 Ask = Callable[..., list[tuple[object, ...]]]
@@ -175,14 +176,6 @@ def rows(db: sqlite3.Connection, view: FileView, *, now: float = 0.0, queue_id: 
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def add_message(db: sqlite3.Connection, *, body: bytes, queue_id: int = 1) -> None:
-    db.execute(
-        "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
-        " message_enqueue_time, message_body) VALUES (?, 1, 0, 't', 2.0, ?)",
-        (queue_id, body),
-    )
-
-
 @pytest.mark.parametrize(("now", "is_expired"), [(999.9, 0), (1000.0, 1), (2000.0, 1)])
 def test_route_is_expired_from_its_instant_on(db: sqlite3.Connection, now: float, is_expired: int) -> None:
     db.execute("UPDATE broker_route SET lifetime = 1000.0, broker_instance = ?", (FAR.bytes,))
@@ -247,8 +240,7 @@ def test_queue_knows_the_message_type_of_a_message(
     db: sqlite3.Connection, name: str, expected: tuple[object, ...]
 ) -> None:
     put_message_type(db, "made", Validation.EMPTY)
-    add_message(db, body=b"")
-    db.execute("UPDATE broker_message SET message_type_name = ?", (name,))
+    put_message(db, message_type_name=name)
 
     (row,) = rows(db, QUEUE, queue_id=1)
 
@@ -258,8 +250,8 @@ def test_queue_knows_the_message_type_of_a_message(
 @pytest.mark.promise("views 1")
 def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
     dialog = begin_dialog(db, from_service="//shop/Orders", to_service="//shop/Billing")
-    add_message(db, body=b"mine")
-    add_message(db, body=b"other", queue_id=2)
+    put_message(db, b"mine", message_enqueue_time=2.0)
+    put_message(db, b"other", queue_id=2)
 
     (row,) = rows(db, QUEUE, queue_id=1)
 
@@ -274,7 +266,7 @@ def test_queue_shows_its_own_messages_only(db: sqlite3.Connection) -> None:
         "service_id": 1,
         "service_contract_name": "DEFAULT",
         "service_contract_id": 6,
-        "message_type_name": "t",
+        "message_type_name": "T",
         "message_type_id": None,
         "validation": "N",
         "message_body": b"mine",

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from broker.client.dialog import Dialog, begin_dialog
+from broker.client.dialog import Dialog
 from broker.conversation.message_types import ERROR
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.protocol.frame import Fault
@@ -21,7 +22,7 @@ from broker.store.sqlite import write_batch as module
 from broker.store.sqlite.database import broker_instance, open_store
 from broker.store.sqlite.transaction import LAPSED
 from broker.store.sqlite.write_batch import CHECKPOINT_PAGES, SqliteStore
-from tests.support.dialog import far_initiator, far_target, open_database, queued, rows, states
+from tests.support.dialog import begin, far_initiator, far_target, open_database, queued, rows, states
 
 NOW = 1_750_000_000.0
 NOTHING = WriteBatch(now=NOW, load_max_bytes=1000)
@@ -46,9 +47,7 @@ def db(store: SqliteStore) -> sqlite3.Connection:
 @pytest.fixture
 def dialog(db: sqlite3.Connection) -> Dialog:
     """A dialog with one message sent."""
-    dialog = begin_dialog(db, from_service="Orders", to_service="//far/Billing", lifetime=60)
-    dialog.send(b"body")
-    return dialog
+    return begin(db, b"body", lifetime=60)
 
 
 @pytest.fixture
@@ -61,10 +60,6 @@ def refusal(store: SqliteStore, batch: WriteBatch = NOTHING) -> str:
         store.write_in_writer(batch)
     assert (str(store.path), False) == (caught.value.path, store.connection.in_transaction)
     return caught.value.problem
-
-
-def begin(db: sqlite3.Connection) -> Dialog:
-    return begin_dialog(db, from_service="Orders", to_service="//far/Billing")
 
 
 def found(store: SqliteStore) -> list[int]:
@@ -163,7 +158,7 @@ def test_of_many_that_begin_to_wait_the_first_are_loaded_and_the_others_only_fou
     store: SqliteStore, dialog: Dialog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FOUND_LOADED", 1)
-    begin_dialog(store.connection, from_service="Orders", to_service="//far/Billing").send(b"another")
+    begin(store.connection, b"another")
 
     result = store.write_in_writer(replace(NOTHING, find=Find.NEW, request_for=request_for))
 
@@ -181,7 +176,7 @@ def test_what_is_not_wanted_or_does_not_fit_is_only_found(
 
 
 def test_the_next_timer_is_returned(store: SqliteStore, dialog: Dialog, arrival: WriteBatch) -> None:
-    begin_dialog(store.connection, from_service="Orders", to_service="//far/Billing")
+    begin(store.connection)
     store.connection.execute("UPDATE broker_conversation SET dialog_timer = ? + endpoint_id", (NOW,))
     late = replace(NOTHING, now=NOW + 1, is_maintenance_due=True)
 
@@ -294,3 +289,25 @@ def test_process_that_stood_still_for_too_long_acknowledges_nothing(
     with pytest.raises(DemotedError, match=LAPSED):
         store.catalog_connection()
     assert stored == len(queued(store.connection))
+
+
+# --- how a batch splits ---
+
+
+def test_what_only_reads_is_done_first_and_by_itself() -> None:
+    reading: dict[str, Any] = {"find": Find.NEW, "load": [REQUEST]}
+    writing: dict[str, Any] = {"statuses": {1: "waits"}, "frames": [b"f"], "is_maintenance_due": True}
+
+    assert replace(NOTHING, **reading, **writing).parts() == [
+        replace(NOTHING, **reading),
+        replace(NOTHING, **writing),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"find": Find.NEW}, {"frames": [b"f"]}, {"is_probe": True, "find": Find.NEW, "frames": [b"f"]}]
+)
+def test_other_batches_stay_whole(more: dict[str, Any]) -> None:
+    batch = replace(NOTHING, **more)
+
+    assert batch.parts() == [batch]

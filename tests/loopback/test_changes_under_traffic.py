@@ -1,4 +1,4 @@
-"""Daemons as processes that read their configuration again and again while messages pass: nobody notices."""
+"""Daemons as processes that read their configuration again, or are restarted, while messages pass: nobody notices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.command import run
-from tests.support.loopback import BILLING, ORDERS, PATIENCE, file_of, route, shop
+from tests.support.loopback import BILLING, ORDERS, PATIENCE, file_of, route, service, shop
 from tests.support.traffic import Traffic
 
 
@@ -37,8 +37,8 @@ def test_reloads_under_traffic_lose_nothing_and_close_no_connection(net: Topolog
     gateway, orders, billing = shop(net)
     net.start()
     original = gateway.config.read_text()
-    services: dict[str, Any] = {"from_service": ORDERS, "to_service": BILLING, "queue": "Inbox"}
-    with Traffic(file_of(orders), [file_of(billing)], dialogs=1, **services) as traffic:
+    near, far = file_of(orders), file_of(billing)
+    with Traffic(near, [far], from_service=ORDERS, to_service=BILLING, dialogs=1) as traffic:
         traffic.start()
         traffic.goes_on()
         before = connections(gateway)
@@ -87,3 +87,36 @@ def test_the_command_says_what_has_changed_and_a_broken_file_is_exit_code_2(net:
     assert (0, "nothing changed\n") == (again.exit_code, again.stdout)
     assert (2, True, True) == (bad.exit_code, "broker.toml:" in bad.stderr, "nothing has changed" in bad.stderr)
     assert (False, True) == (reloads(gateway)["successful"], "reload" in status.stdout)
+
+
+# --- restarts ---
+
+
+def two_ways(net: Topology) -> None:
+    """An initiator and a target with two gateways between them, each with routes by both."""
+    orders, billing = net.add("orders", databases=["orders"]), net.add("billing", databases=["billing"])
+    gateways = [net.add(name, forwarding=True) for name in ("north", "south")]
+    for end, own, far in ((orders, ORDERS, BILLING), (billing, BILLING, ORDERS)):
+        net.script(end.name, end.name, service(own) + "".join(route(one.name, far, one.address) for one in gateways))
+    for one in gateways:
+        net.script(one.name, "msdb", route("to", BILLING, billing.address) + route("back", ORDERS, orders.address))
+    net.start()
+
+
+@pytest.mark.long
+@pytest.mark.promise("A gateway dies", "A stop takes long")
+def test_rolling_restart_of_two_gateways_under_load_loses_nothing(net: Topology) -> None:
+    two_ways(net)
+    near, far = [file_of(net.daemons[name]) for name in ("orders", "billing")]
+    with Traffic(near, [far], from_service=ORDERS, to_service=BILLING, dialogs=8, pause=0.01) as load:
+        load.start()
+        load.goes_on(1000)
+        codes = []
+        for name in ("north", "south"):
+            codes.append(net.daemons[name].stop())
+            net.daemons[name].start()
+            load.goes_on(500)
+        load.finish()
+
+    assert [0, 0] == codes
+    assert [] == load.faults()

@@ -8,7 +8,6 @@ import io
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,6 @@ from tests.support.shop import Shop
 
 LARGE = bytes(range(256)) * (LARGE_BYTES // 256) + b"end"
 GROUP = uuid.UUID("5b0f3c1e-5d5e-4f0b-8a55-0e9b0b9c2f11")
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A database of its own for each test."""
-    shop = Shop(tmp_path / "shop.db")
-    yield shop
-    shop.close()
 
 
 async def begin(db: aio.Connection, **more: Any) -> aio.Dialog:
