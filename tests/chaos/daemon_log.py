@@ -105,7 +105,7 @@ class DaemonLogs:
         return data.decode(errors="replace").splitlines()
 
 
-def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str] = (), torn: int = 0) -> Iterator[str]:
+def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str], torn: int) -> Iterator[str]:
     """
     Those of a daemon's lines that its faults do not explain, each kind once.
 

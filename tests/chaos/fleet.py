@@ -31,7 +31,6 @@ from examples.demo.topology import Daemon, TimedOutError, wait_for
 from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
 from tests.chaos.configuration import (
     BILLING,
-    COMMAND,
     INITIATORS,
     LOCK,
     PARCELS,
@@ -67,9 +66,7 @@ class Fleet:
     partners of a pair with a lock say of themselves.
     """
 
-    def __init__(
-        self, directory: Path, network: Network, *, gateways: int = 3, seed: int = 0, pair: str = COMMAND
-    ) -> None:
+    def __init__(self, directory: Path, network: Network, *, gateways: int, seed: int, pair: str) -> None:
         self.directory = directory
         self.network = network
         self.seed, self.pair = seed, pair

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tests.chaos.configuration import BILLING, INITIATORS, PARCELS, STOCK
 from tests.chaos.faults.fault import Fault
 from tests.chaos.network.host import Host
-from tests.chaos.network.impairment import Counts, Impairment, ImpossibleError
+from tests.chaos.network.impairment import CUT, Counts, Impairment, ImpossibleError
 from tests.chaos.network.impairment import Fault as Ability
 
 
@@ -105,7 +105,7 @@ class OneWay(_Way):
     needs = frozenset({Ability.CUT})
 
     def begin(self) -> None:
-        self.fleet.network.cut(*self._ends, is_both_ways=False)
+        self.fleet.network.impair(*self._ends, CUT, is_both_ways=False)
 
 
 class Reset(_Way):

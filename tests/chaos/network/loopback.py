@@ -106,7 +106,7 @@ class LoopbackNetwork(Network):
     kind = "loopback"
     abilities = frozenset({Fault.CUT, Fault.DELAY, Fault.RATE, Fault.RESET, Fault.DESCRIPTORS, Fault.CLOCK})
 
-    def __init__(self, directory: Path, *, seed: int, reason: str = "asked for") -> None:
+    def __init__(self, directory: Path, *, seed: int, reason: str) -> None:
         super().__init__(directory)
         self.reason = reason
         self._seed = seed

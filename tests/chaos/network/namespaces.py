@@ -32,7 +32,7 @@ from tests.chaos.network.removal import NAMESPACES, new_tag, remove, remove_dead
 from tests.chaos.network.switch import DEVICE
 
 ROOT = Path(__file__).parents[3]
-TOOLS = ("ip", "tc", "bridge", "ss", "nsenter", "prlimit", "mount", "umount")
+TOOLS = ("ip", "tc", "bridge", "ss", "nsenter", "mount", "umount")
 BRIDGE = "bridge0"
 CLOSING_SECONDS = 60.0
 
@@ -192,7 +192,7 @@ def _port(address: str) -> str:
 Kind = Literal["namespaces", "loopback"]
 
 
-def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) -> Network:
+def open_network(directory: Path, *, seed: int, kind: Kind | None) -> Network:
     """
     A network without hosts.
 
@@ -207,7 +207,7 @@ def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) ->
     """
     directory.mkdir(parents=True, exist_ok=True)
     if kind == "loopback":
-        return LoopbackNetwork(directory, seed=seed)
+        return LoopbackNetwork(directory, seed=seed, reason="asked for")
     try:
         return NamespaceNetwork(directory, seed=seed)
     except NetworkError as error:

@@ -5,8 +5,8 @@ Hosts for fault runs, and the network between them.
         gateway, billing = net.host("gateway"), net.host("billing")
         gateway.popen([...])                                    # reaches billing at net.address(gateway, billing, 4022)
         net.impair(gateway, billing, Impairment(loss=0.05))     # what gateway sends; connections go on
-        net.cut(gateway, billing)                               # both ways
-        net.mend_all()
+        net.partition([gateway], [billing])
+        net.mend(gateway, billing)
 
 There are two kinds. With *namespaces* (Linux, root) a host is a network namespace with an address of its own on a
 bridge of the kernel, and every fault is possible. Where they cannot be made, hosts are addresses of *loopback*, and
@@ -75,7 +75,7 @@ class Network(ABC):
     def address(self, source: Host, destination: Host, port: int) -> str:
         """Where `source` reaches a port of `destination`, as "host:port"."""
 
-    def impair(self, source: Host, destination: Host, how: Impairment, *, is_both_ways: bool = False) -> None:
+    def impair(self, source: Host, destination: Host, how: Impairment, *, is_both_ways: bool) -> None:
         """
         What `source` sends to `destination` fares like that from now on, and so does the answer `is_both_ways`.
 
@@ -84,16 +84,12 @@ class Network(ABC):
         """
         self._change(dict.fromkeys(_ways([source], [destination], is_both_ways=is_both_ways), how))
 
-    def cut(self, source: Host, destination: Host, *, is_both_ways: bool = True) -> None:
-        """Nothing passes, and nobody is told: connections stand until somebody loses patience."""
-        self.impair(source, destination, CUT, is_both_ways=is_both_ways)
-
     def isolate(self, host: Host) -> None:
         """Cut it off from all others."""
         self.partition([host], [other for other in self.hosts.values() if other is not host])
 
     def partition(self, *groups: Sequence[Host]) -> None:
-        """Cut every way between hosts of different groups."""
+        """Nothing passes between hosts of different groups, and nobody is told: connections stand."""
         self._change(
             {
                 way: CUT
@@ -105,10 +101,6 @@ class Network(ABC):
     def mend(self, source: Host, destination: Host) -> None:
         """Nothing is wrong between the two, both ways."""
         self.impair(source, destination, WHOLE, is_both_ways=True)
-
-    def mend_all(self) -> None:
-        """Nothing is wrong anywhere on the way."""
-        self._change(dict.fromkeys(itertools.permutations(self.hosts.values(), 2), WHOLE))
 
     @abstractmethod
     def reset(self, one: Host, other: Host) -> None:
