@@ -21,7 +21,7 @@ import signal
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ class Fleet:
     def __init__(self, directory: Path, network: Network, *, gateways: int, seed: int, pair: str) -> None:
         self.directory = directory
         self.network = network
-        self.seed, self.pair = seed, pair
+        self.seed = seed
+        self.has_lock = pair == LOCK  # the pair has one file, and a lock decides about its roles
         self.gateways = tuple(f"gateway-{number}" for number in range(1, gateways + 1))
         self.initiators, self.targets = make_initiators(), make_targets()
         self.homes = [*self.initiators, *self.targets]
@@ -127,11 +128,6 @@ class Fleet:
         if name in self.gateways:
             return [other for other in self.names if other not in self.gateways]
         return list(self.gateways)
-
-    @property
-    def has_lock(self) -> bool:
-        """Whether the pair has one file, and a lock decides about its roles."""
-        return self.pair == LOCK
 
     @property
     def principal(self) -> str:
@@ -266,27 +262,18 @@ class Fleet:
 
     def held(self) -> set[Message]:
         """Messages that are in the transmission queues."""
-        found = set()
-        for home in self.homes:
-            rows = self.rows(
-                home,
-                "SELECT conversation_id, is_initiator, message_sequence_number"
-                " FROM broker_transmission JOIN broker_conversation USING (endpoint_id)",
-            )
-            found |= {(str(uuid.UUID(bytes=one)), bool(is_initiator), number) for one, is_initiator, number in rows}
-        return found
+        return self._messages("is_initiator", "broker_transmission")
 
     def waiting(self) -> set[Message]:
         """Messages that are in the queues of their receivers."""
-        found = set()
-        for home in self.homes:
-            rows = self.rows(
-                home,
-                "SELECT conversation_id, is_initiator, message_sequence_number"
-                " FROM broker_message JOIN broker_conversation USING (endpoint_id)",
-            )
-            found |= {(str(uuid.UUID(bytes=one)), not is_initiator, number) for one, is_initiator, number in rows}
-        return found
+        return self._messages("NOT is_initiator", "broker_message")
+
+    def _messages(self, sender: str, table: str) -> set[Message]:
+        query = (
+            f"SELECT conversation_id, {sender}, message_sequence_number"
+            f" FROM {table} JOIN broker_conversation USING (endpoint_id)"
+        )
+        return {(str(uuid.UUID(bytes=one)), bool(is_own), number) for one, is_own, number in self.rows(query)}
 
     def open_dialogs(self) -> tuple[set[str], set[str]]:
         """
@@ -296,7 +283,7 @@ class Fleet:
         """
         query = "SELECT conversation_id, create_date FROM broker_conversation"
         now, begun, astray = time.time(), set[str](), set[str]()
-        for one, at in (row for home in self.homes for row in self.rows(home, query)):
+        for one, at in self.rows(query):
             (begun if at <= now else astray).add(str(uuid.UUID(bytes=one)))
         return begun, astray
 
@@ -314,13 +301,14 @@ class Fleet:
         """Those of these conversations, all with a target that has certificates, that are not sealed there."""
         home = next(home for home in self.targets if home.hosts == (BILLING,))
         query = "SELECT conversation_id FROM broker_session_key WHERE security = 'FULL' AND NOT is_initiator"
-        return set(conversations) - {str(uuid.UUID(bytes=one)) for (one,) in self.rows(home, query)}
+        return set(conversations) - {str(uuid.UUID(bytes=one)) for (one,) in self.rows(query, home)}
 
-    def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
-        """What the file that counts answers."""
-        path = self.file(home, self.serving(home))
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
-            return db.execute(query).fetchall()
+    def rows(self, query: str, *homes: Home) -> Iterator[tuple[Any, ...]]:
+        """What the files that count answer, of these databases or of all."""
+        for home in homes or self.homes:
+            path = self.file(home, self.serving(home))
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+                yield from db.execute(query).fetchall()
 
     # --- configurations ---
 
