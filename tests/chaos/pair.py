@@ -13,8 +13,9 @@ import re
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from broker.errors import BrokerError
 from examples.demo.topology import TimedOutError

@@ -13,8 +13,10 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 import broker
 from broker.conversation.message_types import DEFAULT
