@@ -89,9 +89,6 @@ class RollingRestart(Fault):
             self.fleet.daemons[name].start(wait=False)
             self.fleet.daemons[name].wait_ready(START_SECONDS)
 
-    def end(self) -> None:
-        """All have been restarted."""
-
 
 HOUR = 3600.0
 ATTEMPTS = 10  # at what others undo at the same moment

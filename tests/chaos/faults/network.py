@@ -121,9 +121,6 @@ class Reset(_Way):
             self.fleet.network.reset(*self._ends)
             self.fleet.pause(self.dice.uniform(0.1, 0.6))
 
-    def end(self) -> None:
-        """No more."""
-
 
 class _Everywhere(_Between):
     """The ways of one gateway to and from everybody."""
