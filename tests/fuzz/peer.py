@@ -10,7 +10,6 @@ from broker.conversation.body_check import violation
 from broker.conversation.message_types import Validation
 from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
-from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernels import KERNELS
 from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
@@ -58,7 +57,7 @@ from broker.security.secured import Mode, Secured
 from broker.security.session import Opener, Sealer
 from tests.fuzz.target import KIB, Target, refused
 from tests.support.identities import credentials
-from tests.support.kernel import MAX_FRAME, Walker
+from tests.support.kernel import MAX_FRAME, Answer, Walker
 from tests.support.sealed import NOW, initiator, sealed
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=MAX_FRAME)
@@ -189,14 +188,7 @@ def _message_seeds() -> list[bytes]:
 class _Ways(Walker):
     """Leads by the bytes of a name, which need not be UTF-8."""
 
-    def _resolve(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-    ) -> tuple[ForwardingEntry, bool | None]:
-        del conversation, is_from_target
+    def lead(self, key: bytes, _conversation: bytes, kind: int, _is_from_target: bool, /) -> Answer:  # noqa: FBT001 - as `Resolve`
         return self.way(key[18:], kind), False
 
 
