@@ -23,9 +23,10 @@ from structlog.testing import capture_logs
 from broker.daemon.instance import Instance, serve
 from broker.net.tls import ALPN
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
-from tests.fuzz.peer import HEADER, hostile_maps, link_frame
+from tests.fuzz.peer import hostile_maps, link_frame
 from tests.fuzz.target import KIB, Target
 from tests.support.certificates import authority, make, security
+from tests.support.forwarding import PLAIN
 from tests.support.loopback import instance
 
 SECONDS = 10.0  # for a server to close what a stranger has said its last word on
@@ -139,7 +140,7 @@ def _link(data: bytes) -> None:
 
 
 def _link_seeds() -> list[bytes]:
-    frame = encode_dialog(HEADER, b"body")
+    frame = encode_dialog(PLAIN, b"body")
     behind = [encode_link(Ping(b"12345678")) * 3, frame * 3, frame[:50], b"\xff" * 40]
     return [
         *(b"\0" + data for data in behind),

@@ -42,6 +42,7 @@ from broker.routing.table import RouteTable, build_table
 from tests.simulation.instance import Instance, Part
 from tests.simulation.joined import around
 from tests.simulation.machine import MachineLoop, Net, PlayedEnd
+from tests.support.forwarding import Sender
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
 BATCH = 20  # messages that a talker sends at one time
@@ -168,7 +169,7 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random)
         far_broker_instance=far.broker_instance,
     )
     facts = RoutingFacts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
-    origin = _Nobody()
+    origin = Sender()
     for start in range(0, messages, BATCH):
         here = RoutingContext(near.own_routes, Hosted(), near.peers.table.health_of, is_forwarding=False)
         frames = []
@@ -178,13 +179,6 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random)
             frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
         near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)
         await asyncio.sleep(PAUSE_SECONDS)
-
-
-class _Nobody:
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, _frame: object, _disposition: Disposition) -> None: ...
 
 
 TICK_SECONDS = 1.0  # between two looks of an instance at its links, and at what it might dial

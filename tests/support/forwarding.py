@@ -18,7 +18,7 @@ from broker.forwarding.outbox import OutboxContext
 from broker.forwarding.pool import Limits, Pool
 from broker.forwarding.ring import Ring
 from broker.protocol.frame import Header, decode_dialog
-from broker.protocol.layout import NO_GUID, FrameKind
+from broker.protocol.layout import FrameKind
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, RoutingFacts, decide, hosted
 from broker.routing.route import Route
@@ -29,11 +29,11 @@ HERE = b"h" * 16
 PLAIN = Header(
     kind=FrameKind.MESSAGE,
     flags=0,
-    message_id=NO_GUID,
-    conversation_id=NO_GUID,
+    message_id=b"m" * 16,
+    conversation_id=b"c" * 16,
     to_service="//to",
     from_service="//from",
-    from_broker_instance=NO_GUID,
+    from_broker_instance=b"i" * 16,
 )
 """The header of a message of which nothing matters."""
 

@@ -29,34 +29,17 @@ from broker.net.mirrors import Mirrors
 from broker.net.peers import DeferredWork, Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
-from broker.protocol.frame import (
-    Header,
-    Hello,
-    LinkMessage,
-    Rejected,
-    decode_dialog,
-    decode_link,
-    encode_dialog,
-    encode_link,
-)
+from broker.protocol.frame import Hello, LinkMessage, Rejected, decode_dialog, decode_link, encode_dialog, encode_link
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.forwarding import PLAIN
 from tests.support.peers import answer_unknown
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
-PLAIN = Header(
-    kind=0x10,
-    flags=0,
-    message_id=b"m" * 16,
-    conversation_id=b"c" * 16,
-    to_service="//here",
-    from_service="//from",
-    from_broker_instance=b"i" * 16,
-)
 
 
 def message(to_service: str, number: int = 0, body: bytes = b"body", **fields: Any) -> bytes:

@@ -45,7 +45,8 @@ from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
-from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PLAIN, SOUTH, Neighbourhood, Origin, said, sent
+from tests.support.forwarding import Sender
+from tests.support.peers import HIGHER, LOWER, NORTH, OWN, PLAIN, SOUTH, Neighbourhood, said, sent
 from tests.support.played import PlayedLoop, PlayedSocket
 
 # --- who asked for a role ---
@@ -585,7 +586,7 @@ def two_ways(near: Neighbourhood) -> Callable[[int], bytes]:
         header = replace(PLAIN, to_service="//far", sequence_number=number)
         frame = encode_dialog(header, b"body")
         near.forwarder.slab[: len(frame)] = frame
-        near.forwarder.forward(near.forwarder.slab, len(frame), near.loop.time(), Origin())
+        near.forwarder.forward(near.forwarder.slab, len(frame), near.loop.time(), Sender())
         return encode_dialog(replace(header, hop_count=1), b"body")
 
     return send
