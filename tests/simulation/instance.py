@@ -33,7 +33,7 @@ from broker.forwarding.pool import Limits
 from broker.net.drain import left_cleanly
 from broker.net.link import Link
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import Peers
 from broker.protocol.frame import Hello, Probe, ProbeReply, Rejected
 from broker.protocol.layout import VERSION
 from broker.routing.address import NetworkAddress
@@ -49,6 +49,7 @@ from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation.machine import PORT, Net, Process
 from tests.simulation.performance import WatchedStore
+from tests.support.peers import joined
 
 MAX_FRAME = 4096
 HEARTBEAT_MS = 1000
@@ -178,21 +179,9 @@ class Instance:
             supervision=supervision,
         )
         self.mirrors = Mirrors(self.peers, self._prove, on_capacity=self._on_room, jitter=around.chance.random)
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16),
-            deliver=self._deliver,
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            request_principal=self.mirrors.use,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-        )
+        limits = Limits(pool_bytes=around.pool_bytes, max_frame=MAX_FRAME, max_hops=16)
+        self.forwarder = joined(self.peers, self.mirrors, limits, deliver=self._deliver)
         self._generation = -1
-        self.mirrors.start(self.forwarder)
-        self.peers.attach(self.forwarder, self.mirrors)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         self.forwarder.add_own_addresses({self.address}, asyncio.get_running_loop().time())
         self.routes, self.own_routes = table_of(part.routes), table_of(part.own_routes)
         if part.path is not None and part.is_mirrored:

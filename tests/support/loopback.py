@@ -22,11 +22,10 @@ import msgspec
 import broker
 from broker.config.settings import EndpointSettings, Settings
 from broker.config.values import ListenAddress
-from broker.forwarding.forwarder import Forwarder
 from broker.forwarding.pool import Limits
 from broker.net.listener import Listener, bind
 from broker.net.mirrors import Mirrors
-from broker.net.peers import DeferredWork, Peers
+from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import Hello, LinkMessage, Rejected, decode_dialog, decode_link, encode_dialog, encode_link
@@ -36,7 +35,7 @@ from broker.routing.route import Route
 from broker.routing.table import build_table
 from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.forwarding import PLAIN
-from tests.support.peers import answer_unknown
+from tests.support.peers import answer_unknown, joined
 
 SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
@@ -101,20 +100,10 @@ class Instance:
             security=tuning.security,
         )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None, jitter=lambda: 0.0)
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
-            deliver=lambda _, frames, __: self.delivered.extend(frames),
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            request_principal=self.mirrors.use,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
+        limits = Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16)
+        self.forwarder = joined(
+            self.peers, self.mirrors, limits, deliver=lambda _, frames, __: self.delivered.extend(frames)
         )
-        self.mirrors.start(self.forwarder)
-        self.peers.attach(self.forwarder, self.mirrors)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
         self.route()
         self.peers.start()
         self.listener.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -63,23 +64,12 @@ class Neighbourhood:
             answer_probe=answer_unknown,
             on_capacity=self._on_room,
         )
-        housekeeping = DeferredWork()
-        self.forwarder = Forwarder(
-            Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16),
-            deliver=lambda *_: None,
-            request_link=self.peers.request_link,
-            health_of=self.peers.table.health_for_routing,
-            on_waiting=self.peers.backpressure.on_waiting,
-            schedule_work=housekeeping.schedule,
-            report=housekeeping.report,
-        )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None)
-        self.mirrors.start(self.forwarder)
-        housekeeping.start(self.forwarder, self.peers.backpressure.release_waiting)
+        limits = Limits(pool_bytes=1 << 20, max_frame=8192, max_hops=16)
+        self.forwarder = joined(self.peers, self.mirrors, limits, deliver=lambda *_: None)
         table = build_table([Route("Transport", TRANSPORT)], now=datetime.now(UTC))
         self.forwarder.set_routing(table=table, hosted=Hosted(), is_forwarding=True)
         monkeypatch.setattr(module, "connect", self._connect)
-        self.peers.attach(self.forwarder, self.mirrors)
         self.peers.start()
 
     @property
@@ -130,6 +120,25 @@ def sent(sock: PlayedSocket) -> bytes:
     """The dialog frames that were written to a neighbour, without the time they waited."""
     frames = [frame for frame in FrameDecoder(1 << 20).feed(sock.written) if frame[4] >= 0x10]
     return b"".join(frame[:12] + bytes(4) + frame[16:] for frame in frames)
+
+
+def joined(peers: Peers, mirrors: Mirrors, limits: Limits, *, deliver: Callable[..., None]) -> Forwarder:
+    """The forwarder of peers and mirrors, joined to them as an instance does it."""
+    work = DeferredWork()
+    forwarder = Forwarder(
+        limits,
+        deliver=deliver,
+        request_link=peers.request_link,
+        health_of=peers.table.health_for_routing,
+        request_principal=mirrors.use,
+        on_waiting=peers.backpressure.on_waiting,
+        schedule_work=work.schedule,
+        report=work.report,
+    )
+    mirrors.start(forwarder)
+    peers.attach(forwarder, mirrors)
+    work.start(forwarder, peers.backpressure.release_waiting)
+    return forwarder
 
 
 def answer_unknown(probe: Probe) -> ProbeReply:
