@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import structlog
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
@@ -37,14 +38,16 @@ from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.mirrored import MirroredRoute
-from broker.routing.route import RouteProperties, create_route
-from broker.routing.table import RouteTable, build_table
-from tests.simulation.instance import Instance, Part
-from tests.simulation.joined import around
-from tests.simulation.machine import MachineLoop, Net, PlayedEnd
+from broker.routing.route import RouteProperties
+from broker.routing.table import RouteTable
+from tests.simulation.instance import Instance, Part, Surroundings, table_of
+from tests.simulation.joined import FRAGMENT_SIZE
+from tests.simulation.machine import MachineLoop, Net
+from tests.simulation.performance import WatchedStore, forget_tasks, tuning
 from tests.support.forwarding import Sender
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
+SEED = 1
 BATCH = 20  # messages that a talker sends at one time
 PAUSE_SECONDS = 0.2  # ... and between two such times
 
@@ -70,14 +73,14 @@ class Talker(Instance):
             self.got[header.conversation_id] += 1
 
 
-def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, Any]:
+def crowd(counts: tuple[int, int], messages: int) -> dict[str, Any]:
     """
     Talkers and gateways, so many of each, and so many messages of each talker, sent to the next one by two gateways.
 
     Links, handshakes, heartbeats, routing and forwarding are the product's own. Everything has to come, once and in
     order.
     """
-    loop, chance = MachineLoop(), random.Random(seed)
+    loop, chance = MachineLoop(), random.Random(SEED)
     talking, hopping = counts
     found: dict[str, Any] = {}
     begun = time.process_time()
@@ -109,7 +112,7 @@ def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, An
 
 async def _gathered(net: Net, counts: tuple[int, int], chance: random.Random) -> tuple[list[Instance], list[Talker]]:
     talking, hopping = counts
-    surroundings = around(net, chance)
+    surroundings = Surroundings(net, chance, tuning(FRAGMENT_SIZE), WatchedStore, pool_bytes=1 << 22)
     names = [f"endpoint-{number}" for number in range(talking)]
     to_all = tuple(RouteProperties(service_name=f"Service {name}", address=f"tcp://{name}:4022") for name in names)
     hops = [Instance(Part(f"gateway-{number}", to_all), surroundings, uuid.uuid4().bytes) for number in range(hopping)]
@@ -135,27 +138,13 @@ def _parted(loop: MachineLoop, hops: list[Instance], talkers: list[Talker]) -> i
         assert one.forwarder.unaccounted == 0
         dropped += one.forwarder.dropped
         one.kill()
-    for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
-        asyncio.tasks._unregister_task(task)
+    forget_tasks(loop)
     return dropped.total()
 
 
 def _run(loop: MachineLoop, main: Any) -> None:
-    patches = mock.patch("broker.net.dialer.socket", _Sockets(loop)), mock.patch("time.monotonic", loop.time)
-    with patches[0], patches[1], structlog.testing.capture_logs():
+    with loop.played_sockets(), mock.patch("time.monotonic", loop.time), structlog.testing.capture_logs():
         run_virtually(main, loop)
-
-
-class _Sockets:
-    """The module `socket`, as the dialler uses it."""
-
-    SOCK_STREAM = 1
-
-    def __init__(self, loop: MachineLoop) -> None:
-        self._loop = loop
-
-    def socket(self, *kind: object) -> PlayedEnd:
-        return self._loop.net.socket(*kind)
 
 
 async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random) -> None:
@@ -237,14 +226,14 @@ class Prober:
             self._follow(self._route.on_time(self.loop.time()))
 
 
-def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]:
+def failover(gateways: int, *, is_silent: bool) -> dict[str, Any]:
     """
     The principal of a pair that all gateways use is gone: with a reset of its connections, or silent.
 
     A silent one is found out by the heartbeat, for whose silence each link waits. The partner takes over, and tells at
     once whoever has asked it.
     """
-    chance, probers = random.Random(seed), list[Prober]()
+    chance, probers = random.Random(SEED), list[Prober]()
 
     async def main(loop: VirtualLoop) -> None:
         probers.extend(Prober(loop, chance, is_silent=is_silent) for _ in range(gateways))
@@ -303,17 +292,13 @@ def address_of(number: int) -> NetworkAddress:
 
 
 def table_to(*numbers: int) -> RouteTable:
-    now = datetime.now(UTC)
-    properties = [RouteProperties(service_name="Billing", address=str(address_of(one))) for one in numbers]
-    return build_table(
-        [create_route(f"route {number}", one, now=now) for number, one in enumerate(properties)], now=now
-    )
+    return table_of(tuple(RouteProperties(service_name="Billing", address=str(address_of(one))) for one in numbers))
 
 
 # --- who is chosen ---
 
 
-def distribution(size: Size, seed: int = 1) -> dict[str, Any]:
+def distribution(size: Size) -> dict[str, Any]:
     """
     Endpoints with routes to three gateways each, drawn from all; one conversation each, and then one gateway less.
 
@@ -321,7 +306,7 @@ def distribution(size: Size, seed: int = 1) -> dict[str, Any]:
         Conversations of one gateway at least, at most, and on average; what three sigma of pure chance would be; and
         which part of the conversations moved when the fullest gateway was gone, of which it had `had`.
     """
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     gone: set[NetworkAddress] = set()
 
     def health_of(address: NetworkAddress) -> AddressHealth:
@@ -421,14 +406,14 @@ class Dialler:
             self.dialling.dial_due(self.town.loop.time(), ())
 
 
-def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, Any]:
+def storm(size: Size, *, away: float = BACK_AFTER) -> dict[str, Any]:
     """
     A gateway with a crowd is gone and comes back: attempts to reach it over time, and how soon all are there again.
 
     Half of the crowd has messages that wait, and dials for them; the other half dials because a route names it.
     """
     loop = MachineLoop()
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     Net(loop, chance)
     town = Town(loop, chance)
     lost_at = 5.0
@@ -449,7 +434,7 @@ def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, A
             await one.dialling.close()
 
     state = random.getstate()
-    random.seed(seed)
+    random.seed(SEED)
     try:
         with structlog.testing.capture_logs():
             run_virtually(main, loop)
@@ -484,7 +469,9 @@ def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
 # --- all of it ---
 
 
-def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def main() -> int:
+    """Measure, print each answer when it is there, and write them."""
+    size = Size()
     questions: dict[str, Callable[[], dict[str, Any]]] = {
         "distribution": lambda: distribution(size),
         "storm": lambda: storm_figures(storm(size)),
@@ -493,26 +480,13 @@ def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[st
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
         "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
     }
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "size": asdict(size)}
     for name, question in questions.items():
         found[name] = question()
-        tell(name)
+        click.echo(name)
         for what, figure in found[name].items():
-            tell(f"    {what:<55} {figure}")
-    return found
-
-
-def main() -> int:
-    """Measure, print, and write."""
-    size = Size()
-
-    def tell(text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-    found = measure(size, tell)
-    stamp = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "size": asdict(size)}
-    DIRECTORY.joinpath("fleets.json").write_text(json.dumps(stamp | found, indent=1) + "\n", encoding="utf-8")
+            click.echo(f"    {what:<55} {figure}")
+    DIRECTORY.joinpath("fleets.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

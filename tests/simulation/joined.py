@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
 import tempfile
 import uuid
 import zlib
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -53,7 +51,6 @@ from tests.simulation.performance import (
     Deed,
     Habit,
     Outcome,
-    WatchedStore,
     calmer,
     carry_out,
     check_direction,
@@ -602,8 +599,7 @@ def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll
     def guid() -> uuid.UUID:
         return uuid.UUID(int=chance.getrandbits(128), version=4)
 
-    sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
-    stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
+    stack.enter_context(loop.played_sockets())
     hints = random.Random(poll)  # their own chance: a story stays what it was
 
     class PlayedWatch(CommitWatch):
@@ -621,10 +617,6 @@ def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll
     stack.enter_context(mock.patch("time.time", loop.wall_clock))
     stack.enter_context(mock.patch("time.monotonic", loop.time))
     stack.enter_context(mock.patch("uuid.uuid4", guid))
-
-
-def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Surroundings:
-    return Surroundings(net, chance, tuning(FRAGMENT_SIZE), WatchedStore, pool_bytes)
 
 
 class Stage:

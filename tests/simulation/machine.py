@@ -17,12 +17,16 @@ import errno
 import itertools
 import os
 import random
+import socket
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES
@@ -93,6 +97,11 @@ class MachineLoop(VirtualLoop):
     def wall_clock(self) -> float:
         owner = OWNER.get()
         return WALL_CLOCK + self._now + (0.0 if owner is None else owner.off)
+
+    def played_sockets(self) -> AbstractContextManager[object]:
+        """While this lasts the dialler of every instance makes sockets of this loop's network."""
+        module = SimpleNamespace(socket=lambda *_: self.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
+        return mock.patch("broker.net.dialer.socket", module)
 
     def thaw(self, process: Process) -> None:
         """It goes on with what was due meanwhile, as if no time had passed."""
@@ -338,7 +347,7 @@ class Net:
 
         return mend
 
-    def socket(self, *_kind: object) -> PlayedEnd:
+    def socket(self) -> PlayedEnd:
         owner = OWNER.get()
         assert owner is not None
         return PlayedEnd(self, owner)
