@@ -14,7 +14,6 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -44,6 +43,7 @@ from tests.simulation.performance import (
     draw_deed,
     failing_store,
 )
+from tests.support.dialog import copy_database
 
 BLOWS = {  # what happens, and how often
     "fail_over": 4,  # planned: the principal hears `mirror`, its file is copied, and its partner is named
@@ -375,7 +375,8 @@ class Arbiter:
         self.application.leave()
         while not self._is_released(old):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(LOOK_SECONDS)
-        self._epoch = max(self._epoch, _copy(self.paths[old], self.paths[new])) + 1
+        epoch = copy_database(self.paths[old], self.paths[new], "SELECT epoch FROM broker_database")
+        self._epoch = max(self._epoch, epoch) + 1
         self.named = self.last = new
         self._said_at = self.loop.time()
         self.note(f"{new} is to be the principal")
@@ -482,19 +483,6 @@ def _end_asking(task: asyncio.Task[None]) -> None:
         with contextlib.suppress(RuntimeError):
             work.close()
         work.close()
-
-
-def _copy(source: Path, destination: Path) -> int:
-    """What is committed in a file, in the place of another one; its epoch."""
-    fresh = destination.with_suffix(".fresh")
-    fresh.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
-        old.backup(new)
-        (epoch,) = new.execute("SELECT epoch FROM broker_database").fetchone()
-    for suffix in ("-wal", "-shm"):
-        Path(f"{destination}{suffix}").unlink(missing_ok=True)
-    fresh.replace(destination)
-    return int(epoch)
 
 
 TURN_SECONDS = 3.0  # within which a turn to be stopped in has to come

@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,7 +27,7 @@ from broker.client.receiving import receive
 from broker.store.sqlite.failure import UNCONFIRMED
 from broker.store.sqlite.metadata import find_queue, put_service
 from broker.store.sqlite.transaction import writing
-from tests.simulation.performance import Outcome, ended, place, raise_first, tuning
+from tests.simulation.performance import Outcome, ended, left_out, place, raise_first, tuning
 from tests.support.dialog import QUEUE, open_database, rows
 from tests.support.network import Network, Node, Weather
 from tests.support.virtual_time import VirtualLoop, run_virtually
@@ -71,10 +71,7 @@ def draw(seed: int) -> TargetStory:
 
 
 def smaller(story: TargetStory) -> Iterator[TargetStory]:
-    for field in ("dialogs", "blows"):
-        row = getattr(story, field)
-        for at in range(len(row)):
-            yield replace(story, **{field: row[:at] + row[at + 1 :]})
+    yield from left_out(story, "dialogs", "blows")
 
 
 def play(story: TargetStory) -> Outcome:
