@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from functools import cache
 from typing import Any
 
@@ -22,11 +21,6 @@ def told() -> dict[str, Any]:
     done = call(str(FOLDER / "python"), "-m", "tests.shipping.dockerfile", "Dockerfile")
     assert "" == done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return found
 
 
