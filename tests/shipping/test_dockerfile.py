@@ -61,7 +61,7 @@ def test_all_that_is_installed_has_a_hash() -> None:
 
 
 def test_the_last_stage_needs_no_root_no_shell_and_no_word_of_the_user() -> None:
-    image = told()["image"]
+    image = told()["stages"][-1]
 
     assert "65532:65532" == image["user"]
     assert ("broker", "serve") == (*image["entrypoint"], *image["command"])
@@ -73,7 +73,7 @@ def test_the_last_stage_needs_no_root_no_shell_and_no_word_of_the_user() -> None
 
 
 def test_the_check_of_health_is_a_command_that_asks_whether_it_lives() -> None:
-    program_name, command, question = told()["image"]["health"]
+    program_name, command, question = told()["stages"][-1]["health"]
 
     assert "broker" == program_name
     context = main.commands[command].make_context(command, [question])
