@@ -337,7 +337,7 @@ class Fleet:
 
 
 def wait_until(
-    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.0, why: Callable[[], str] = lambda: ""
+    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.0, why: Callable[[], str] = str
 ) -> None:
     """
     As `wait_for`, for conditions that may fail while files or sockets come and go.
