@@ -30,7 +30,7 @@ from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation import joined
 from tests.simulation.instance import Instance, Part, Surroundings
-from tests.simulation.joined import OVER_SECONDS, PARTNERS, Belief, Blows, JoinedStory, Stage, perform
+from tests.simulation.joined import OVER_SECONDS, PARTNERS, Belief, Blows, JoinedStory, Stage
 from tests.simulation.machine import OWNER, MachineLoop, Process
 from tests.simulation.performance import (
     DAY,
@@ -43,6 +43,7 @@ from tests.simulation.performance import (
     draw_deed,
     failing_store,
 )
+from tests.simulation.world import perform
 from tests.support.dialog import copy_database
 
 BLOWS = {  # what happens, and how often

@@ -41,9 +41,8 @@ from broker.routing.mirrored import MirroredRoute
 from broker.routing.route import RouteProperties
 from broker.routing.table import RouteTable
 from tests.simulation.instance import Instance, Part, Surroundings, table_of
-from tests.simulation.joined import FRAGMENT_SIZE
 from tests.simulation.machine import MachineLoop, Net
-from tests.simulation.performance import WatchedStore, forget_tasks, tuning
+from tests.simulation.performance import TUNING, WatchedStore, forget_tasks
 from tests.support.forwarding import Sender
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
@@ -112,7 +111,7 @@ def crowd(counts: tuple[int, int], messages: int) -> dict[str, Any]:
 
 async def _gathered(net: Net, counts: tuple[int, int], chance: random.Random) -> tuple[list[Instance], list[Talker]]:
     talking, hopping = counts
-    surroundings = Surroundings(net, chance, tuning(FRAGMENT_SIZE), WatchedStore, pool_bytes=1 << 22)
+    surroundings = Surroundings(net, chance, TUNING, WatchedStore, pool_bytes=1 << 22)
     names = [f"endpoint-{number}" for number in range(talking)]
     to_all = tuple(RouteProperties(service_name=f"Service {name}", address=f"tcp://{name}:4022") for name in names)
     hops = [Instance(Part(f"gateway-{number}", to_all), surroundings, uuid.uuid4().bytes) for number in range(hopping)]

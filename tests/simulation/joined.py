@@ -12,21 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import tempfile
 import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
-
-import structlog
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.dialog.commit_watch import CommitWatch
 from broker.errors import HandshakeRefusedError, PeerSilentError, StatementError
 from broker.forwarding.outbox import Outbox
 from broker.net.link import LinkState
@@ -37,7 +32,7 @@ from broker.routing.route import RouteProperties
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.transaction import epoch
-from tests.simulation.instance import Instance, Part, Surroundings
+from tests.simulation.instance import Instance, Part
 from tests.simulation.machine import MachineLoop, Net, Road
 from tests.simulation.performance import (
     DAY,
@@ -57,21 +52,17 @@ from tests.simulation.performance import (
     draw_deed,
     draw_habit,
     ended,
-    failing_store,
-    forget_tasks,
     fragments_needed,
     is_nothing_left,
     keep_reading,
     left_out,
     maybe_end,
-    place,
     plainer,
     raise_first,
     rows_left,
-    tuning,
 )
+from tests.simulation.world import World, perform
 from tests.support.dialog import open_database
-from tests.support.virtual_time import run_virtually
 
 LONG_SECONDS = 6.0  # three heartbeats of a second, two looks, an attempt to connect that is given up, and a question
 TOLD_SECONDS = 1.0  # until everybody has been told who is the principal, and has heard the next one; trips come on top
@@ -431,7 +422,6 @@ BLOWS = {  # what happens, and how often
 }
 SECONDS = (0.0, 0.1, 0.7, 3.0, 8.0, 8.0)  # the longest outlasts everything that waits for silence
 JUMPS = (-300.0, -30.0, -2.0, 2.0, 30.0, 300.0)
-FRAGMENT_SIZE = 100
 OVER_SECONDS = 6.0  # blows begin within it
 SMALL_POOL = 20_000  # bytes, a few frames
 
@@ -546,8 +536,6 @@ def smaller(story: JoinedStory) -> Iterator[JoinedStory]:
     yield from calmer(story)
 
 
-HINTED = 0.0  # chance that a batch of a writer is followed by hints
-STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
 SERVICES = {"shop": "Orders", "bank": "Billing"}
 
 
@@ -561,83 +549,18 @@ def play(story: JoinedStory) -> Outcome:
     return perform(story, Stage, MachineLoop())
 
 
-def perform(story: Any, stage: type[Stage], loop: MachineLoop) -> Outcome:
-    """Tell it on this stage, in this loop's time. Raises: as `play`."""
-    chance = random.Random(story.seed)
-    outcome = Outcome()
-
-    async def main(_loop: object) -> None:
-        async with asyncio.timeout(STORY_SECONDS):
-            await stage(story, loop, chance, directory, outcome).run()
-
-    state = random.getstate()
-    random.seed(story.seed)  # what the product leaves to chance
-    try:
-        with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place())))
-            stand_in(stack, loop, chance, poll=story.poll)
-            said = stack.enter_context(structlog.testing.capture_logs())
-            run_virtually(main, loop)
-            outcome.seconds = loop.time()
-            errors = [
-                one for one in said if one["log_level"] in {"error", "critical"} and one["event"] != "store failed"
-            ]
-            assert errors == [], f"what no instance should have to log: {errors}"
-    except Exception as error:
-        error.add_note("\n".join(outcome.history[-300:]))
-        raise
-    finally:
-        random.setstate(state)
-        for instance in outcome.members.values():
-            instance.process.tasks.clear()
-    return outcome
-
-
-def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll: float) -> None:
-    """Played sockets, clocks and GUIDs stand in for those of the machine; `poll` seconds at most between two looks."""
-
-    def guid() -> uuid.UUID:
-        return uuid.UUID(int=chance.getrandbits(128), version=4)
-
-    stack.enter_context(loop.played_sockets())
-    hints = random.Random(poll)  # their own chance: a story stays what it was
-
-    class PlayedWatch(CommitWatch):
-        """Hints at any time: lost, late, doubled and stale ones, whatever was committed."""
-
-        def end(self, **how: Any) -> None:
-            super().end(**how)
-            if hints.random() < HINTED:
-                for _ in range(hints.randint(1, 2)):
-                    self._loop.call_later(hints.uniform(0.0, poll), self.hint)
-
-    stack.enter_context(mock.patch("broker.dialog.endpoint.CommitWatch", PlayedWatch))
-    stack.enter_context(mock.patch("broker.dialog.commit_watch.POLL_SECONDS", poll))
-    stack.enter_context(mock.patch("broker.store.sqlite.write_batch.COMMIT_STEP", 0.0))
-    stack.enter_context(mock.patch("time.time", loop.wall_clock))
-    stack.enter_context(mock.patch("time.monotonic", loop.time))
-    stack.enter_context(mock.patch("uuid.uuid4", guid))
-
-
-class Stage:
+class Stage(World):
     """One performance of a story with a shop and a bank."""
 
     def __init__(
         self, story: JoinedStory, loop: MachineLoop, chance: random.Random, directory: Path, outcome: Outcome
     ) -> None:
+        super().__init__(loop, chance, outcome, pool_bytes=story.pool_bytes)
         self.story = story
-        self.loop = loop
-        self.chance = chance
-        self.outcome = outcome
         self.is_settling = False
         self.applications: dict[str, Application] = {}
-        self.store = failing_store(chance)
-        self.net = Net(loop, chance)
-        loop.executor_delay = lambda: chance.uniform(0.0, 0.01)
-        self.around = Surroundings(self.net, chance, tuning(FRAGMENT_SIZE), self.store, story.pool_bytes)
         self.ids = {name: uuid.UUID(int=chance.getrandbits(128), version=4) for name in SIDES}
         self.paths = {name: directory / f"{name}.db" for name in SIDES}
-        self.instances: dict[str, Instance] = outcome.members
         self.blows = Blows(story, self.net, self.instances, self.note)
         for name in SIDES:
             open_store(self.paths[name], broker_instance=self.ids[name]).close()
@@ -648,9 +571,6 @@ class Stage:
             side = "bank" if part.service == "Billing" else "shop"
             own = self.ids[side].bytes if part.path is not None else uuid.uuid4().bytes
             self.instances[part.name] = Instance(part, self.around, own)
-
-    def note(self, what: str) -> None:
-        self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
 
     async def run(self) -> None:
         self.start()
@@ -696,22 +616,15 @@ class Stage:
             open_ones[:] = [one for one in open_ones if not maybe_end(self.applications, one)]
             return not open_ones
 
-        await self._until(is_ended, "dialogs are open")
-        await self._until(self.is_quiet, "something is left")
-        await self._until(self.is_known, "the principal is not known to all")
+        await self.until(is_ended, "dialogs are open", seconds=QUIET_SECONDS)
+        await self.until(self.is_quiet, "something is left", seconds=QUIET_SECONDS)
+        await self.until(self.is_known, "the principal is not known to all", seconds=QUIET_SECONDS)
         await asyncio.sleep(0.5)
         before = self.said()
         self.outcome.digest = self.digest()
         await asyncio.sleep(SILENCE_SECONDS)
         assert before == self.said(), "somebody still sends when all is over"
         self.check(dialogs)
-
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = self.loop.time() + QUIET_SECONDS
-        while not condition():
-            assert self.net.nonsense == []
-            assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
-            await asyncio.sleep(LOOK_SECONDS)
 
     def check(self, dialogs: list[Dialog]) -> None:
         for number, dialog in enumerate(dialogs):
@@ -724,7 +637,7 @@ class Stage:
             balance = read_balance(side.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         self.outcome.frames = self.check_rest()
-        self.outcome.needed = fragments_needed(self.applications, FRAGMENT_SIZE)
+        self.outcome.needed = fragments_needed(self.applications)
         assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
 
     def tell_what_is_left(self) -> None:
@@ -760,12 +673,6 @@ class Stage:
         for instance in self.instances.values():
             instance.start()
         self.net.road = self.story.road
-
-    def part(self) -> None:
-        for instance in self.instances.values():
-            if not instance.process.is_gone:
-                instance.kill()
-        forget_tasks(self.loop)
 
     def is_sending(self) -> bool:
         members = self.instances.values()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import itertools
 import os
 import random
@@ -38,6 +39,10 @@ PORT = 4022
 
 Accept = Callable[[Any, str], None]
 """Told of a socket that somebody has connected, and of its other end."""
+
+
+Tamper = Callable[[str, str, bytes], list[bytes]]
+"""What arrives at the far host of a dialog frame that the near one has sent."""
 
 
 @dataclass(eq=False)
@@ -307,7 +312,7 @@ class Net:
 
     Shape: `road` holds for what is sent from now on; `listeners` by host; `dark` machines without power; `cuts` how
     often a way (near, far) is cut now; `digest` of everything sent so far, and when; `carried` dialog frames by
-    host; `nonsense` what was sent that is no frame, in words.
+    host; `nonsense` what was sent that is no frame, in words; `tamper` what somebody on the way makes of each one.
     """
 
     def __init__(self, loop: MachineLoop, chance: random.Random) -> None:
@@ -322,6 +327,7 @@ class Net:
         self.digest = 0
         self.carried: Counter[str] = Counter()
         self.nonsense: list[str] = []
+        self.tamper: Tamper | None = None
         self._ports = itertools.count(50_000)
         loop.net = self
 
@@ -384,6 +390,9 @@ class Net:
         process.withheld.clear()
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it ends with its process
+            work: Any = task.get_coro()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # it has not even begun
         if self.listeners.get(process.host, (None,))[0] is process:
             del self.listeners[process.host]
         for end in list(process.sockets):
@@ -415,7 +424,7 @@ class Net:
                 break
             if kind >= FIRST_DIALOG_KIND:
                 self.carried[near.owner.host] += 1
-                if self.road.is_hostile:
+                if self.tamper is not None or self.road.is_hostile:
                     if start > plain:
                         near.post(bytes(partial[plain:start]))
                     self._meddle(near, bytes(partial[start : start + length]))
@@ -426,18 +435,26 @@ class Net:
         del partial[:start]
 
     def _meddle(self, near: PlayedEnd, frame: bytes) -> None:
+        assert near.far is not None
+        arriving = [frame] if self.tamper is None else self.tamper(near.owner.host, near.far.owner.host, frame)
+        put = [(one, 0.0) for one in arriving]
+        if self.road.is_hostile:
+            put = [two for one in arriving for two in self._spoilt(one)]
+        near.unread += sum(len(one) for one, _ in put) - len(frame)
+        for one, after in put:
+            near.post(one, after=after)
+        if not put:
+            near.look()
+
+    def _spoilt(self, frame: bytes) -> list[tuple[bytes, float]]:
+        """What arrives of a frame on a hostile road, each with the seconds by which it is late."""
         road, happens = self.road, self.chance.random
-        far = near.far
-        assert far is not None
         copies = 2 if happens() < road.repeat else 1
         if happens() < road.loss:
             copies -= 1
-        near.unread += (copies - 1) * len(frame)
-        for _ in range(copies):
-            one = self._damaged(frame) if happens() < road.damage else frame
-            near.post(one, after=happens() * road.late)
-        if copies == 0:
-            near.look()
+        return [
+            (self._damaged(frame) if happens() < road.damage else frame, happens() * road.late) for _ in range(copies)
+        ]
 
     def _damaged(self, frame: bytes) -> bytes:
         _, body = decode_dialog(frame)

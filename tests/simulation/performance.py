@@ -34,6 +34,7 @@ from tests.support.dialog import QUEUE, rows
 
 SIDES = ("shop", "bank")
 DAY = 86_400.0
+TUNING = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
 
 S = TypeVar("S", bound=Any)
 
@@ -383,13 +384,13 @@ def rows_left(applications: Mapping[str, Application]) -> Iterator[str]:
                 yield f"left in {name}.{table}: {short}"
 
 
-def fragments_needed(applications: Mapping[str, Application], fragment_size: int) -> int:
+def fragments_needed(applications: Mapping[str, Application]) -> int:
     """How many fragments there are in all that was sent, and in the ends of all dialogs."""
     needed = 0
     for application in applications.values():
         for side in application.sides.values():
             bodies = [*map(len, side.sent), 0]
-            needed += sum(-(-(size + ENVELOPE_BYTES) // fragment_size) for size in bodies)
+            needed += sum(-(-(size + ENVELOPE_BYTES) // TUNING.fragment_size) for size in bodies)
     return needed
 
 
@@ -426,10 +427,6 @@ class Outcome:
 
 def place() -> Path | None:
     return FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
-
-
-def tuning(fragment_size: int) -> DialogTuning:
-    return DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=fragment_size)
 
 
 def failing_store(chance: random.Random, kind: type[WatchedStore] = WatchedStore, **more: Any) -> type[WatchedStore]:
