@@ -35,14 +35,14 @@ ROUTES = (Route("Far", FAR, remote_service_name="//far"), Route("Here", LOCAL, r
 class LinkEnds:
     """A link and all it touches; `told` is what its owner heard, in order, `heard` how often it was read."""
 
-    def __init__(self, loop: PlayedLoop, *, pool_bytes: int = 1 << 20) -> None:
+    def __init__(self, loop: PlayedLoop) -> None:
         self.loop = loop
         self.delivered: list[bytes] = []
         self.told: list[object] = []
         self.heard = 0
         self.sock = PlayedSocket(loop)
         self.forwarder = Forwarder(
-            Limits(pool_bytes=pool_bytes, max_frame=MAX_FRAME, max_hops=16),
+            Limits(pool_bytes=1 << 20, max_frame=MAX_FRAME, max_hops=16),
             deliver=lambda _, frames, __: self.delivered.extend(frames),
             request_link=lambda _: None,
             health_of=lambda _: AddressHealth.UNTRIED,

@@ -290,13 +290,13 @@ def send(daemon: Daemon | Path, *bodies: str | bytes, to: str = BILLING, **more:
     return dialog
 
 
-def receive_bytes(daemon: Daemon | Path, count: int, answer: str = "", queue: str = "Inbox") -> list[bytes]:
+def receive_bytes(daemon: Daemon | Path, count: int, answer: str = "") -> list[bytes]:
     """The bodies of so many messages, each batch in a transaction of its own; the last one is answered, if at all."""
     bodies: list[bytes] = []
     with closing(sqlite3.connect(file_of(daemon), timeout=PATIENCE)) as db:
         while len(bodies) < count:
             with db:
-                messages = broker.receive(db, queue=queue, top=100, wait=PATIENCE)
+                messages = broker.receive(db, queue="Inbox", top=100, wait=PATIENCE)
                 bodies += [message.body for message in messages]
                 if answer and len(bodies) >= count:
                     messages[-1].dialog.send(answer)

@@ -115,18 +115,18 @@ class Mirrored:
         there, back = self.cables[daemon.name]
         return [one for one in there.passed if not one.is_onward] + [one for one in back.passed if one.is_onward]
 
-    def is_asked(self, *daemons: Daemon, times: int = 2) -> None:
-        """Wait until so many more PROBEs have gone to each of these partners."""
+    def is_asked(self, *daemons: Daemon) -> None:
+        """Wait until two more PROBEs have gone to each of these partners."""
 
         def asked(daemon: Daemon) -> int:
             return sum(one.kind == FrameKind.PROBE for one in self.to_partner(daemon))
 
-        goals = [asked(daemon) + times for daemon in daemons]
+        goals = [asked(daemon) + 2 for daemon in daemons]
         names = " and ".join(daemon.name for daemon in daemons)
         wait_for(
             lambda: all(asked(daemon) >= goal for daemon, goal in zip(daemons, goals, strict=True)),
             seconds=SECONDS,
-            what=f"{names} asked {times} times",
+            what=f"{names} asked twice",
         )
 
     @property
@@ -204,11 +204,11 @@ def role(daemon: Daemon, database: str = "billing") -> tuple[str, int]:
     return found["role"], found["epoch"]
 
 
-def becomes(daemon: Daemon, wanted: str, epoch: int | None = None, database: str = "billing") -> None:
+def becomes(daemon: Daemon, wanted: str, epoch: int | None = None) -> None:
     """Wait until a daemon is that."""
 
     def is_so() -> bool:
-        found = role(daemon, database)
+        found = role(daemon)
         return found[0] == wanted and epoch in {None, found[1]}
 
     wait_for(is_so, seconds=SECONDS, what=f"{daemon.name} {wanted} {epoch}: {daemon.last_words()}")
