@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import translate
 from pathlib import Path
+from string import Template
 
 from tools.lock import ROOT
-
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
 class DockerfileError(Exception):
@@ -89,26 +88,16 @@ def parse(path: Path) -> list[Stage]:
             if kind == "COMMENT":
                 continue
             if kind == "FROM":
-                words = _expand(value, before).split()
+                words = Template(value).substitute(before).split()
                 stages.append(Stage(words[0], words[2] if len(words) == 3 else str(len(stages))))
             elif kind == "ARG":
                 name, _, default = value.partition("=")
                 (stages[-1].arguments if stages else before)[name] = default
             else:
                 _apply(stages[-1], kind, value, line)
-        except (DockerfileError, ValueError, IndexError) as error:
-            raise DockerfileError(f"{path}:{line}: {kind} {value}: {error}") from error
+        except (DockerfileError, ValueError, LookupError) as error:  # KeyError: a variable that nothing sets
+            raise DockerfileError(f"{path}:{line}: {kind} {value}: {type(error).__name__}: {error}") from error
     return stages
-
-
-def _expand(text: str, among: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        if name not in among:
-            raise DockerfileError(f"nothing sets {name}")
-        return among[name]
-
-    return _VARIABLE.sub(value, text)
 
 
 def _apply(stage: Stage, kind: str, value: str, line: int) -> None:
@@ -118,22 +107,22 @@ def _apply(stage: Stage, kind: str, value: str, line: int) -> None:
         words = tuple(json.loads(value)) if value.startswith("[") else ("/bin/sh", "-c", value)
         stage.steps.append(Step(kind, words, line, "", known, stage.folder, stage.user))
     elif kind == "COPY":
-        flags, names = _flags(_expand(value, known).split())
+        flags, names = _flags(Template(value).substitute(known).split())
         source = flags.pop("from", "")
         if flags:
             raise DockerfileError(f"the flag {next(iter(flags))} is not understood")
         stage.steps.append(Step(kind, tuple(names), line, source, known, stage.folder, stage.user))
     elif kind in {"ENV", "LABEL"}:
         among = stage.environ if kind == "ENV" else stage.labels
-        for word in shlex.split(_expand(value, known)):
+        for word in shlex.split(Template(value).substitute(known)):
             name, equals, text = word.partition("=")
             if not equals:
                 raise DockerfileError("say NAME=value")
             among[name] = text
     elif kind == "WORKDIR":
-        stage.folder = str(Path(stage.folder, _expand(value, known)))
+        stage.folder = str(Path(stage.folder, Template(value).substitute(known)))
     elif kind == "USER":
-        stage.user = _expand(value, known)
+        stage.user = Template(value).substitute(known)
     elif kind == "EXPOSE":
         stage.ports += map(int, value.split())
     elif kind == "VOLUME":
