@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,17 +86,9 @@ def draw(seed: int) -> CommandStory:
     hold = pick([1.0, 2.0, 4.0])
     blows = [_blow(chance, replace(drawn, tiers=tiers, is_pair=True), hold) for _ in range(pick([1, 2, 3, 5]))]
     deeds = [_deed(chance, len(drawn.lifetimes)) for _ in range(pick([5, 15, 30]))]
-    plain = replace(
-        drawn,
-        seed=seed,
-        tiers=tiers,
-        is_pair=True,
-        lifetimes=(DAY,) * len(drawn.lifetimes),
-        deeds=tuple(deeds),
-        blows=tuple(sorted(blows, key=lambda blow: blow.at)),
-    )
+    other = {"seed": seed, "tiers": tiers, "is_pair": True, "lifetimes": (DAY,) * len(drawn.lifetimes)}
     return CommandStory(
-        **{field.name: getattr(plain, field.name) for field in fields(plain)},
+        **vars(drawn) | other | {"deeds": tuple(deeds), "blows": tuple(sorted(blows, key=lambda blow: blow.at))},
         hold=hold,
         interval=hold * pick([0.1, 0.2]),
         answer=hold * pick([0.01, 0.1, 0.3]),
