@@ -28,7 +28,7 @@ def test_daemon_lives_and_its_neighbour_goes_on_whatever_strangers_say(stage: St
     before = stage.rss
 
     stage.converse(range(WARM, WARM + CONVERSATIONS))
-    stage.talk(5)
+    stage.steady.goes_on(5)
     stage.check()
 
     assert stage.rss - before < GROWTH_MAX
