@@ -12,7 +12,7 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,48 +59,46 @@ async def until(is_so: Callable[[], object], *, seconds: float = SECONDS) -> Non
         await asyncio.sleep(0.005)
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """How an instance differs from the plain one. Shape: `service` that it hosts; `handshake` seconds."""
-
-    service: str = "//here"
-    handshake: float = 10.0
-    pool_bytes: int = 1 << 20
-    arbitration: bytes = b""
-    is_announcing: bool = True
-    port: int = 0
-    security: Security = NO_SECURITY
-
-
 class Instance:
     """
     A forwarder, its peers and a listener.
 
-    Shape: `delivered` frames that ended here; `advice` what next hops rejected; `address` where it listens.
+    Shape: `service` that it hosts; `handshake` seconds; `delivered` frames that ended here; `advice` what next hops
+    rejected; `address` where it listens.
     """
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        *,
+        service: str = "//here",
+        handshake: float = 10.0,
+        pool_bytes: int = 1 << 20,
+        arbitration: bytes = b"",
+        is_announcing: bool = True,
+        port: int = 0,
+        security: Security = NO_SECURITY,
+    ) -> None:
         self.delivered: list[bytes] = []
         self.advice: list[Rejected] = []
-        self.service = tuning.service
-        self.listener = Listener(bind("127.0.0.1", tuning.port), self._accept, ListenAddress("127.0.0.1", tuning.port))
+        self.service = service
+        self.listener = Listener(bind("127.0.0.1", port), self._accept, ListenAddress("127.0.0.1", port))
         self.address = NetworkAddress("127.0.0.1", self.listener.port)
         hello = Hello(
-            arbitration=tuning.arbitration or os.urandom(16),
+            arbitration=arbitration or os.urandom(16),
             max_frame=65536,
-            addresses=(str(self.address),) if tuning.is_announcing else (),
+            addresses=(str(self.address),) if is_announcing else (),
         )
-        endpoint = EndpointSettings(handshake_timeout=tuning.handshake, connect_timeout=5.0)
+        endpoint = EndpointSettings(handshake_timeout=handshake, connect_timeout=5.0)
         self.peers = Peers(
             hello,
             Settings(endpoint=endpoint),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
             answer_probe=answer_unknown,
             on_capacity=lambda: None,
-            security=tuning.security,
+            security=security,
         )
         self.mirrors = Mirrors(self.peers, answer_unknown, on_capacity=lambda: None, jitter=lambda: 0.0)
-        limits = Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16)
+        limits = Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16)
         self.forwarder = joined(
             self.peers, self.mirrors, limits, deliver=lambda _, frames, __: self.delivered.extend(frames)
         )
@@ -134,7 +132,7 @@ class Instance:
 @asynccontextmanager
 async def instance(**tuning: Any) -> AsyncIterator[Instance]:
     """A running instance."""
-    running = Instance(Tuning(**tuning))
+    running = Instance(**tuning)
     try:
         yield running
     finally:
