@@ -63,7 +63,7 @@ class Stage(World):
         for one in self.instances.values():
             assert one.forwarder.unaccounted == 0
             assert one.endpoint is None or one.endpoint.problem == ""
-        self.part()
+        await self.part()
         for application in self.applications.values():
             application.close()
 

@@ -42,7 +42,7 @@ from broker.routing.route import RouteProperties
 from broker.routing.table import RouteTable
 from tests.simulation.instance import Instance, Part, Surroundings, table_of
 from tests.simulation.machine import MachineLoop, Net
-from tests.simulation.performance import TUNING, WatchedStore, forget_tasks
+from tests.simulation.performance import TUNING, WatchedStore
 from tests.support.forwarding import Sender
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
@@ -137,7 +137,7 @@ def _parted(loop: MachineLoop, hops: list[Instance], talkers: list[Talker]) -> i
         assert one.forwarder.unaccounted == 0
         dropped += one.forwarder.dropped
         one.kill()
-    forget_tasks(loop)
+    loop.forget_tasks()
     return dropped.total()
 
 

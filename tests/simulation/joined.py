@@ -47,19 +47,11 @@ from tests.simulation.performance import (
     Habit,
     Outcome,
     calmer,
-    carry_out,
     check_direction,
     draw_deed,
     draw_habit,
-    ended,
-    fragments_needed,
-    is_nothing_left,
-    keep_reading,
     left_out,
-    maybe_end,
     plainer,
-    raise_first,
-    rows_left,
 )
 from tests.simulation.world import World, perform
 from tests.support.dialog import open_database
@@ -583,7 +575,7 @@ class Stage(World):
         tasks = [asyncio.create_task(one) for one in (*map(self._read, SIDES), self.blows.watch.hold_to_ways())]
         blows = [asyncio.create_task(self.blows.strike(blow)) for blow in self.story.blows]
         try:
-            await carry_out(self.story.deeds, dialogs, self.applications)
+            await self._carry_out(dialogs)
             await asyncio.gather(*blows)
             self.clear_up()
             await self.settle(dialogs)
@@ -593,14 +585,33 @@ class Stage(World):
             raise
         finally:
             self.outcome.seconds = self.loop.time()
-            results = await ended([*tasks, *blows])
-            self.part()
-            for side in self.applications.values():
-                side.db.close()
-        raise_first(results)
+            try:
+                await self.part(*tasks, *blows)
+            finally:
+                for side in self.applications.values():
+                    side.db.close()
+
+    async def _carry_out(self, dialogs: list[Dialog]) -> None:
+        """All that the story has the applications do, each in its time."""
+        for deed in self.story.deeds:
+            await asyncio.sleep(deed.after)
+            dialog = self.applications[deed.side].find(dialogs[deed.dialog].conversation_id)
+            if dialog is not None:
+                self.applications[deed.side].do(deed, dialog)
 
     async def _read(self, name: str) -> None:
-        await keep_reading(self.applications[name], self.story.habits[name], self.chance, lambda: self.is_settling)
+        await self.applications[name].keep_reading(self.story.habits[name], lambda: self.is_settling)
+
+    def maybe_end(self, dialog: Dialog) -> bool:
+        """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
+        ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
+        if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
+            return True
+        is_complete = theirs.got == ours.sent and ours.got == theirs.sent
+        if is_complete and ours.timer is None and theirs.timer is None:
+            self.applications["shop"].end(dialog)
+            return True
+        return False
 
     def clear_up(self) -> None:
         self.note("the network is whole")
@@ -613,7 +624,7 @@ class Stage(World):
         open_ones = list(dialogs)
 
         def is_ended() -> bool:
-            open_ones[:] = [one for one in open_ones if not maybe_end(self.applications, one)]
+            open_ones[:] = [one for one in open_ones if not self.maybe_end(one)]
             return not open_ones
 
         await self.until(is_ended, "dialogs are open", seconds=QUIET_SECONDS)
@@ -637,12 +648,13 @@ class Stage(World):
             balance = read_balance(side.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         self.outcome.frames = self.check_rest()
-        self.outcome.needed = fragments_needed(self.applications)
+        self.outcome.needed = sum(one.fragments_needed() for one in self.applications.values())
         assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
 
     def tell_what_is_left(self) -> None:
-        for line in rows_left(self.applications):
-            self.note(line)
+        for one in self.applications.values():
+            for line in one.rows_left():
+                self.note(line)
         self.tell_rest()
 
     # --- who is there ---
@@ -681,7 +693,7 @@ class Stage(World):
     def is_quiet(self) -> bool:
         """As of dialogs, and nobody connects: a second connection of two instances ends the first one late."""
         tables = [one.peers.table for one in self.instances.values()]
-        is_over = is_nothing_left(self.applications) and not self.is_sending()
+        is_over = all(one.is_over() for one in self.applications.values()) and not self.is_sending()
         return is_over and not any(one.is_dialling for table in tables for one in table.histories.values())
 
     def is_known(self) -> bool:

@@ -103,6 +103,12 @@ class MachineLoop(VirtualLoop):
         owner = OWNER.get()
         return WALL_CLOCK + self._now + (0.0 if owner is None else owner.off)
 
+    def forget_tasks(self) -> None:
+        """Tasks of processes that are gone never end; nobody is to wait for them."""
+        for task in asyncio.all_tasks(self) - {asyncio.current_task()}:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            asyncio.tasks._unregister_task(task)
+
     def played_sockets(self) -> AbstractContextManager[object]:
         """While this lasts the dialler of every instance makes sockets of this loop's network."""
         module = SimpleNamespace(socket=lambda *_: self.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)

@@ -25,7 +25,7 @@ from broker.store.sqlite.metadata import find_queue, put_service
 from broker.store.sqlite.transaction import writing
 from tests.simulation.instance import Part
 from tests.simulation.machine import MachineLoop, Road
-from tests.simulation.performance import Outcome, ended, left_out, raise_first
+from tests.simulation.performance import Outcome, left_out
 from tests.simulation.world import World, perform
 from tests.support.dialog import QUEUE, open_database, rows
 
@@ -125,9 +125,7 @@ class _Stage(World):
         try:
             await self.until(self._has_arrived, seconds=SETTLED_SECONDS)
         finally:
-            results = await ended(readers)
-            self.part()
-            raise_first(results)
+            await self.part(*readers)
         self.outcome.digest = self.net.digest
         self.outcome.frames = self.net.carried.total()
         self.outcome.needed = 4 * len(self.begun)

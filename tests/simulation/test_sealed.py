@@ -162,7 +162,7 @@ class Stage(World):
         try:
             await self.told.tell(self)
         finally:
-            self.part()
+            await self.part()
 
     def _end(self, name: str, known: DialogCredentials) -> Instance:
         local, out = (RouteProperties(address="LOCAL"),), (way(None, "g"),)

@@ -20,10 +20,11 @@ from broker.dialog.transmitter import DialogTuning
 from broker.store.sqlite.database import broker_instance
 from tests.simulation.instance import Instance, Part, Surroundings
 from tests.simulation.machine import MachineLoop, Net
-from tests.simulation.performance import TUNING, Outcome, failing_store, forget_tasks, place
+from tests.simulation.performance import TUNING, Outcome, failing_store
 from tests.support.dialog import open_database
 from tests.support.virtual_time import run_virtually
 
+FAST = Path("/dev/shm")
 HINTED = 0.0  # chance that a batch of a writer is followed by hints
 LOOK_SECONDS = 0.1  # between two looks whether something has come about
 STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
@@ -42,7 +43,7 @@ def perform(story: Any, stage: Callable[..., Any], loop: MachineLoop) -> Outcome
     random.seed(story.seed)  # what the product leaves to chance
     try:
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place())))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=FAST if FAST.is_dir() else None)))
             stand_in(stack, loop, chance, poll=story.poll)
             said = stack.enter_context(structlog.testing.capture_logs())
             run_virtually(main, loop)
@@ -138,9 +139,15 @@ class World:
             assert self.loop.time() < deadline, f"{what}: not within {seconds} s"
             await asyncio.sleep(LOOK_SECONDS)
 
-    def part(self) -> None:
-        """All instances are gone."""
+    async def part(self, *tasks: asyncio.Task[Any]) -> None:
+        """End these tasks, and all instances; what went wrong in a task is raised."""
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
         for instance in self.instances.values():
             if not instance.process.is_gone:
                 instance.kill()
-        forget_tasks(self.loop)
+        self.loop.forget_tasks()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
