@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.sqlite.role_file import read_principal
-from examples.demo.topology import Daemon, TimedOutError, wait_for
+from examples.demo.topology import Daemon, TimedOutError
 from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
 from tests.chaos.configuration import (
     BILLING,
@@ -337,10 +337,10 @@ class Fleet:
 
 
 def wait_until(
-    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.0, why: Callable[[], str] = str
+    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.02, why: Callable[[], str] = str
 ) -> None:
     """
-    As `wait_for`, for conditions that may fail while files or sockets come and go.
+    Wait for a condition that may fail while files or sockets come and go.
 
     Args:
         is_so: Asked `every` so many seconds.
@@ -351,20 +351,10 @@ def wait_until(
     Raises:
         TimedOutError: it was in vain.
     """
-    due = 0.0
-
-    def holds() -> bool:
-        nonlocal due
-        if time.monotonic() < due:
-            return False
-        try:
-            return bool(is_so())
-        except (OSError, sqlite3.Error):
-            return False
-        finally:
-            due = time.monotonic() + every
-
-    try:
-        wait_for(holds, seconds=seconds, what=what)
-    except TimedOutError as error:
-        raise TimedOutError(f"{error} {why()}".rstrip()) from None
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(OSError, sqlite3.Error):
+            if is_so():
+                return
+        time.sleep(every)
+    raise TimedOutError(f"{what}: not within {seconds:g} s {why()}".rstrip())
