@@ -315,7 +315,7 @@ class Fleet:
     def _add(self, name: str) -> None:
         host = self.network.hosts[name]
         daemon = Daemon(self.directory / "daemons" / name, name, settings=sections(self, name))
-        daemon.prefix, daemon.environ = host.words(), {"PYTHONFAULTHANDLER": "1"}
+        daemon.prefix, daemon.environ = host.words, {"PYTHONFAULTHANDLER": "1"}
         self.daemons[name] = daemon
         for home in self.homes_of(name):
             far = self.targets if home in self.initiators else []

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.generator import compiler
 from tests.chaos.network.impairment import ImpossibleError
@@ -58,6 +58,8 @@ LARGEST_STEP = 1 << 20  # bytes
 
 class Disk:
     """Shape: `directory` where it is mounted, hiding what was there."""
+
+    words: tuple[str, ...] = ()
 
     def __init__(self, directory: Path, size: int, *, source: str) -> None:
         """
@@ -190,18 +192,9 @@ class Clock:
         self.step(-self.offset)
 
 
+P = TypeVar("P", Disk, Memory, Clock)
 NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET of <sched.h>
 DYING_SECONDS = 10.0
-
-
-@dataclass
-class Parts:
-    """What of a host is there beside its address; whatever is None cannot be asked for."""
-
-    namespace: Path | None = None
-    disk: Disk | None = None
-    memory: Memory | None = None
-    clock: Clock | None = None
 
 
 @dataclass(eq=False)
@@ -215,41 +208,22 @@ class Host:
     name: str
     address: str
     directory: Path
-    parts: Parts = field(default_factory=Parts)
+    namespace: Path | None = None
+    parts: Sequence[Disk | Memory | Clock] = ()
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    @property
-    def disk(self) -> Disk:
-        """Raises ImpossibleError: it was made without `disk_bytes`."""
-        if self.parts.disk is None:
-            raise ImpossibleError(f"{self.name} has no disk of its own")
-        return self.parts.disk
+    def part(self, kind: type[P]) -> P:
+        """Its disk, its memory or its clock, if the network can, and it was asked for."""
+        return next(one for one in self.parts if isinstance(one, kind))
 
     @property
-    def memory(self) -> Memory:
-        """Raises ImpossibleError: this network cannot."""
-        if self.parts.memory is None:
-            raise ImpossibleError(f"the memory of {self.name} cannot be limited")
-        return self.parts.memory
-
-    @property
-    def clock(self) -> Clock:
-        """Raises ImpossibleError: it was made without `has_clock`."""
-        if self.parts.clock is None:
-            raise ImpossibleError(f"{self.name} has no clock of its own")
-        return self.parts.clock
-
     def words(self) -> tuple[str, ...]:
         """
         Words before a command that make its process one of this host; each replaces itself by the next, so the process
         is the command's own.
         """
-        found: tuple[str, ...] = ()
-        if self.parts.namespace is not None:
-            found += ("nsenter", f"--net={self.parts.namespace}", "--")
-        if self.parts.memory is not None:
-            found += self.parts.memory.words
-        return found + (self.parts.clock.words if self.parts.clock is not None else ())
+        entering = () if self.namespace is None else ("nsenter", f"--net={self.namespace}", "--")
+        return (*entering, *(word for one in self.parts for word in one.words))
 
     def popen(self, command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         """
@@ -257,19 +231,19 @@ class Host:
 
         It is killed and reaped when the network closes.
         """
-        process = subprocess.Popen([*self.words(), *command], **how)
+        process = subprocess.Popen([*self.words, *command], **how)
         self._processes = [other for other in self._processes if other.poll() is None] + [process]
         return process
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Sockets that this thread makes meanwhile belong to the host, and go on doing so afterwards."""
-        if self.parts.namespace is None:
+        if self.namespace is None:
             yield
             return
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
-            there = os.open(self.parts.namespace, os.O_RDONLY)
+            there = os.open(self.namespace, os.O_RDONLY)
             try:
                 _enter(there)
             finally:

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.chaos.network.host import Host
+from tests.chaos.network.host import Clock, Host
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError
 from tests.chaos.network.network import Changes, Network
 from tests.support.cable import Cable, Cut
@@ -139,12 +139,10 @@ class LoopbackNetwork(Network):
         for proxy in self._proxies.values():
             proxy.close()
 
-    def _address(self, number: int) -> str:
-        high, low = divmod(os.getpid() % (254 * 256), 256)
-        return f"127.{high + 1}.{low}.{number}"
-
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
         assert disk_bytes is None
+        high, low = divmod(os.getpid() % (254 * 256), 256)
+        return Host(name, f"127.{high + 1}.{low}.{number}", directory, parts=clocks)
 
     def _apply(self, changes: Changes) -> None:
         for (here, there), how in changes.items():

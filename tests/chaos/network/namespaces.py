@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.chaos.network.host import Disk, Host, Memory
+from tests.chaos.network.host import Clock, Disk, Host, Memory
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError, NetworkError
 from tests.chaos.network.loopback import LoopbackNetwork
 from tests.chaos.network.network import Changes, Network
@@ -80,7 +80,7 @@ class NamespaceNetwork(Network):
 
     def reset(self, one: Host, other: Host) -> None:
         for here, there in ((one, other), (other, one)):
-            run("nsenter", f"--net={here.parts.namespace}", "--", "ss", "--kill", "--tcp", "dst", there.address)
+            run("nsenter", f"--net={here.namespace}", "--", "ss", "--kill", "--tcp", "dst", there.address)
 
     def counts(self, source: Host, destination: Host) -> Counts:
         return Counts(**self._ask({"counts": [source.address, destination.address]}))
@@ -98,25 +98,20 @@ class NamespaceNetwork(Network):
         if code:
             raise NetworkError(f"the switch of {self._tag} failed, or could not remove everything; see its last words")
 
-    def _address(self, number: int) -> str:
-        return f"10.66.0.{number}"
-
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
-        number, name = int(host.address.rpartition(".")[2]), f"{self._tag}.{host.name}"
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
+        address, tagged = f"10.66.0.{number}", f"{self._tag}.{name}"
         port, hardware = f"port{number}", f"02:00:00:00:00:{number:02x}"
-        run("ip", "netns", "add", name)
-        host.parts.namespace = NAMESPACES / name
-        here = [f"link add name {port} type veth peer name eth0 address {hardware} netns {name}"]
+        run("ip", "netns", "add", tagged)
+        here = [f"link add name {port} type veth peer name eth0 address {hardware} netns {tagged}"]
         here += [f"link set dev {port} addrgenmode none master {BRIDGE} up"]
         run("ip", "-n", self._tag, "-batch", "-", lines=here)
         run("bridge", "-n", self._tag, "fdb", "replace", hardware, "dev", port, "master", "static")
         run("tc", "-n", self._tag, "qdisc", "add", "dev", port, "clsact")
-        there = ["link set dev lo up", "link set dev eth0 addrgenmode none up", f"addr add {host.address}/24 dev eth0"]
-        run("ip", "-n", name, "-batch", "-", lines=there)
-        if disk_bytes is not None:
-            host.parts.disk = Disk(host.directory, disk_bytes, source=name)
-        if self._has_memory:
-            host.parts.memory = Memory(name)
+        there = ["link set dev lo up", "link set dev eth0 addrgenmode none up", f"addr add {address}/24 dev eth0"]
+        run("ip", "-n", tagged, "-batch", "-", lines=there)
+        disks = [] if disk_bytes is None else [Disk(directory, disk_bytes, source=tagged)]
+        memories = [Memory(tagged)] if self._has_memory else []
+        return Host(name, address, directory, NAMESPACES / tagged, [*disks, *memories, *clocks])
 
     def _apply(self, changes: Changes) -> None:
         """The switch knows before the first packet comes to it, and passes on what still comes of a mended way."""

@@ -2,7 +2,7 @@
 Hosts for fault runs, and the network between them.
 
     with open_network(directory, seed=7) as net:
-        gateway, billing = net.host("gateway"), net.host("billing")
+        gateway, billing = [net.host(name, disk_bytes=None, has_clock=False) for name in ("gateway", "billing")]
         gateway.popen([...])                                    # reaches billing at net.address(gateway, billing, 4022)
         net.impair(gateway, billing, Impairment(loss=0.05))     # what gateway sends; connections go on
         net.partition([gateway], [billing])
@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.generator import compiler
-from tests.chaos.network.host import Clock, Host, Parts
+from tests.chaos.network.host import Clock, Host
 from tests.chaos.network.impairment import CUT, WHOLE, Counts, Fault, Impairment, ImpossibleError
 
 Changes = Mapping[tuple[Host, Host], Impairment]
@@ -48,28 +48,23 @@ class Network(ABC):
         """Whether it can do that."""
         return fault in self.abilities and (fault is not Fault.CLOCK or compiler() is not None)
 
-    def host(self, name: str, *, disk_bytes: int | None = None, has_clock: bool = False) -> Host:
+    def host(self, name: str, *, disk_bytes: int | None, has_clock: bool) -> Host:
         """
         One more host, usable at once.
 
         Args:
             name: Letters, digits and hyphens; its own.
-            disk_bytes: Gives it a disk of that size for its directory.
-            has_clock: Whether its wall clock can be stepped.
+            disk_bytes: Gives it a disk of that size for its directory, if the network can.
+            has_clock: Whether its wall clock can be stepped, if the network can.
 
         Raises:
-            ImpossibleError: this network cannot.
             NetworkError: the system did not let it.
         """
-        self._require({Fault.DISK} if disk_bytes is not None else ())
-        self._require({Fault.CLOCK} if has_clock else ())
         directory = self.directory / name
         directory.mkdir(parents=True, exist_ok=True)
-        clock = Clock(self.directory / f"{name}.clock") if has_clock else None
-        host = Host(name, self._address(len(self.hosts) + 1), directory, Parts(clock=clock))
-        self._furnish(host, disk_bytes)
-        self.hosts[name] = host
-        return host
+        clocks = [Clock(self.directory / f"{name}.clock")] if has_clock else []
+        self.hosts[name] = self._make(name, len(self.hosts) + 1, directory, disk_bytes, clocks)
+        return self.hosts[name]
 
     @abstractmethod
     def address(self, source: Host, destination: Host, port: int) -> str:
@@ -120,25 +115,18 @@ class Network(ABC):
         """The end of all hosts and of what runs on them; files in their directories stay, but for those of disks."""
 
     @abstractmethod
-    def _address(self, number: int) -> str:
-        """Of the host of that number, from 1."""
-
-    @abstractmethod
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
-        """Make what a new host has."""
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
+        """A new host, with its number from 1."""
 
     @abstractmethod
     def _apply(self, changes: Changes) -> None:
         """These ways are like that from now on."""
 
     def _change(self, changes: Changes) -> None:
-        self._require(set().union(*(how.faults for how in changes.values())))
-        self._apply(changes)
-
-    def _require(self, faults: set[Fault] | tuple[()]) -> None:
-        missing = sorted(fault.value for fault in faults if not self.can(fault))
-        if missing:
+        asked = set[Fault]().union(*(how.faults for how in changes.values()))
+        if missing := sorted(fault.value for fault in asked if not self.can(fault)):
             raise ImpossibleError(f"not with {self.kind}: {', '.join(missing)}")
+        self._apply(changes)
 
     def __enter__(self) -> Self:
         return self
