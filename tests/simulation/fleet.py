@@ -439,21 +439,9 @@ def storm(size: Size, *, away: float = BACK_AFTER) -> dict[str, Any]:
             run_virtually(main, loop)
     finally:
         random.setstate(state)
-    back = lost_at + away
-    return {
-        "seconds": [one - lost_at for one in town.attempts],
-        "back": [one - back for one in town.served],
-        "connections": size.connections,
-        "away": away,
-    }
-
-
-def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
-    """What a storm comes to: per second, and in the fullest tenth of a second, while away and once it is back."""
-    crowd, away, back = told["connections"], told["away"], sorted(told["back"])
-    late = Counter(int(one / WINDOW) for one in told["seconds"] if away / 2 <= one < away)
-    windows = int(away / 2 / WINDOW)
-    mean = sum(late.values()) / windows
+    back = sorted(one - lost_at - away for one in town.served)
+    late = Counter(int((one - lost_at) / WINDOW) for one in town.attempts if away / 2 <= one - lost_at < away)
+    mean = sum(late.values()) / int(away / 2 / WINDOW)
     return {
         "attempts a second while away": round(mean / WINDOW),
         "fullest tenth of a second while away, times the mean": round(max(late.values(), default=0) / mean, 1),
@@ -461,7 +449,7 @@ def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
         "back, in a tenth of a second at most": max(Counter(int(one / WINDOW) for one in back).values(), default=0),
         "seconds until half are back": round(back[len(back) // 2], 2),
         "seconds until all are back": round(back[-1], 2),
-        "missing": crowd - len(back),
+        "missing": size.connections - len(back),
     }
 
 
@@ -473,8 +461,8 @@ def main() -> int:
     size = Size()
     questions: dict[str, Callable[[], dict[str, Any]]] = {
         "distribution": lambda: distribution(size),
-        "storm": lambda: storm_figures(storm(size)),
-        "storm, away for a second": lambda: storm_figures(storm(size, away=1.0)),
+        "storm": lambda: storm(size),
+        "storm, away for a second": lambda: storm(size, away=1.0),
         "failover, connections reset": lambda: failover(size.gateways, is_silent=False),
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
         "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
