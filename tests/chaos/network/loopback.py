@@ -14,11 +14,12 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.chaos.network.host import Clock, Host
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError
-from tests.chaos.network.network import Changes, Network
+from tests.chaos.network.network import Network
 from tests.support.cable import Cable, Cut
 
 CHUNK_BYTES = 16 * 1024
@@ -144,9 +145,9 @@ class LoopbackNetwork(Network):
         high, low = divmod(os.getpid() % (254 * 256), 256)
         return Host(name, f"127.{high + 1}.{low}.{number}", directory, parts=clocks)
 
-    def _apply(self, changes: Changes) -> None:
-        for (here, there), how in changes.items():
-            self._lane(here, there).impair(how)
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
+        for here, there in ways:
+            self._lane(self.hosts[here], self.hosts[there]).impair(how)
 
     def _lane(self, source: Host, destination: Host) -> Lane:
         way = (source.name, destination.name)

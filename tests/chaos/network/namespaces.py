@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from typing import Any, Literal
 from tests.chaos.network.host import Clock, Disk, Host, Memory
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError, NetworkError
 from tests.chaos.network.loopback import LoopbackNetwork
-from tests.chaos.network.network import Changes, Network
+from tests.chaos.network.network import Network
 from tests.chaos.network.removal import NAMESPACES, new_tag, remove, remove_dead, run
 from tests.chaos.network.switch import DEVICE
 
@@ -113,21 +114,22 @@ class NamespaceNetwork(Network):
         memories = [Memory(tagged)] if self._has_memory else []
         return Host(name, address, directory, NAMESPACES / tagged, [*disks, *memories, *clocks])
 
-    def _apply(self, changes: Changes) -> None:
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
         """The switch knows before the first packet comes to it, and passes on what still comes of a mended way."""
         with self._lock:
-            named = {(here.address, there.address): how for (here, there), how in changes.items()}
-            wanted = {way: how for way, how in named.items() if how != WHOLE}
-            ended = {way: self._diverted[way] for way in named.keys() & self._diverted.keys() - wanted.keys()}
+            named = [(self.hosts[here].address, self.hosts[there].address) for here, there in ways]
+            diverted = {way: one for way, one in self._diverted.items() if way not in named}
+            ended = self._diverted.keys() - diverted.keys() if how == WHOLE else ()
+            begun = () if how == WHOLE else set(named) - self._diverted.keys()
             lines = [f"filter del dev {_port(here)} ingress protocol ip pref {_number(there)}" for here, there in ended]
-            for here, there in wanted.keys() - self._diverted.keys():
+            for here, there in begun:
                 where = f"filter add dev {_port(here)} ingress protocol ip pref {_number(there)}"
                 lines += [f"{where} u32 match ip dst {there}/32 action mirred egress redirect dev {DEVICE}"]
-            self._say({"impair": [[*way, asdict(how)] for way, how in named.items()]})
+            self._say({"impair": [[*way, asdict(how)] for way in named]})
             if lines:
                 run("tc", "-n", self._tag, "-batch", "-", lines=lines)
-            self._diverted = {way: how for way, how in (self._diverted | wanted).items() if way not in ended}
-        told = {here for (here, _), how in ended.items() if how.is_mtu_told}
+            told = {here for here, there in ended if self._diverted[here, there].is_mtu_told}
+            self._diverted = diverted if how == WHOLE else diverted | dict.fromkeys(named, how)
         for host in self.hosts.values():
             if host.address in told:  # else it would go on sending small packets for ten minutes
                 run("ip", "-n", f"{self._tag}.{host.name}", "route", "flush", "cache")

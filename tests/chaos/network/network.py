@@ -4,9 +4,8 @@ Hosts for fault runs, and the network between them.
     with open_network(directory, seed=7) as net:
         gateway, billing = [net.host(name, disk_bytes=None, has_clock=False) for name in ("gateway", "billing")]
         gateway.popen([...])                                    # reaches billing at net.address(gateway, billing, 4022)
-        net.impair(gateway, billing, Impairment(loss=0.05))     # what gateway sends; connections go on
-        net.partition([gateway], [billing])
-        net.mend(gateway, billing)
+        net.impair([("gateway", "billing")], Impairment(loss=0.05))    # what gateway sends; connections go on
+        net.impair([("gateway", "billing")], WHOLE)
 
 There are two kinds. With *namespaces* (Linux, root) a host is a network namespace with an address of its own on a
 bridge of the kernel, and every fault is possible. Where they cannot be made, hosts are addresses of *loopback*, and
@@ -15,18 +14,15 @@ what is between them a proxy for each pair that can be cut.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from bench.generator import compiler
 from tests.chaos.network.host import Clock, Host
-from tests.chaos.network.impairment import CUT, WHOLE, Counts, Fault, Impairment, ImpossibleError
-
-Changes = Mapping[tuple[Host, Host], Impairment]
+from tests.chaos.network.impairment import Counts, Fault, Impairment
 
 
 class Network(ABC):
@@ -70,32 +66,9 @@ class Network(ABC):
     def address(self, source: Host, destination: Host, port: int) -> str:
         """Where `source` reaches a port of `destination`, as "host:port"."""
 
-    def impair(self, source: Host, destination: Host, how: Impairment, *, is_both_ways: bool) -> None:
-        """
-        What `source` sends to `destination` fares like that from now on, and so does the answer `is_both_ways`.
-
-        Raises:
-            ImpossibleError: this network cannot do one of it.
-        """
-        self._change(dict.fromkeys(_ways([source], [destination], is_both_ways=is_both_ways), how))
-
-    def isolate(self, host: Host) -> None:
-        """Cut it off from all others."""
-        self.partition([host], [other for other in self.hosts.values() if other is not host])
-
-    def partition(self, *groups: Sequence[Host]) -> None:
-        """Nothing passes between hosts of different groups, and nobody is told: connections stand."""
-        self._change(
-            {
-                way: CUT
-                for one, other in itertools.combinations(groups, 2)
-                for way in _ways(one, other, is_both_ways=True)
-            }
-        )
-
-    def mend(self, source: Host, destination: Host) -> None:
-        """Nothing is wrong between the two, both ways."""
-        self.impair(source, destination, WHOLE, is_both_ways=True)
+    @abstractmethod
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
+        """What is sent on these ways, each from one host to another, fares like that from now on, on all at once."""
 
     @abstractmethod
     def reset(self, one: Host, other: Host) -> None:
@@ -118,16 +91,6 @@ class Network(ABC):
     def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
         """A new host, with its number from 1."""
 
-    @abstractmethod
-    def _apply(self, changes: Changes) -> None:
-        """These ways are like that from now on."""
-
-    def _change(self, changes: Changes) -> None:
-        asked = set[Fault]().union(*(how.faults for how in changes.values()))
-        if missing := sorted(fault.value for fault in asked if not self.can(fault)):
-            raise ImpossibleError(f"not with {self.kind}: {', '.join(missing)}")
-        self._apply(changes)
-
     def __enter__(self) -> Self:
         return self
 
@@ -135,8 +98,3 @@ class Network(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _ways(some: Sequence[Host], others: Sequence[Host], *, is_both_ways: bool) -> list[tuple[Host, Host]]:
-    onward = list(itertools.product(some, others))
-    return onward + [(there, here) for here, there in onward] if is_both_ways else onward
