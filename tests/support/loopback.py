@@ -37,7 +37,7 @@ from examples.demo.topology import Daemon, Topology, wait_for
 from tests.support.forwarding import PLAIN
 from tests.support.peers import answer_unknown, joined
 
-SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
+SECONDS = 20.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
 
 
@@ -161,12 +161,7 @@ class Raw:
 
     async def read(self) -> None:
         """Hear what has come, or the end."""
-        try:
-            data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
-        except ConnectionResetError:
-            data = b""
-        self.has_ended = not data
-        if data:
+        if data := await self._receive():
             self.frames += self._decoder.feed(data)
 
     async def hear(self, kind: type[LinkMessage]) -> Any:
@@ -194,11 +189,7 @@ class Raw:
     async def end_of_bytes(self) -> None:
         """Read until the other side closes, whatever it says."""
         while not self.has_ended:
-            try:
-                data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
-            except ConnectionResetError:
-                data = b""
-            self.has_ended = not data
+            await self._receive()
 
     def reset(self) -> None:
         """Break the connection off."""
@@ -207,6 +198,14 @@ class Raw:
 
     def close(self) -> None:
         self._sock.close()
+
+    async def _receive(self) -> bytes:
+        try:
+            data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
+        except ConnectionResetError:
+            data = b""
+        self.has_ended = not data
+        return data
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from broker.journal.rows import NO_FOLLOWER, RingBatch
 from broker.journal.schema import SHED_KEY
 from broker.journal.writer import Journal, JournalPlan, Writer
 from examples.demo.topology import wait_for
-from tests.support.reading import until
+from tests.support.loopback import until
 from tests.support.records import Tape, frame, way
 
 WAIT = 10.0
