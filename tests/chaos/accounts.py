@@ -31,43 +31,11 @@ FRAME = ("conversation_id", "from_target", "sequence_number", "fragment_number",
 DELIVERED = ("delivered", "message")  # an acknowledgement has an outcome too
 
 
-def ledger_faults(name: str, path: Path, *, is_over: bool) -> Iterator[str]:
-    """
-    What of a database's ledger does not add up.
-
-    Args:
-        name: Of the database.
-        path: Of its file.
-        is_over: Whether everything that was sent had the time to be acknowledged.
-    """
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
-        balance = read_balance(db)
-    told = (
-        f"{balance.sent} sent, {balance.acknowledged} acknowledged, {balance.held} held, {dict(balance.failed)} failed"
-    )
-    if balance.unaccounted:
-        yield f"ledger of {name}: {balance.unaccounted} unaccounted: {told}"
-    elif balance.held and is_over:
-        yield f"ledger of {name}: {balance.held} held: {told}"
-
-
-def read_sent(path: Path) -> int:
-    """How many messages were sent in a database since its file was made, as its ledger says."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
-        return read_balance(db).sent
-
-
-def delivered(directory: Path) -> set[tuple[bytes, bool, int]] | None:
-    """
-    Messages that a journal says were delivered: conversation id, whether the target sent it, sequence number. None
-    where it says itself that it has lost records, or cannot be read, which `journal_faults` tells.
-    """
-    found = delivered_frames(directory)
-    return None if found is None else {frame[:3] for frame in found}
-
-
 def delivered_frames(directory: Path) -> set[tuple[bytes, bool, int, int]] | None:
-    """The same of each fragment of a message, with its number."""
+    """
+    Fragments that a journal says were delivered: conversation id, whether the target sent it, sequence number and its
+    own. None where it says itself that it has lost records, or cannot be read, which `journal_faults` tells.
+    """
     found: set[tuple[bytes, bool, int, int]] = set()
     for state in survey(files(directory)) if directory.exists() else ():
         if state.shed or state.fitness is not Fitness.GOOD:
@@ -136,12 +104,18 @@ class Accounts:
                 self._received[home][key] = entry.at
 
     def ledger_faults(self) -> Iterator[str]:
-        """Databases whose ledger says another number; everything has to be over."""
+        """What of the ledgers does not add up, or is another number; everything has to be over."""
         for home in self._fleet.homes:
-            told = read_sent(self._fleet.file(home, self._fleet.serving(home)))
+            path = self._fleet.file(home, self._fleet.serving(home))
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+                balance = read_balance(db)
+            told = f"ledger of {home.name}: {balance.sent} sent, {balance.acknowledged} acknowledged"
+            if balance.unaccounted or balance.held:
+                rest = f"{balance.held} held, {dict(balance.failed)} failed, {balance.unaccounted} unaccounted"
+                yield f"{told}, {rest}"
             least, ends = self._sent[home.name], self._ended[home.name]
-            if not least <= told <= least + ends:
-                yield f"ledger of {home.name}: {told} sent, and {least} by its applications, who ended {ends} dialogs"
+            if not least <= balance.sent <= least + ends:
+                yield f"{told}, and {least} sent by its applications, who ended {ends} dialogs"
 
     def journal_faults(self) -> Iterator[str]:
         """Databases of which no journal knows a message that was received there; everything has to have ended."""
@@ -169,6 +143,6 @@ class Accounts:
 
     def _delivered(self, home: Home) -> set[Key] | None:
         """What the journals of its hosts know; None where one may have lost something."""
-        told = [None if name in self._lossy else delivered(journal_of(self._fleet, name)) for name in home.hosts]
+        told = [None if name in self._lossy else delivered_frames(journal_of(self._fleet, name)) for name in home.hosts]
         known = [one for one in told if one is not None]
-        return set().union(*known) if len(known) == len(told) else None
+        return {frame[:3] for frames in known for frame in frames} if len(known) == len(told) else None

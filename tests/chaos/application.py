@@ -17,11 +17,11 @@ import sqlite3
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import broker
 from tests.chaos.history import (
@@ -222,11 +222,25 @@ class Begun:
     is_refused: bool = False  # its lifetime is over
 
 
-class Initiator:
-    """Begins dialogs, sends on them, hears the answers, ends them."""
+class Actor(ABC):
+    """What an application of one kind does."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
+
+    def remember(self, events: list[Event]) -> None:  # noqa: B027 - most have all they need in the messages
+        """Begin with what the history of a phase says already."""
+
+    @abstractmethod
+    def step(self, *, is_sending: bool) -> None:
+        """Do a little, in transactions of its own; whether dialogs are to be begun."""
+
+
+class Initiator(Actor):
+    """Begins dialogs, sends on them, hears the answers, ends them."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
         self._dialogs: dict[str, Begun] = {}
         self._begun = 0
         self._due = 0.0
@@ -383,24 +397,8 @@ class Initiator:
                 one.fired += event.what is What.TIMER
 
 
-class Actor(Protocol):
-    """What an application of one kind does."""
-
-    def remember(self, events: list[Event]) -> None:
-        """Begin with what the history of a phase says already."""
-
-    def step(self, *, is_sending: bool) -> None:
-        """Do a little, in transactions of its own; whether dialogs are to be begun."""
-
-
-class Target:
+class Target(Actor):
     """Answers each message, and ends the dialog behind the last."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def remember(self, events: list[Event]) -> None:
-        """Nothing: all that it has to know comes with the messages."""
 
     def step(self, *, is_sending: bool) -> None:
         """One transaction that receives and answers."""
@@ -413,15 +411,12 @@ class Target:
         return list(self._work.rest_of(dialog, is_initiator=False))
 
 
-class Mirror:
+class Mirror(Actor):
     """Looks into the queue of a database that is a mirror, and tells of everything that was stored there since."""
 
     def __init__(self, work: Work) -> None:
-        self._work = work
+        super().__init__(work)
         self._mark = work.job.mark
-
-    def remember(self, events: list[Event]) -> None:
-        """Nothing."""
 
     def step(self, *, is_sending: bool) -> None:
         """One look."""
@@ -436,7 +431,7 @@ class Mirror:
         time.sleep(WAIT_SECONDS)
 
 
-KINDS: dict[str, Callable[[Work], Actor]] = {"initiator": Initiator, "target": Target, "mirror": Mirror}
+KINDS: dict[str, type[Actor]] = {"initiator": Initiator, "target": Target, "mirror": Mirror}
 
 
 def main(job: Job) -> None:

@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.errors import BrokerError
 from tests.chaos import pair
-from tests.chaos.accounts import Accounts, journal_faults, ledger_faults
+from tests.chaos.accounts import Accounts, journal_faults
 from tests.chaos.configuration import SEALED, STOCK, journal_of
 from tests.chaos.daemon_log import DaemonLogs
 from tests.chaos.faults.catalog import FAULTS
@@ -131,7 +131,6 @@ class Campaign:
             self._settled(progress)
             report.wrong += self.fleet.ended()
             report.wrong += pair.contradictions(self.fleet)
-            report.wrong += self._ledger_faults()
         except (BrokerError, AssertionError, OSError, subprocess.TimeoutExpired) as error:
             report.wrong.append(f"{type(error).__name__}: {error}")
         befallen = {one.name: one.hosts for one in faults}
@@ -244,10 +243,6 @@ class Campaign:
         report.wrong += [str(verdict) for verdict in judge(entries, known)]
         report.wrong += [f"in clear: dialog {one}" for one in sorted(self.fleet.in_clear(self._to_be_sealed(entries)))]
         return entries
-
-    def _ledger_faults(self) -> Iterator[str]:
-        for home in self.fleet.homes:
-            yield from ledger_faults(home.name, self.fleet.file(home, self.fleet.serving(home)), is_over=True)
 
     def _to_be_sealed(self, entries: Sequence[Entry]) -> set[str]:
         """Dialogs of which the target whose dialogs are sealed has received something of who seals them."""

@@ -87,11 +87,23 @@ class DaemonLogs:
         return found + [f"log of {path.stem}: {_short(line)}" for path, line in texts if has_word(line)]
 
     def _wrong(self, path: Path) -> Iterator[str]:
-        host, news = path.parent.name, self._news(path)
+        """Those new lines of a daemon that what befell its host does not explain, each kind once."""
+        host, seen = path.parent.name, set[str]()
         names = {name for _, faults in self._faults for name, hosts in faults.items() if host in hosts}
-        torn = self._torn[host]
-        self._torn[host] = max(0, torn - sum(is_torn(line) for line in news))
-        return wrong(news, names, ever={name for name, befallen in self._ever if befallen == host}, torn=torn)
+        ever = {name for name, befallen in self._ever if befallen == host}
+        words = [text for name in names for text in ALLOWED_WORDS.get(name, ())]
+        words += [text for name in ever for text in ALLOWED_AT_THE_END.get(name, ())]
+        allowed = {event for name in names for event in ALLOWED.get(name, ())}
+        for line in self._news(path):
+            told = _object(line)
+            event = str(told.get("event", "")) if told else line
+            if event in seen or any(text in line for text in words):
+                continue
+            if told is None and line.startswith("{") and self._torn[host] and not has_word(line):
+                self._torn[host] -= 1
+            elif told is None or has_word(line) or (told.get("level") in ERRORS and event not in allowed):
+                seen.add(event)
+                yield _short(line)
 
     def _news(self, path: Path) -> list[str]:
         """Whole lines that have come since; what is begun is read the next time."""
@@ -103,37 +115,6 @@ class DaemonLogs:
         data = data[: data.rfind(b"\n") + 1]
         self._offsets[path] += len(data)
         return data.decode(errors="replace").splitlines()
-
-
-def wrong(lines: Iterable[str], faults: Collection[str], *, ever: Collection[str] = (), torn: int = 0) -> Iterator[str]:
-    """
-    Those of a daemon's lines that its faults do not explain, each kind once.
-
-    Args:
-        lines: Of one daemon.
-        faults: That befell it in the last minutes.
-        ever: That befell it at any time.
-        torn: How many lines may be half ones, as their process was killed.
-    """
-    words = [text for name in faults for text in ALLOWED_WORDS.get(name, ())]
-    words += [text for name in ever for text in ALLOWED_AT_THE_END.get(name, ())]
-    allowed = {event for name in faults for event in ALLOWED.get(name, ())}
-    seen: set[str] = set()
-    for line in lines:
-        told = _object(line)
-        event = str(told.get("event", "")) if told else line
-        if event in seen or any(text in line for text in words):
-            continue
-        if is_torn(line) and torn and not has_word(line):
-            torn -= 1
-        elif told is None or has_word(line) or (told.get("level") in ERRORS and event not in allowed):
-            seen.add(event)
-            yield _short(line)
-
-
-def is_torn(line: str) -> bool:
-    """Whether it began as a line of a daemon, and is none."""
-    return line.startswith("{") and _object(line) is None
 
 
 def has_word(line: str) -> bool:

@@ -21,17 +21,16 @@ import signal
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from broker.store.sqlite.role_file import read_principal
-from examples.demo.topology import Daemon, TimedOutError, wait_for
+from examples.demo.topology import Daemon, TimedOutError
 from tests.chaos.child import DRAINED, LEFT_BEHIND, Application, bad_ends, leave
 from tests.chaos.configuration import (
     BILLING,
-    COMMAND,
     INITIATORS,
     LOCK,
     PARCELS,
@@ -67,12 +66,11 @@ class Fleet:
     partners of a pair with a lock say of themselves.
     """
 
-    def __init__(
-        self, directory: Path, network: Network, *, gateways: int = 3, seed: int = 0, pair: str = COMMAND
-    ) -> None:
+    def __init__(self, directory: Path, network: Network, *, gateways: int, seed: int, pair: str) -> None:
         self.directory = directory
         self.network = network
-        self.seed, self.pair = seed, pair
+        self.seed = seed
+        self.has_lock = pair == LOCK  # the pair has one file, and a lock decides about its roles
         self.gateways = tuple(f"gateway-{number}" for number in range(1, gateways + 1))
         self.initiators, self.targets = make_initiators(), make_targets()
         self.homes = [*self.initiators, *self.targets]
@@ -130,11 +128,6 @@ class Fleet:
         if name in self.gateways:
             return [other for other in self.names if other not in self.gateways]
         return list(self.gateways)
-
-    @property
-    def has_lock(self) -> bool:
-        """Whether the pair has one file, and a lock decides about its roles."""
-        return self.pair == LOCK
 
     @property
     def principal(self) -> str:
@@ -269,27 +262,18 @@ class Fleet:
 
     def held(self) -> set[Message]:
         """Messages that are in the transmission queues."""
-        found = set()
-        for home in self.homes:
-            rows = self.rows(
-                home,
-                "SELECT conversation_id, is_initiator, message_sequence_number"
-                " FROM broker_transmission JOIN broker_conversation USING (endpoint_id)",
-            )
-            found |= {(str(uuid.UUID(bytes=one)), bool(is_initiator), number) for one, is_initiator, number in rows}
-        return found
+        return self._messages("is_initiator", "broker_transmission")
 
     def waiting(self) -> set[Message]:
         """Messages that are in the queues of their receivers."""
-        found = set()
-        for home in self.homes:
-            rows = self.rows(
-                home,
-                "SELECT conversation_id, is_initiator, message_sequence_number"
-                " FROM broker_message JOIN broker_conversation USING (endpoint_id)",
-            )
-            found |= {(str(uuid.UUID(bytes=one)), not is_initiator, number) for one, is_initiator, number in rows}
-        return found
+        return self._messages("NOT is_initiator", "broker_message")
+
+    def _messages(self, sender: str, table: str) -> set[Message]:
+        query = (
+            f"SELECT conversation_id, {sender}, message_sequence_number"
+            f" FROM {table} JOIN broker_conversation USING (endpoint_id)"
+        )
+        return {(str(uuid.UUID(bytes=one)), bool(is_own), number) for one, is_own, number in self.rows(query)}
 
     def open_dialogs(self) -> tuple[set[str], set[str]]:
         """
@@ -299,7 +283,7 @@ class Fleet:
         """
         query = "SELECT conversation_id, create_date FROM broker_conversation"
         now, begun, astray = time.time(), set[str](), set[str]()
-        for one, at in (row for home in self.homes for row in self.rows(home, query)):
+        for one, at in self.rows(query):
             (begun if at <= now else astray).add(str(uuid.UUID(bytes=one)))
         return begun, astray
 
@@ -317,20 +301,21 @@ class Fleet:
         """Those of these conversations, all with a target that has certificates, that are not sealed there."""
         home = next(home for home in self.targets if home.hosts == (BILLING,))
         query = "SELECT conversation_id FROM broker_session_key WHERE security = 'FULL' AND NOT is_initiator"
-        return set(conversations) - {str(uuid.UUID(bytes=one)) for (one,) in self.rows(home, query)}
+        return set(conversations) - {str(uuid.UUID(bytes=one)) for (one,) in self.rows(query, home)}
 
-    def rows(self, home: Home, query: str) -> list[tuple[Any, ...]]:
-        """What the file that counts answers."""
-        path = self.file(home, self.serving(home))
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
-            return db.execute(query).fetchall()
+    def rows(self, query: str, *homes: Home) -> Iterator[tuple[Any, ...]]:
+        """What the files that count answer, of these databases or of all."""
+        for home in homes or self.homes:
+            path = self.file(home, self.serving(home))
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as db:
+                yield from db.execute(query).fetchall()
 
     # --- configurations ---
 
     def _add(self, name: str) -> None:
         host = self.network.hosts[name]
         daemon = Daemon(self.directory / "daemons" / name, name, settings=sections(self, name))
-        daemon.prefix, daemon.environ = host.words(), {"PYTHONFAULTHANDLER": "1"}
+        daemon.prefix, daemon.environ = host.words, {"PYTHONFAULTHANDLER": "1"}
         self.daemons[name] = daemon
         for home in self.homes_of(name):
             far = self.targets if home in self.initiators else []
@@ -352,10 +337,10 @@ class Fleet:
 
 
 def wait_until(
-    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.0, why: Callable[[], str] = lambda: ""
+    is_so: Callable[[], object], *, seconds: float, what: str, every: float = 0.02, why: Callable[[], str] = str
 ) -> None:
     """
-    As `wait_for`, for conditions that may fail while files or sockets come and go.
+    Wait for a condition that may fail while files or sockets come and go.
 
     Args:
         is_so: Asked `every` so many seconds.
@@ -366,20 +351,10 @@ def wait_until(
     Raises:
         TimedOutError: it was in vain.
     """
-    due = 0.0
-
-    def holds() -> bool:
-        nonlocal due
-        if time.monotonic() < due:
-            return False
-        try:
-            return bool(is_so())
-        except (OSError, sqlite3.Error):
-            return False
-        finally:
-            due = time.monotonic() + every
-
-    try:
-        wait_for(holds, seconds=seconds, what=what)
-    except TimedOutError as error:
-        raise TimedOutError(f"{error} {why()}".rstrip()) from None
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(OSError, sqlite3.Error):
+            if is_so():
+                return
+        time.sleep(every)
+    raise TimedOutError(f"{what}: not within {seconds:g} s {why()}".rstrip())

@@ -16,20 +16,18 @@ What an application is told is in files as well: its own `Job`, and the `Orders`
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """
     What one application is.
 
@@ -45,25 +43,24 @@ class Job:
     histories: str
     orders: str
     queue: str
-    service: str = ""
-    targets: list[str] = field(default_factory=list)
-    sealed: list[str] = field(default_factory=list)
-    given: list[str] = field(default_factory=list)
+    service: str
+    targets: list[str]
+    sealed: list[str]
+    given: list[str]
+    seed: int
     mark: int = 0
-    seed: int = 0
 
     def write(self, path: Path) -> None:
         """Write it to a file that `read` reads."""
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        path.write_bytes(msgspec.json.encode(self))
 
     @classmethod
     def read(cls, path: Path) -> Job:
         """Read one."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
-@dataclass(frozen=True)
-class Orders:
+class Orders(msgspec.Struct, frozen=True):
     """What all applications are to do now."""
 
     phase: str
@@ -72,13 +69,13 @@ class Orders:
     def write(self, path: Path) -> None:
         """Replace the file as a whole."""
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        new.write_bytes(msgspec.json.encode(self))
         new.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Orders:
         """Read them."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
 def history_of(histories: Path, phase: str, application: str) -> Path:
@@ -111,8 +108,7 @@ class What(StrEnum):
     ROLE = "role"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     One thing that was done.
 
@@ -152,8 +148,7 @@ class Event:
         return self.conversation, self.is_initiator
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """
     An event that was committed.
 
@@ -168,7 +163,29 @@ class Entry:
     event: Event
 
 
-_DEFAULTS = {one.name: one.default for one in fields(Event)}
+class Intent(msgspec.Struct, frozen=True, tag_field="kind", tag="intent"):
+    """A line: what a transaction is about to do."""
+
+    number: int
+    at: float
+    application: str
+    database: str
+    events: list[Event]
+
+
+class Outcome(msgspec.Struct, frozen=True, tag_field="kind", tag="outcome"):
+    """A line: what became of it."""
+
+    number: int
+    is_committed: bool
+
+
+_DECODER = msgspec.json.Decoder(Intent | Outcome)
+
+
+def lines_of(text: bytes) -> list[Intent | Outcome]:
+    """The whole lines of a history, or of a part of one."""
+    return _DECODER.decode_lines(text[: text.rfind(b"\n") + 1])
 
 
 class OpenQuestionError(Exception):
@@ -187,32 +204,24 @@ class History:
 
     def __init__(self, path: Path, application: str, database: str) -> None:
         self.application = application
-        self.name = name_of(path, application)
+        self.name = f"{path.parent.name}/{application}"
         self._database = database
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         text = path.read_bytes()
         whole = text.rfind(b"\n") + 1
         os.ftruncate(self._file, whole)
         os.lseek(self._file, whole, os.SEEK_SET)
-        self._number = max((line["number"] for line in _lines(text[:whole])), default=0)
+        self._number = max((line.number for line in lines_of(text)), default=0)
 
     def intend(self, events: Iterable[Event]) -> int:
         """Say what the transaction that is about to be committed does; the number to be noted in it."""
         self._number += 1
-        told = [{key: value for key, value in asdict(event).items() if value != _DEFAULTS.get(key)} for event in events]
-        self._write(
-            kind="intent",
-            number=self._number,
-            at=time.monotonic(),
-            application=self.application,
-            database=self._database,
-            events=told,
-        )
+        self._write(Intent(self._number, time.monotonic(), self.application, self._database, list(events)))
         return self._number
 
     def settle(self, number: int, *, is_committed: bool) -> None:
         """Say what became of it."""
-        self._write(kind="outcome", number=number, is_committed=is_committed)
+        self._write(Outcome(number, is_committed))
 
     def tell(self, *events: Event) -> None:
         """What is no transaction: it is so at once."""
@@ -222,15 +231,10 @@ class History:
         """Nothing more is written."""
         os.close(self._file)
 
-    def _write(self, **line: Any) -> None:
-        data = json.dumps(line).encode() + b"\n"
+    def _write(self, line: Intent | Outcome) -> None:
+        data = msgspec.json.encode(line) + b"\n"
         while data:
             data = data[os.write(self._file, data) :]
-
-
-def name_of(path: Path, application: str) -> str:
-    """What a database knows the history of an application at a path by."""
-    return f"{path.parent.name}/{application}"
 
 
 def is_applied(database: Path, history: str, number: int) -> bool:
@@ -246,45 +250,32 @@ def answer_open_question(path: Path, application: str, database: Path) -> None:
         return
     history = History(path, application, str(database))
     try:
-        text = path.read_bytes()
-        for number in _open(text):
+        for number in _open(lines_of(path.read_bytes())):
             history.settle(number, is_committed=is_applied(database, history.name, number))
     finally:
         history.close()
 
 
-def read_history(path: Path, *, may_be_open: bool = False, with_undone: bool = False) -> Iterator[Entry]:
+def read_history(path: Path, *, with_undone: bool = False) -> Iterator[Entry]:
     """
-    What was committed, in order.
-
-    Args:
-        path: Of the history.
-        may_be_open: What is under way counts for nothing yet: whoever writes may be in the middle of it.
-        with_undone: And what was sent by transactions that were not committed, as UNDONE.
+    What was committed, in order; `with_undone` also what was sent by transactions that were not, as UNDONE.
 
     Raises:
         OpenQuestionError: it is not known of an intent what became of it.
     """
-    yield from read_text(path.read_bytes(), str(path), may_be_open=may_be_open, with_undone=with_undone)
-
-
-def read_text(text: bytes, name: str, *, may_be_open: bool = False, with_undone: bool = False) -> Iterator[Entry]:
-    """The same of a text; `name` for the error."""
-    text = text[: text.rfind(b"\n") + 1]
-    if not may_be_open and (still := _open(text)):
-        raise OpenQuestionError(f"{name}: it is not known what became of {sorted(still)}")
-    lines = list(_lines(text))
-    outcomes = {line["number"]: line["is_committed"] for line in lines if line["kind"] == "outcome"}
+    lines = lines_of(path.read_bytes())
+    if still := _open(lines):
+        raise OpenQuestionError(f"{path}: it is not known what became of {sorted(still)}")
+    outcomes = {line.number: line.is_committed for line in lines if isinstance(line, Outcome)}
     for place, line in enumerate(lines, 1):
-        if line["kind"] != "intent" or line["number"] not in outcomes:
+        if isinstance(line, Outcome):
             continue
-        is_committed = outcomes[line["number"]]
-        for told in line["events"]:
-            what = What(told["what"])
-            if not is_committed and not (with_undone and what is What.SENT):
-                continue
-            event = Event(**{**told, "what": what if is_committed else What.UNDONE})
-            yield Entry(line["application"], line["database"], place, line["at"], event)
+        for event in line.events:
+            if outcomes[line.number]:
+                yield Entry(line.application, line.database, place, line.at, event)
+            elif with_undone and event.what is What.SENT:
+                undone = msgspec.structs.replace(event, what=What.UNDONE)
+                yield Entry(line.application, line.database, place, line.at, undone)
 
 
 def together(histories: Sequence[Iterable[Entry]]) -> list[Entry]:
@@ -292,12 +283,6 @@ def together(histories: Sequence[Iterable[Entry]]) -> list[Entry]:
     return sorted((entry for history in histories for entry in history), key=lambda entry: entry.at)
 
 
-def _open(text: bytes) -> set[int]:
-    lines = list(_lines(text[: text.rfind(b"\n") + 1]))
-    numbers = {kind: {line["number"] for line in lines if line["kind"] == kind} for kind in ("intent", "outcome")}
-    return numbers["intent"] - numbers["outcome"]
-
-
-def _lines(text: bytes) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
-        yield json.loads(line)
+def _open(lines: Iterable[Intent | Outcome]) -> set[int]:
+    numbers = {kind: {line.number for line in lines if isinstance(line, kind)} for kind in (Intent, Outcome)}
+    return numbers[Intent] - numbers[Outcome]

@@ -10,17 +10,17 @@ mirror, in which nothing may be stored; and what was received where is judged by
 from __future__ import annotations
 
 import re
-import sqlite3
 import time
-from contextlib import closing, suppress
-from dataclasses import replace
-from pathlib import Path
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from broker.errors import BrokerError
 from examples.demo.topology import TimedOutError
 from tests.chaos.configuration import STOCK
 from tests.chaos.fleet import Fleet, wait_until
 from tests.chaos.history import Event, History, Orders, What
+from tests.support.dialog import copy_database
 
 SECONDS = 30.0
 POLL_SECONDS = 0.1
@@ -76,7 +76,8 @@ def move_file(fleet: Fleet, old: str, new: str, *, is_awaited: bool) -> None:
     if is_awaited:
         becomes(fleet, old, "mirror")
     tell_roles(fleet, {old: "mirror"})
-    mark = _copy(fleet.file(home, old), fleet.file(home, new))
+    last = "SELECT seq FROM sqlite_sequence WHERE name = 'broker_message'"
+    mark = copy_database(fleet.file(home, old), fleet.file(home, new), last) or 0
     tell_roles(fleet, {new: "principal"})
     _say(fleet, new, f"principal {epoch + 1}")
     becomes(fleet, new, "principal")
@@ -135,17 +136,3 @@ def _say(fleet: Fleet, name: str, words: str) -> None:
     fresh = fleet.role_file(name).with_suffix(".fresh")
     fresh.write_text(words, encoding="ascii")
     fresh.replace(fleet.role_file(name))
-
-
-def _copy(source: Path, destination: Path) -> int:
-    """Copy a database that nobody has open; the queuing_order of the last message that ever was in its queues."""
-    fresh = destination.with_suffix(".fresh")
-    fresh.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
-        old.backup(new)
-        row = new.execute("SELECT seq FROM sqlite_sequence WHERE name = 'broker_message'").fetchone()
-    for suffix in ("-wal", "-shm"):
-        Path(f"{destination}{suffix}").unlink(missing_ok=True)
-    fresh.chmod(0o600)
-    fresh.replace(destination)
-    return row[0] if row else 0

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.chaos.fleet import Fleet, wait_until
-from tests.chaos.history import Entry, OpenQuestionError, What, history_of, read_history, together
+from tests.chaos.history import (
+    Entry,
+    Event,
+    Intent,
+    OpenQuestionError,
+    What,
+    history_of,
+    lines_of,
+    read_history,
+    together,
+)
 
 ENTER_SECONDS = 120.0  # twice as long as an application waits for a locked file
 ANSWER_SECONDS = 30.0
@@ -76,14 +83,6 @@ class Judged:
         ]
 
 
-@dataclass
-class _Tail:
-    """What was read of one history. Shape: `offset` bytes; `open` lines of intents without an outcome."""
-
-    offset: int = 0
-    open: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-
 class Progress:
     """
     One phase.
@@ -99,53 +98,45 @@ class Progress:
         self.unfinished: set[str] = set()
         self.answered_at: dict[tuple[str, str], float] = {}
         self._directory = directory
-        self._tails: dict[Path, _Tail] = defaultdict(_Tail)
+        self._offsets: Counter[Path] = Counter()  # bytes that were read
+        self._open: dict[tuple[Path, int], Intent] = {}  # without an outcome
         self._services: dict[str, str] = {}
         self._sent_at: dict[tuple[str, int], float] = {}
 
     def read(self) -> None:
         """Read what has been written since."""
         for path in sorted(self._directory.glob("*.history")):
-            tail = self._tails[path]
             with path.open("rb") as file:
-                file.seek(tail.offset)
+                file.seek(self._offsets[path])
                 data = file.read()
-            data = data[: data.rfind(b"\n") + 1]
-            tail.offset += len(data)
-            for text in data.splitlines():
-                self._line(tail, json.loads(text))
+            self._offsets[path] += data.rfind(b"\n") + 1
+            for line in lines_of(data):
+                if isinstance(line, Intent):
+                    self._open[path, line.number] = line
+                    continue
+                intent = self._open.pop((path, line.number), None)
+                if intent is not None and line.is_committed:
+                    for event in intent.events:
+                        self._take(intent.application, intent.at, event)
 
     def is_answered(self, applications: Iterable[str], services: Iterable[str], since: float) -> bool:
         """Whether each of these applications has an answer of each service to what it sent since an instant."""
         services = list(services)
         return all(self.answered_at.get((one, service), 0.0) > since for one in applications for service in services)
 
-    def _line(self, tail: _Tail, line: dict[str, Any]) -> None:
-        if line["kind"] == "intent":
-            tail.open[line["number"]] = line
+    def _take(self, application: str, at: float, event: Event) -> None:
+        what, conversation, message = event.what, event.conversation, (event.conversation, event.number)
+        self.messages += what is What.SENT
+        if not event.is_initiator:
             return
-        intent = tail.open.pop(line["number"], None)
-        if intent is None or not line["is_committed"]:
-            return
-        for event in intent["events"]:
-            self._event(intent["application"], intent["at"], event)
-
-    def _event(self, application: str, at: float, event: dict[str, Any]) -> None:
-        what, conversation = event["what"], event.get("conversation", "")
-        is_initiator = event.get("is_initiator", True)
-        if what == What.SENT:
-            self.messages += 1
-            if is_initiator:
-                self._sent_at[conversation, event["number"]] = at
-        if not is_initiator:
-            return
-        if what == What.BEGAN:
+        if what is What.SENT:
+            self._sent_at[message] = at
+        elif what is What.BEGAN:
             self.dialogs += 1
             self.unfinished.add(conversation)
-            self._services[conversation] = event["note"].rsplit(" ", 1)[0]
+            self._services[conversation] = event.note.rsplit(" ", 1)[0]
         elif what in (What.ENDED, What.CLEANED):
             self.unfinished.discard(conversation)
-        elif what == What.RECEIVED:
-            sent_at = self._sent_at.get((conversation, event["number"]), 0.0)
+        elif what is What.RECEIVED:
             key = application, self._services.get(conversation, "")
-            self.answered_at[key] = max(self.answered_at.get(key, 0.0), sent_at)
+            self.answered_at[key] = max(self.answered_at.get(key, 0.0), self._sent_at.get(message, 0.0))

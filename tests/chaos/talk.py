@@ -13,8 +13,10 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 import broker
 from broker.conversation.message_types import DEFAULT
@@ -30,6 +32,7 @@ ERROR_SHARE = 0.15  # of the dialogs that a target ends with an error
 ERROR_CODE = 31  # of such an error
 HEADERS_SHARE = 0.3  # of the messages
 
+NO_LOOK = Event(What.END)  # nothing is known of the RECEIVE that gave a message
 Rest = Callable[[broker.Dialog], Iterable[Event]]
 """Receives what waits of a dialog that has failed, and tells of it."""
 
@@ -38,8 +41,8 @@ def answer_all(
     messages: Iterable[broker.Message],
     events: list[Event],
     *,
-    look: Event | None = None,
-    draft: str = "",
+    draft: str,
+    look: Event = NO_LOOK,
     rest: Rest | None = None,
 ) -> None:
     """
@@ -123,9 +126,8 @@ def sent_event(
     )
 
 
-def received_event(message: broker.Message, *, is_initiator: bool, look: Event | None = None) -> Event:
+def received_event(message: broker.Message, *, is_initiator: bool, look: Event) -> Event:
     """What was received; `look` tells of the RECEIVE that gave it."""
-    look = look or Event(What.END)
     told = replace(
         look,
         what=What.END,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.chaos.history import Entry, Event, What
 from tests.chaos.judge import Circumstances, Kind, judge
@@ -50,7 +50,7 @@ def change(what: What, application: str = "", **values: object) -> Callable[[Tol
 
     def do(told: Told, dice: random.Random) -> None:
         place = dice.choice(places(told, what, application))
-        told[place] = told[place][0], replace(told[place][1], **values)  # type: ignore[arg-type]
+        told[place] = told[place][0], replace(told[place][1], **values)
 
     return do
 

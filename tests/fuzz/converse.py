@@ -24,15 +24,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
-import broker
 from broker.errors import PeerError
 from broker.flow import NUMBER
 from broker.protocol.decoder import FrameDecoder
@@ -52,6 +50,8 @@ from broker.protocol.layout import FIRST_DIALOG_KIND, Flag, FrameKind
 from examples.demo.topology import Topology, wait_for
 from tests.fuzz.spoken import SILENT, STEADY, Aim, Line, Script, script_of
 from tests.support.identities import identity_files
+from tests.support.loopback import service
+from tests.support.traffic import Traffic
 
 LINGER_SECONDS = 0.15  # three times that after which a lone message is acknowledged
 FAULTS = frozenset({-8408, -8428, -8430, -8437, -8457, -8462, -8470, -8490, -8494, -8495, -8498, -9616})
@@ -241,13 +241,12 @@ ORDERS, BILLING = "//shop/Orders", "//shop/Billing"
 
 class Stage:
     """
-    The daemons. Shape: `here` is spoken to; `there` is the neighbour; `told` what was heard, counted; `steady` messages
-    that went both ways meanwhile.
+    The daemons. Shape: `here` is spoken to; `there` is the neighbour; `told` what was heard, counted; `steady` what the
+    neighbour goes on with meanwhile.
     """
 
     def __init__(self, directory: Path) -> None:
         self.told: Counter[str] = Counter()
-        self.steady = 0
         self._net = net = Topology(directory / "net")
         keys = directory / "keys"
         plain = {"encryption": "disabled", "authentication": "none"}
@@ -263,16 +262,15 @@ class Stage:
         net.script("here", "billing", services + grants + routes + transport)
         route = f"CREATE ROUTE Steady WITH SERVICE_NAME = '{STEADY}', ADDRESS = '{self.here.address}';"
         binding = f"CREATE REMOTE SERVICE BINDING Steady TO SERVICE '{STEADY}' WITH USER = [billing];"
-        net.script(
-            "there", "orders", f"CREATE QUEUE Back; CREATE SERVICE [{ORDERS}] ON QUEUE Back;\n{route}\n{binding}"
-        )
+        net.script("there", "orders", f"{service(ORDERS)}{route}\n{binding}")
+        files = self.there.directory / "orders.db", [self.here.directory / "billing.db"]
+        self.steady = Traffic(*files, from_service=ORDERS, to_service=STEADY, queue="Inbox", dialogs=1)
 
     def __enter__(self) -> Self:
         self._net.__enter__()
         self._net.start()
-        with closing(self.there.connect("orders")) as db, db:
-            self._handle = broker.begin_dialog(db, from_service=ORDERS, to_service=STEADY).conversation_handle
-        self.talk(3)
+        self.steady.start()
+        self.steady.goes_on(3)
         (row,) = self.there.query("SELECT conversation_id, far_broker_instance FROM sys.conversation_endpoints")
         (own,) = self.there.query("SELECT service_broker_guid FROM sys.databases WHERE name = 'orders'")
         ids = [_guid(row["conversation_id"]), _guid(row["far_broker_instance"]), _guid(own["service_broker_guid"])]
@@ -282,6 +280,7 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.steady.close()
         self._net.__exit__(kind, error, trace)
 
     @property
@@ -312,33 +311,10 @@ class Stage:
             for _ in range(AT_ONCE):
                 group.create_task(one_after_another())
 
-    def talk(self, count: int) -> None:
-        """Send so many messages on the neighbour's dialog, answer each, and see that each came once and in order."""
-        first = self.steady
-        with closing(self.there.connect("orders")) as db, db:
-            for number in range(first, first + count):
-                broker.get_dialog(db, self._handle).send(b"%d" % number)
-        there = self._receive(self.here, "billing", "Steady", count, is_answering=True)
-        back = self._receive(self.there, "orders", "Back", count)
-        expected = [b"%d" % number for number in range(first, first + count)]
-        assert (expected, expected) == (there, back), "the neighbour's dialog was disturbed"
-        self.steady += count
-
-    def _receive(self, daemon: Any, name: str, queue: str, count: int, *, is_answering: bool = False) -> list[bytes]:
-        bodies: list[bytes] = []
-        deadline = time.monotonic() + SECONDS
-        with closing(daemon.connect(name)) as db:
-            while len(bodies) < count:
-                assert time.monotonic() < deadline, f"{len(bodies)} of {count} messages came to {queue}"
-                with db:
-                    for message in broker.receive(db, queue=queue, top=100, wait=1):
-                        bodies.append(bytes(message.body))
-                        if is_answering:
-                            message.dialog.send(bytes(message.body))
-        return bodies
-
     def check(self) -> None:
-        """Both serve, account for every frame, and have logged no fault of their own."""
+        """What the neighbour sent came once and in order; both serve, account for every frame, and logged no fault."""
+        self.steady.finish()
+        assert not self.steady.faults(), f"the neighbour's dialog was disturbed: {self.steady.faults()}"
         wait_for(lambda: len(self.here.status()["connections"]) <= 2, seconds=SECONDS, what="every link ended")
         for daemon in (self.here, self.there):
             status = daemon.status()
@@ -347,7 +323,7 @@ class Stage:
             assert not faults, f"{daemon.name}: {faults[:3]}"
 
 
-_SERVICES = (("Billing", BILLING), ("Steady", STEADY))
+_SERVICES = (("Billing", BILLING), ("Inbox", STEADY))
 
 
 def _is_fault(line: str) -> bool:
@@ -387,7 +363,7 @@ def _run(directory: Path, first: int, seconds: int) -> None:
         for batch in itertools.count():
             begin = first + batch * BATCH
             stage.converse(range(begin, begin + BATCH))
-            stage.talk(5)
+            stage.steady.goes_on(5)
             if (batch + 1) * BATCH <= WARM:
                 warm = stage.rss
             elif stage.rss > warm + GROWTH_MAX:
@@ -397,7 +373,8 @@ def _run(directory: Path, first: int, seconds: int) -> None:
         stage.check()
         told = dict(sorted(stage.told.items()))
         sys.stdout.write(f"from number {first}: {told}\n")
-        sys.stdout.write(f"the neighbour's messages: {stage.steady} each way, all of them once and in order\n")
+        count = stage.steady.answered
+        sys.stdout.write(f"the neighbour's messages: {count} each way, all of them once and in order\n")
         early = min(WARM, stage.told["conversations"])
         sys.stdout.write(f"the daemon: {warm >> 20} MiB after {early} conversations, {stage.rss >> 20} MiB at last\n")
 

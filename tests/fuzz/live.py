@@ -13,7 +13,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,12 @@ from structlog.testing import capture_logs
 from broker.daemon.instance import Instance, serve
 from broker.net.tls import ALPN
 from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
-from tests.fuzz.peer import HEADER, hostile_maps, link_frame
+from broker.routing.address import NetworkAddress
+from tests.fuzz.peer import hostile_maps, link_frame
 from tests.fuzz.target import KIB, Target
+from tests.support.admin import speak
 from tests.support.certificates import authority, make, security
+from tests.support.forwarding import PLAIN
 from tests.support.loopback import instance
 
 SECONDS = 10.0  # for a server to close what a stranger has said its last word on
@@ -79,31 +82,23 @@ def close() -> None:
             made.cache_clear()
 
 
-async def _say(address: tuple[str, int], data: bytes) -> bytes:
+async def _say(address: NetworkAddress, data: bytes) -> None:
     """
     Connect, say it all, say that this was all, and hear what comes until the other side closes.
 
     Raises:
         TimeoutError: It does not close.
     """
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         async with asyncio.timeout(SECONDS):
-            return await _converse(reader, writer, data)
+            with suppress(ConnectionError):  # closed in the middle of what was said: a refusal as well
+                writer.write(data)
+                writer.write_eof()
+                while await reader.read(ANSWER_MAX):
+                    pass
     finally:
         writer.transport.abort()
-
-
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
-    heard = bytearray()
-    try:
-        writer.write(data)
-        writer.write_eof()
-        while len(heard) < ANSWER_MAX and (piece := await reader.read(ANSWER_MAX)):
-            heard += piece
-    except ConnectionError:  # closed in the middle of what was said: a refusal as well
-        pass
-    return bytes(heard)
 
 
 def _without_errors(attempt: Callable[[], Any]) -> Any:
@@ -127,7 +122,7 @@ def _link(data: bytes) -> None:
     hello = encode_link(Hello(arbitration=b"p" * 16, name="fuzz")) if data and data[0] % 2 == 0 else b""
 
     async def attempt() -> None:
-        await _say((near.address.host, near.address.port), hello + data[1:])
+        await _say(near.address, hello + data[1:])
         async with asyncio.timeout(SECONDS):
             while near.peers.links:  # noqa: ASYNC110 - it takes some turns of the loop
                 await asyncio.sleep(0)
@@ -139,7 +134,7 @@ def _link(data: bytes) -> None:
 
 
 def _link_seeds() -> list[bytes]:
-    frame = encode_dialog(HEADER, b"body")
+    frame = encode_dialog(PLAIN, b"body")
     behind = [encode_link(Ping(b"12345678")) * 3, frame * 3, frame[:50], b"\xff" * 40]
     return [
         *(b"\0" + data for data in behind),
@@ -166,7 +161,7 @@ def _tls(data: bytes) -> None:
     before = secured.peers.protocol_errors.total()
 
     async def attempt() -> None:
-        await _say((secured.address.host, secured.address.port), data)
+        await _say(secured.address, data)
         async with asyncio.timeout(SECONDS):
             while secured.peers.protocol_errors.total() == before:  # noqa: ASYNC110 - it takes some turns of the loop
                 await asyncio.sleep(0)
@@ -224,33 +219,13 @@ SENTINEL = b"\r\n\r\nGET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\
 IDLE_SECONDS = 0.05  # in which nothing comes: the server waits for the rest of a body
 
 
-async def _connect(door: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """To the admin port, to the admin socket, or to the port of observation."""
-    running = _daemon()
-    if door == 1:
-        return await asyncio.open_unix_connection(running.settings.admin.socket)
-    address = running.admin.admin_address if door == 0 else running.admin.observe_address
-    assert address is not None
-    return await asyncio.open_connection(address.host, address.port)
-
-
 async def _ask(data: bytes, *, idle: float = IDLE_SECONDS) -> bytes:
-    reader, writer = await _connect(data[0] % 3 if data else 0)
-    heard = bytearray()
-    try:
-        writer.write(data[1:] + SENTINEL)
-        async with asyncio.timeout(SECONDS):
-            while len(heard) < ANSWER_MAX:
-                async with asyncio.timeout(idle):
-                    piece = await reader.read(ANSWER_MAX)
-                if not piece:
-                    break
-                heard += piece
-    except (TimeoutError, ConnectionError):
-        pass
-    finally:
-        writer.transport.abort()
-    return bytes(heard)
+    """At the admin port, the admin socket, or the port of observation, as the first byte says."""
+    running = _daemon()
+    doors = (running.admin.admin_address, Path(running.settings.admin.socket), running.admin.observe_address)
+    door = doors[data[0] % 3 if data else 0]
+    assert door is not None
+    return await speak(door, data[1:] + SENTINEL, patience=idle, is_enough=lambda heard: len(heard) >= ANSWER_MAX)
 
 
 def _http(data: bytes) -> None:

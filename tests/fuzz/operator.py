@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import re
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from broker.config.consistency import setting_warnings
@@ -23,18 +20,10 @@ from broker.observe import views as view
 from broker.observe.query import SystemViews
 from broker.routing.route import PropertyError, create_route
 from broker.store.sqlite.database import open_store
-from tests.fuzz.target import KIB, Target
+from tests.fuzz.target import KIB, Target, directory
 
 QUERY_SECONDS = 0.5
 _WORD = re.compile(r"[A-Za-z_]{2,}")
-
-
-@cache
-def _directory() -> Path:
-    """Files of this process; gone when it ends."""
-    directory = tempfile.TemporaryDirectory(prefix="broker-fuzz-")
-    atexit.register(directory.cleanup)
-    return Path(directory.name)
 
 
 def _text(data: bytes) -> str:
@@ -93,7 +82,7 @@ SCRIPTS = [
 
 @cache
 def _views() -> SystemViews:
-    databases = {name: _directory() / f"{name}.db" for name in ("msdb", "orders")}
+    databases = {name: directory() / f"{name}.db" for name in ("msdb", "orders")}
     for path in databases.values():
         open_store(path).close()
     asked = view.MEMORY_VIEWS.keys() - query.SELF_MADE
@@ -132,7 +121,7 @@ def _settings(data: bytes) -> None:
     """The first line is a variable of the environment, the rest the file; of a report each error takes one line."""
     name, _, rest = data.partition(b"\n")
     variable, _, value = _text(name).partition("=")
-    path = _directory() / "broker.toml"
+    path = directory() / "broker.toml"
     path.write_bytes(rest)
     environ = {f"BROKER_{variable.upper()}": value} if variable else {}
     try:

@@ -10,7 +10,6 @@ from broker.conversation.body_check import violation
 from broker.conversation.message_types import Validation
 from broker.dialog.route_requests import parse_flat_xml
 from broker.errors import FrameMalformedError, PeerError
-from broker.forwarding.entry import ForwardingEntry
 from broker.forwarding.kernels import KERNELS
 from broker.protocol.decoder import FrameDecoder, check_frame
 from broker.protocol.frame import (
@@ -18,7 +17,6 @@ from broker.protocol.frame import (
     Fatal,
     Fault,
     GoAway,
-    Header,
     Hello,
     LinkMessage,
     Ping,
@@ -57,20 +55,12 @@ from broker.security.seal import (
 from broker.security.secured import Mode, Secured
 from broker.security.session import Opener, Sealer
 from tests.fuzz.target import KIB, Target, refused
+from tests.support.forwarding import PLAIN
 from tests.support.identities import credentials
-from tests.support.kernel import MAX_FRAME, Walker
+from tests.support.kernel import MAX_FRAME, Answer, Walker
 from tests.support.sealed import NOW, initiator, sealed
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=MAX_FRAME)
-HEADER = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=b"m" * 16,
-    conversation_id=b"c" * 16,
-    to_service="//to",
-    from_service="//from",
-    from_broker_instance=b"i" * 16,
-)
 MESSAGES: list[LinkMessage] = [
     Hello(arbitration=b"p" * 16, name="peer", addresses=("tcp://a.example:4022",), features=("x",)),
     Ping(b"12345678"),
@@ -141,7 +131,7 @@ def _stream_or_nothing(data: bytes) -> None:
 def _stream_seeds() -> list[bytes]:
     hello = encode_link(MESSAGES[0])
     talk = b"".join(encode_link(message) for message in MESSAGES)
-    dialog = encode_dialog(HEADER, encode_envelope(Envelope(type="t")) + b"body")
+    dialog = encode_dialog(PLAIN, encode_envelope(Envelope(type="t")) + b"body")
     return [
         *(bytes([cut]) + stream for cut in (0, 7) for stream in (hello, talk, hello + dialog * 3)),
         *(b"\0" + link_frame(FrameKind.HELLO, body) for body in hostile_maps()),
@@ -189,14 +179,7 @@ def _message_seeds() -> list[bytes]:
 class _Ways(Walker):
     """Leads by the bytes of a name, which need not be UTF-8."""
 
-    def _resolve(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-    ) -> tuple[ForwardingEntry, bool | None]:
-        del conversation, is_from_target
+    def lead(self, key: bytes, _conversation: bytes, kind: int, _is_from_target: bool, /) -> Answer:  # noqa: FBT001 - as `Resolve`
         return self.way(key[18:], kind), False
 
 
@@ -224,8 +207,8 @@ def _dialog_frame(data: bytes) -> None:
 
 
 def _frame_seeds() -> list[bytes]:
-    kinds = [encode_dialog(replace(HEADER, kind=kind), b"b" * 9) for kind in (0x10, 0x11, 0x12, 0x13, 0x7F)]
-    late = encode_dialog(replace(HEADER, hop_count=200, time_consumed=2**32 - 1, time_to_live=1))
+    kinds = [encode_dialog(replace(PLAIN, kind=kind), b"b" * 9) for kind in (0x10, 0x11, 0x12, 0x13, 0x7F)]
+    late = encode_dialog(replace(PLAIN, hop_count=200, time_consumed=2**32 - 1, time_to_live=1))
     return [*kinds, b"".join(kinds), late, kinds[0] + encode_link(Ping(b"12345678")) + kinds[1][:40]]
 
 
@@ -261,8 +244,8 @@ def _body_seeds() -> list[bytes]:
 
 # --- sealed bodies ---
 
-DIRECTION = Direction(HEADER.conversation_id, False, HEADER.to_service, HEADER.from_service, b"i" * 16)
-HEAD = encode_dialog(HEADER)
+DIRECTION = Direction(PLAIN.conversation_id, False, PLAIN.to_service, PLAIN.from_service, b"i" * 16)
+HEAD = encode_dialog(PLAIN)
 
 
 def _sealed(packet: bytes = b"") -> bytes:

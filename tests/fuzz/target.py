@@ -6,7 +6,9 @@ A target is plain: no fuzzer is needed to run it, so the kept corpus is replayed
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -79,6 +81,14 @@ class Target:
     def corpus(self) -> list[Path]:
         """The inputs that are kept, in the order of their names."""
         return sorted((CORPUS / self.name).glob("*"))
+
+
+@cache
+def directory() -> Path:
+    """Files of this process; gone when it ends."""
+    made = tempfile.TemporaryDirectory(prefix="broker-fuzz-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 def refused(read: Callable[[], object], *kinds: type[Exception]) -> None:

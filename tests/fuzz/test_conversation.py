@@ -8,8 +8,8 @@ import pytest
 
 from broker.protocol.frame import Fatal, Hello, Pong, encode_dialog, encode_link
 from tests.fuzz.converse import Heard, Stage, WrongAnswerError, judge
-from tests.fuzz.peer import HEADER
 from tests.fuzz.spoken import MALFORMED, Line, Script
+from tests.support.forwarding import PLAIN
 
 WARM, CONVERSATIONS = 100, 200
 GROWTH_MAX = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ def test_daemon_lives_and_its_neighbour_goes_on_whatever_strangers_say(stage: St
     before = stage.rss
 
     stage.converse(range(WARM, WARM + CONVERSATIONS))
-    stage.talk(5)
+    stage.steady.goes_on(5)
     stage.check()
 
     assert stage.rss - before < GROWTH_MAX
@@ -56,7 +56,7 @@ def script(line: Line, **more: object) -> Script:
         (OPEN, HELLO + encode_link(Fatal(MALFORMED)), "what was said allows"),
         (ENDING, HELLO, "was due"),
         (ENDING, HELLO + encode_link(Fatal(MALFORMED)) + encode_link(Pong(b"12345678")), "something follows FATAL"),
-        (OPEN, HELLO + encode_dialog(HEADER), "a dialog of nobody"),
+        (OPEN, HELLO + encode_dialog(PLAIN), "a dialog of nobody"),
     ],
 )
 def test_an_answer_that_is_not_documented_is_found(line: Line, heard: bytes, problem: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from broker.security.certificate_files import read_certificates, read_keys
 from broker.security.identity import load_der, parse_own, parse_peers
 from broker.security.principal import NOBODY, covers_text, parse_principal, who_is
 from examples.routing_service.answering import parse_inquiry
-from tests.fuzz.target import KIB, Target, refused
+from tests.fuzz.target import KIB, Target, directory, refused
 from tests.support.identities import issued
 from tests.support.partners import instance
 
@@ -118,8 +117,8 @@ def _partner(data: bytes) -> None:
 
 
 def _partner_seeds() -> list[bytes]:
-    with TemporaryDirectory() as directory:
-        settings = instance(Path(directory) / "fuzzed")
+    with TemporaryDirectory() as empty:
+        settings = instance(Path(empty) / "fuzzed")
         text = export(settings, "fuzzed", ["//a"], ["//b"], ["tcp://a.example"]).encode()
     unread = text.replace(b"-----END", b"AAAA-----END")
     return [text, text[:900], text.replace(b"version = 1", b"version = 2"), unread, b"a = " + b"[" * 900]
@@ -128,11 +127,10 @@ def _partner_seeds() -> list[bytes]:
 # --- credentials in files ---
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="broker-fuzz-")  # gone when the process ends
 
 
 def _file(name: str, data: bytes) -> Path:
-    path = Path(_DIRECTORY.name) / name
+    path = directory() / name
     path.write_bytes(data)
     path.chmod(0o600)
     return path

@@ -41,9 +41,10 @@ from broker.protocol.frame import Hello, Ping, encode_dialog, encode_link
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.views import FILE_VIEWS
 from examples.demo.topology import Daemon, Topology, free_port, wait_for
-from tests.fuzz.peer import HEADER, link_frame
+from tests.fuzz.peer import link_frame
 from tests.support.certificates import Pair, authority, endpoint_settings, make, stranger
 from tests.support.command import run
+from tests.support.forwarding import PLAIN
 from tests.support.identities import identity_files, issued
 from tests.support.loopback import BILLING, ORDERS, get, route, service
 
@@ -285,7 +286,7 @@ def annoy(system: System) -> None:
         plain.sendall(hello * 3)
         plain.recv(4096)
     greeting = encode_link(Hello(name="neighbour", arbitration=secrets.token_bytes(16)))
-    lying = bytearray(encode_dialog(HEADER, framed * 5))
+    lying = bytearray(encode_dialog(PLAIN, framed * 5))
     lying[-1] ^= 1
     for words in (
         [greeting, bytes(lying), encode_link(Ping(b"12345678")), link_frame(0x0E, framed)],

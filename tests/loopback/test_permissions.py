@@ -19,8 +19,9 @@ from broker.routing.table import build_table
 from broker.security.grants import Grants, Permission, PermissionRule, PermissionState
 from broker.security.principal import parse_principal
 from tests.support.certificates import Pair, authority, make, security
+from tests.support.forwarding import Sender
 from tests.support.loopback import HERE, Instance, instance, message, numbers, until
-from tests.support.peers import HIGHER, LOWER, Origin
+from tests.support.peers import HIGHER, LOWER
 
 pytestmark = pytest.mark.usefixtures("guard")
 
@@ -69,7 +70,7 @@ def permit(one: Instance, *rules: PermissionRule) -> None:
 def send(one: Instance, frames: list[bytes]) -> None:
     """As a database there would."""
     slab = bytearray(b"".join(frames))
-    one.forwarder.forward(slab, len(slab), asyncio.get_running_loop().time(), Origin())
+    one.forwarder.forward(slab, len(slab), asyncio.get_running_loop().time(), Sender())
 
 
 @pytest.mark.promise("Only permitted peers connect, send and read")

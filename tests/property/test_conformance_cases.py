@@ -1,12 +1,13 @@
 """
 The documented cases that are about dialogs and gateways at work: load shared, several ways, loops, lost gateways.
 
-Each is a small story on a played network under virtual time, and must end as told whatever conversation ids are drawn.
+Each is a small story on played machines under virtual time, and must end as told whatever conversation ids are drawn.
 Where a dialog prefers one of several ways, the story takes a dialog that prefers the one it is about.
 """
 
 from __future__ import annotations
 
+import random
 import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
@@ -22,57 +23,72 @@ from broker.conversation.window import Backoff
 from broker.dialog.transmitter import DialogTuning
 from broker.flow import Disposition
 from broker.forwarding.kernel import Kernel
-from broker.protocol.layout import HOP_LIMIT
+from broker.protocol.decoder import FrameDecoder
+from broker.protocol.layout import FIRST_DIALOG_KIND, HOP_LIMIT
 from broker.routing.decide import Hosted
 from broker.routing.route import RouteProperties
 from broker.routing.table import RouteTable
+from tests.simulation.instance import Instance, Part
+from tests.simulation.machine import MachineLoop
+from tests.simulation.performance import Outcome
+from tests.simulation.world import Told, World, perform
 from tests.support.dialog import QUEUE, rows, states
-from tests.support.network import Network, Node, Table
-from tests.support.virtual_time import VirtualLoop, run_virtually
 
-SECONDS = 30.0  # virtual; within which what a story waits for has to come
 SETTINGS = DialogTuning(Backoff(0.2, 2.0), Travel(), window=64, fragment_size=1000)
-LOCAL = [(None, "LOCAL")]
+LOCAL = (RouteProperties(address="LOCAL"),)
+Routes = tuple[RouteProperties, ...]
 
 
-def at(*hosts: str, service: str, instance: bytes | None = None, weight: int | None = None) -> list[RouteProperties]:
-    """Routes to a service through each of these nodes, in full when an instance is given."""
+def at(*hosts: str, service: str, instance: bytes | None = None, weight: int | None = None) -> Routes:
+    """Routes to a service through each of these hosts, in full when an instance is given."""
     guid = None if instance is None else str(uuid.UUID(bytes=instance))
-    return [
+    return tuple(
         RouteProperties(service_name=service, broker_instance=guid, address=f"tcp://{host}:4022", weight=weight)
         for host in hosts
-    ]
+    )
 
 
-class Stage:
-    """A network for one story, and the applications at its databases."""
+class Stage(World):
+    """Instances for one story, and the applications at their databases."""
 
-    def __init__(self, network: Network, directory: Path) -> None:
-        self.network = network
+    def __init__(self, told: Told, loop: MachineLoop, chance: random.Random, directory: Path, outcome: Outcome) -> None:
+        super().__init__(loop, chance, outcome, settings=SETTINGS)
         self.directory = directory
         self.applications: dict[str, sqlite3.Connection] = {}
+        self._tell = told.tell
 
-    def gateway(self, name: str, routes: Table) -> Node:
-        return self.network.add(Node(self.network, name, routes))
+    async def run(self) -> None:
+        """Every frame must be accounted for, and no database may have met a problem."""
+        await self._tell(self)
+        for one in self.instances.values():
+            assert one.forwarder.unaccounted == 0
+            assert one.endpoint is None or one.endpoint.problem == ""
+        await self.part()
+        for application in self.applications.values():
+            application.close()
 
-    def line(self) -> tuple[Node, Node, Node]:
+    def gateway(self, name: str, routes: Routes) -> Instance:
+        return self.add(Part(name, routes))
+
+    def line(self) -> tuple[Instance, Instance, Instance]:
         bank = self.database("bank", "Billing", at("gateway", service="Orders"))
         shop = self.database("shop", "Orders", at("gateway", service="Billing"))
         gateway = self.gateway("gateway", at("bank", service="Billing") + at("shop", service="Orders"))
-        bank.crash()
+        bank.kill()
         return shop, gateway, bank
 
-    def circle(self) -> tuple[Node, Node]:
+    def circle(self) -> tuple[Instance, Instance]:
         self.database("shop", "Orders", at("one", service="Billing"))
         one, two = (
             self.gateway(name, at(other, service="Billing")) for name, other in (("one", "two"), ("two", "one"))
         )
         return one, two
 
-    def database(self, name: str, service: str, routes: Table) -> Node:
-        node = self.network.add(Node(self.network, name, LOCAL, self.directory / f"{name}.db", service, routes))
-        self.applications[name] = sqlite3.connect(self.directory / f"{name}.db", isolation_level=None)
-        return node
+    def database(self, name: str, service: str, routes: Routes) -> Instance:
+        path = self.directory / f"{name}.db"
+        instance = self.add(Part(name, LOCAL, path, service, routes))
+        self.applications[name] = sqlite3.connect(path, isolation_level=None)
+        return instance
 
     def begin(self) -> Dialog:
         """A dialog of the shop with the service Billing, wherever that is."""
@@ -80,11 +96,11 @@ class Stage:
 
     def begin_through(self, host: str) -> Dialog:
         """One of those that prefer this next hop while all are as good."""
-        shop = self.network.nodes["shop"]
+        shop = self.instances["shop"]
         assert shop.endpoint is not None
         while True:
             dialog = self.begin()
-            contact = Contact(dialog.conversation_id.bytes, True, "Orders", instance_of(shop), "Billing")
+            contact = Contact(dialog.conversation_id.bytes, True, "Orders", shop.broker_instance, "Billing")
             if shop.endpoint.transmitter.decide(contact).candidates[0].address.host == host:
                 return dialog
 
@@ -110,43 +126,21 @@ class Stage:
         await self.until(have_come)
         return messages
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        await self.network.until(condition, seconds=SECONDS)
+
+def reroute(instance: Instance, *own_routes: RouteProperties) -> None:
+    """Other routes in its database."""
+    instance.reroute(instance.part.routes, own_routes)
 
 
-def instance_of(node: Node) -> bytes:
-    assert node.endpoint is not None
-    return node.endpoint.broker_instance
+def dropped_by(one: Instance, disposition: Disposition) -> int:
+    return one.forwarder.dropped[disposition] + (one.endpoint.dropped[disposition] if one.endpoint else 0)
 
 
-def dropped_by(node: Node, disposition: Disposition) -> int:
-    return node.forwarder.dropped[disposition] + (node.endpoint.dropped[disposition] if node.endpoint else 0)
-
-
-def play(directory: Path, story: Callable[[Stage], Awaitable[None]]) -> None:
-    """Play a story to its end; every frame must be accounted for, and no database may have met a problem."""
-
-    async def run(loop: VirtualLoop) -> None:
-        network = Network(loop, seed=1, settings=SETTINGS)
-        stage = Stage(network, directory)
-        with mock.patch("time.time", loop.wall_clock):
-            await story(stage)
-            for node in network.nodes.values():
-                assert node.forwarder.unaccounted == 0
-                assert node.endpoint is None or node.endpoint.problem == ""
-                if node.is_up:
-                    node.crash()
-        for application in stage.applications.values():
-            application.close()
-
-    run_virtually(run)
-
-
-def staged(story: Callable[[Stage], Awaitable[None]]) -> Callable[[Path], None]:
+def staged(story: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
     """The test that plays a story."""
 
-    def test(tmp_path: Path) -> None:
-        play(tmp_path, story)
+    def test() -> None:
+        perform(Told(story), Stage, MachineLoop())
 
     return test
 
@@ -161,27 +155,27 @@ def staged(story: Callable[[Stage], Awaitable[None]]) -> Callable[[Path], None]:
 async def test_case_5a_5b_each_dialog_stays_with_the_target_that_its_first_message_reached(stage: Stage) -> None:
     """Weights change all new picks, and none of the dialogs whose target is fixed."""
     east, west = (stage.database(name, "Billing", at("shop", service="Orders")) for name in ("east", "west"))
-    shop = stage.database("shop", "Orders", [])
-    to_east, to_west = (at(node.name, service="Billing", instance=instance_of(node)) for node in (east, west))
-    shop.reroute([*to_east, *to_west])
+    shop = stage.database("shop", "Orders", ())
+    to_east, to_west = (at(one.part.name, service="Billing", instance=one.broker_instance) for one in (east, west))
+    reroute(shop, *to_east, *to_west)
     dialogs = [stage.begin() for _ in range(30)]
 
     for dialog in dialogs:
         dialog.send(b"first")
     await stage.until(lambda: None not in stage.far_instances().values())
     fixed = stage.far_instances()
-    shop.reroute([*at("east", service="Billing", instance=instance_of(east), weight=1000), *to_west])
+    reroute(shop, *at("east", service="Billing", instance=east.broker_instance, weight=1000), *to_west)
     for dialog in dialogs:
         dialog.send(b"second")
     await stage.until(lambda: stage.waiting("shop") == 0)
 
-    assert {instance_of(east), instance_of(west)} == set(fixed.values())
+    assert {east.broker_instance, west.broker_instance} == set(fixed.values())
     assert fixed == stage.far_instances()
-    for node in (east, west):
+    for one in (east, west):
         by_dialog: dict[uuid.UUID, list[bytes]] = {}
-        for message in stage.received(node.name):
+        for message in stage.received(one.part.name):
             by_dialog.setdefault(message.dialog.conversation_id, []).append(message.body)
-        own = {dialog for dialog, far in fixed.items() if far == instance_of(node)}
+        own = {dialog for dialog, far in fixed.items() if far == one.broker_instance}
         assert {dialog: [b"first", b"second"] for dialog in own} == by_dialog
 
 
@@ -194,19 +188,19 @@ async def test_case_r7_losing_one_of_two_gateways_stops_nothing_and_copies_throu
     stage: Stage,
 ) -> None:
     """The first copy arrives and no answer comes back; the second one takes the other gateway."""
-    bank = stage.database("bank", "Billing", [])
-    shop = stage.database("shop", "Orders", [])
+    bank = stage.database("bank", "Billing", ())
+    shop = stage.database("shop", "Orders", ())
     gateways = [
         stage.gateway(name, at("bank", service="Billing") + at("shop", service="Orders"))
         for name in ("gateway-a", "gateway-b")
     ]
-    shop.reroute(at("gateway-a", "gateway-b", service="Billing", instance=instance_of(bank)))
+    reroute(shop, *at("gateway-a", "gateway-b", service="Billing", instance=bank.broker_instance))
     stage.begin_through("gateway-a").send(b"once")
 
     await stage.until(lambda: states(stage.applications["bank"]) == ["CO"])
-    gateways[0].crash()
+    gateways[0].kill()
     await stage.until(lambda: dropped_by(bank, Disposition.DUPLICATE) > 0)
-    bank.reroute(at("gateway-a", "gateway-b", service="Orders", instance=instance_of(shop)))
+    reroute(bank, *at("gateway-a", "gateway-b", service="Orders", instance=shop.broker_instance))
     await stage.until(lambda: stage.waiting("shop") == 0)
 
     assert [b"once"] == [message.body for message in stage.received("bank")]
@@ -227,7 +221,7 @@ async def test_answers_and_acknowledgements_may_come_back_through_another_gatewa
     [answer] = await stage.collected("shop", 1)
 
     assert b"answer" == answer.body
-    assert [0, 0] == [node.forwarder.dropped.total() for node in (there, back)]
+    assert [0, 0] == [one.forwarder.dropped.total() for one in (there, back)]
     assert there.forwarder.forwarded > 0
     assert back.forwarder.forwarded > 0
 
@@ -237,16 +231,16 @@ async def test_answers_and_acknowledgements_may_come_back_through_another_gatewa
 async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(stage: Stage) -> None:
     """Both hosts of a route by name get message 1; the one whose answer comes later is told -8495."""
     shop = stage.database("shop", "Orders", at("east", "west", service="Billing"))
-    east = stage.database("east", "Billing", [])  # which cannot answer yet
+    east = stage.database("east", "Billing", ())  # which cannot answer yet
     west = stage.database("west", "Billing", at("shop", service="Orders"))
     dialog = stage.begin_through("east")
 
     dialog.send(b"order")
     await stage.until(lambda: states(stage.applications["east"]) == ["CO"])
-    stage.network.disconnect(east)
-    await stage.until(lambda: stage.far_instances()[dialog.conversation_id] == instance_of(west))
-    stage.network.connect(east)
-    east.reroute(at("shop", service="Orders"))
+    mend = stage.net.cut([("east", "shop"), ("shop", "east")])
+    await stage.until(lambda: stage.far_instances()[dialog.conversation_id] == west.broker_instance)
+    mend()
+    reroute(east, *at("shop", service="Orders"))
     [order] = stage.received("east")
     order.dialog.send(b"late answer")
     [error] = await stage.collected("east", 1)
@@ -256,7 +250,7 @@ async def test_case_r8_second_of_two_targets_gets_a_fault_and_its_endpoint_ends(
     assert ["ER"] == states(stage.applications["east"])
     assert 0 == stage.waiting("east")
     assert dropped_by(shop, Disposition.OTHER_INSTANCE) > 0
-    assert instance_of(west) == stage.far_instances()[dialog.conversation_id]
+    assert west.broker_instance == stage.far_instances()[dialog.conversation_id]
     assert [b"order"] == [message.body for message in stage.received("west")]
     assert [] == stage.received("shop")
 
@@ -271,7 +265,7 @@ async def test_change_of_routes_loses_nothing_that_a_gateway_holds(stage: Stage)
     bank = stage.database("bank", "Billing", at("shop", service="Orders"))
     stage.database("shop", "Orders", at("gateway", service="Billing"))
     gateway = stage.gateway("gateway", at("bank", service="Billing"))
-    bank.crash()
+    bank.kill()
     stage.begin().send(b"held")
     await stage.until(lambda: gateway.forwarder.pool.frames == 1)
 
@@ -292,7 +286,7 @@ async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_k
     one, two = stage.circle()
 
     def exhausted() -> int:
-        return sum(dropped_by(node, Disposition.HOPS_EXHAUSTED) for node in (one, two))
+        return sum(dropped_by(each, Disposition.HOPS_EXHAUSTED) for each in (one, two))
 
     stage.begin().send(b"round")
     await stage.until(lambda: exhausted() == 1)
@@ -300,21 +294,20 @@ async def test_case_r11_loop_of_gateways_ends_by_hop_exhaustion_and_the_sender_k
     assert 1 == stage.waiting("shop")
     await stage.until(lambda: exhausted() == 2)
     assert 2 * HOP_LIMIT == one.forwarder.forwarded + two.forwarder.forwarded
-    two.crash()
-    two.routes = at("bank", service="Billing")
-    two.start()
+    two.reroute(at("bank", service="Billing"), ())
 
     assert [b"round"] == [message.body for message in await stage.collected("bank", 1)]
 
 
 @pytest.mark.promise("R7.2", "forwarding 7")
-def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp_path: Path) -> None:
+def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id() -> None:
     """By which it is recognised: a forwarder keeps the id of the transmission."""
     seen: list[tuple[bytes, int]] = []
     walk = Kernel.walk
 
     def spy(kernel: Kernel, slab: bytearray, end: int) -> object:
-        seen.append((bytes(slab[16:32]), slab[6]))
+        frames = FrameDecoder(1 << 16).feed(bytes(slab[:end]))
+        seen.extend((frame[16:32], frame[6]) for frame in frames if frame[4] >= FIRST_DIALOG_KIND)
         return walk(kernel, slab, end)
 
     async def story(stage: Stage) -> None:
@@ -323,7 +316,7 @@ def test_case_r11_message_going_round_passes_one_instance_twice_under_one_id(tmp
             stage.begin().send(b"round")
             await stage.until(lambda: (one.forwarder.dropped + two.forwarder.dropped).total() == 1)
 
-    play(tmp_path, story)
+    perform(Told(story), Stage, MachineLoop())
 
     assert [(seen[0][0], hops) for hops in range(HOP_LIMIT + 1)] == seen
 
@@ -353,7 +346,7 @@ async def test_case_r13_gateway_killed_with_messages_held_loses_nothing(stage: S
     for number in bodies:
         dialog.send(number)
     await stage.until(lambda: gateway.forwarder.pool.frames > 0)
-    gateway.crash()
+    gateway.kill()
     bank.start()
     gateway.start()
     assert 0 == gateway.forwarder.pool.frames
@@ -378,4 +371,4 @@ async def test_case_r14_copy_of_a_fragment_that_waits_in_the_gateway_is_dropped(
 
     assert [b"one"] == [message.body for message in stage.received("bank")]
     assert 0 == dropped_by(bank, Disposition.DUPLICATE)
-    assert instance_of(bank) == stage.far_instances()[dialog.conversation_id]
+    assert bank.broker_instance == stage.far_instances()[dialog.conversation_id]

@@ -24,7 +24,6 @@ names = texts.filter(lambda name: 1 <= len(name) <= 128)
 numbers = st.integers(-(10**25), 10**25)
 queues = st.builds(QueueName, names, st.none() | names)
 contracts = st.lists(names, max_size=3).map(tuple)
-different_contracts = st.lists(names, max_size=3, unique=True).map(tuple)
 some_text, some_number = st.none() | texts, st.none() | numbers
 properties = st.builds(RouteProperties, some_text, some_text, some_number, some_text, some_text, some_number)
 validations = st.sampled_from(["NONE", "EMPTY", "WELL_FORMED_XML", "JSON"])

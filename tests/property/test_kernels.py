@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from broker.forwarding.slow_path import SlowPath
 from broker.protocol.frame import Ping, Rejected, encode_dialog, encode_link
 from broker.protocol.layout import NO_GUID, Flag, FrameKind
 from tests.support.forwarding import PLAIN
-from tests.support.kernel import MAX_FRAME, Shelf
+from tests.support.kernel import MAX_FRAME, Answer, Shelf, Walker
 from tests.support.tiers import examples
 from tests.support.visits import decode
 
@@ -39,37 +40,20 @@ SHORT = replace(PLAIN, to_service="a", from_service="f")
 ANY_WAY = ForwardingEntry(Shelf(None), Disposition.FORWARDED, kind=FrameKind.MESSAGE)
 
 
-class Side:
-    """One kernel with ways and shelves of its own; `walk` tells everything that can be seen of it."""
+class Side(Walker):
+    """One kernel with ways and shelves of its own; `read` tells everything that can be seen of it."""
 
-    def __init__(
-        self, make: Callable[..., SlowPath], *, is_tight: bool, ring: Ring | None, forgets_every: int = 0
-    ) -> None:
-        self.asked: list[tuple[bytes, bytes, int, bool]] = []
-        self.ways: dict[tuple[int | Disposition, int], ForwardingEntry] = {}
-        self.shelves: dict[int | Disposition, Shelf] = {}
+    def __init__(self, make: Callable[..., SlowPath], *, is_tight: bool, ring: Ring | None, forgets_every: int) -> None:
+        super().__init__(make=partial(make, ring=ring), max_hops=MAX_HOPS, forgets_every=forgets_every)
         self.ring = ring
-        self.kernel = make(max_frame=MAX_FRAME, max_hops=MAX_HOPS, resolve=self.resolve, drop_way=self.way, ring=ring)
-        self._walks = 0
         self.slab = bytearray(2 * MAX_FRAME)
-        self._forgets_every = forgets_every  # misses
+        self._walks = 0
         self._is_tight = is_tight  # the slab ends where the read ended: whoever reads on is found by `make sanitize`
 
-    def way(self, label: int | Disposition, kind: int) -> ForwardingEntry:
-        disposition = label if isinstance(label, Disposition) else Disposition.FORWARDED
-        shelf = self.shelves.setdefault(label, Shelf(label))
-        return self.ways.setdefault((label, min(kind, 0x13)), ForwardingEntry(shelf, disposition, kind=kind))
+    def way(self, label: object, kind: int) -> ForwardingEntry:
+        return super().way(label, min(kind, 0x13))
 
-    def resolve(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-    ) -> tuple[ForwardingEntry, bool | None]:
-        self.asked.append((key, conversation, kind, is_from_target))
-        if self._forgets_every and len(self.asked) % self._forgets_every == 0:
-            self.kernel.forget()
+    def lead(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool, /) -> Answer:  # noqa: FBT001 - as `Resolve`
         choice = (sum(key) + kind + is_from_target) % 8
         if choice == 0:
             return self.way(Disposition.NO_ROUTE, kind), False
@@ -79,7 +63,7 @@ class Side:
             return self.way(conversation[0] % SHELVES, kind), True
         return self.way(choice % SHELVES, kind), False
 
-    def walk(self, data: bytes) -> tuple[object, ...]:
+    def read(self, data: bytes) -> tuple[object, ...]:
         if self._is_tight:
             self.slab = bytearray(data)
         self.slab[: len(data)] = data
@@ -114,10 +98,6 @@ class Side:
             if record.entry is not None and isinstance(record.entry.sink, Shelf)
         ]
         return used, shed, taken.arrivals, told
-
-    def counts(self) -> dict[tuple[int | Disposition, int], int]:
-        self.kernel.tally()
-        return {key: way.frames for key, way in self.ways.items()}
 
 
 FRAMES = st.builds(
@@ -189,8 +169,8 @@ def compare(
         while at < cut and len(kept) < 2 * MAX_FRAME:
             read = min(cut - at, 2 * MAX_FRAME - len(kept))
             kept, at = kept + data[at : at + read], at + read
-            left = slow.walk(kept)
-            assert left == fast.walk(kept)
+            left = slow.read(kept)
+            assert left == fast.read(kept)
             consumed = left[0]
             assert isinstance(consumed, int)
             kept = kept[consumed:]
@@ -204,7 +184,7 @@ def compare(
                 assert {key: way.frames for key, way in slow.ways.items()} == {
                     key: way.frames for key, way in fast.ways.items()
                 }
-    assert slow.counts() == fast.counts()
+    assert slow.taken() == fast.taken()
     assert slow.records() == fast.records()
 
 

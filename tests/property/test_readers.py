@@ -22,8 +22,7 @@ import structlog
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from broker.client import reader_worker as desk_module
-from broker.client import reader_worker as work_module
+from broker.client import reader_worker
 from broker.client.reader_pool import reader
 from broker.client.reader_worker import ReaderConnection, ReaderDatabase, ReaderWorker, Work
 from broker.store.sqlite.quarantine import failures
@@ -222,8 +221,7 @@ def playing(data: st.DataObject) -> Iterator[Play]:
         clock = SimpleNamespace(time=lambda: play.now, monotonic=lambda: 0.0)
         with (
             structlog.testing.capture_logs(),
-            mock.patch.object(desk_module, "time", clock),
-            mock.patch.object(work_module, "time", clock),
+            mock.patch.object(reader_worker, "time", clock),
             mock.patch.object(ReaderConnection, "begin", begin),
             mock.patch.object(ReaderDatabase, "_poll_changes", return_value=None),  # no worker waits here for a commit
         ):

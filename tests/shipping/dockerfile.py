@@ -19,12 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fnmatch import translate
 from pathlib import Path
-from typing import Any
+from string import Template
 
 from tools.lock import ROOT
-
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class DockerfileError(Exception):
@@ -49,27 +46,12 @@ class Step:
     user: str = ""
 
 
-@dataclass(frozen=True)
-class Image:
-    """What the last stage says of itself; `health_timeout` and `start_period` in seconds."""
-
-    environ: Mapping[str, str]
-    folder: str
-    user: str
-    entrypoint: tuple[str, ...]
-    command: tuple[str, ...]
-    health: tuple[str, ...]
-    health_timeout: float
-    start_period: float
-    stop_signal: str
-    labels: Mapping[str, str]
-    ports: tuple[int, ...]
-    volumes: tuple[str, ...]
-
-
 @dataclass
 class Stage:
-    """One FROM and what follows; `base` the image it begins with."""
+    """
+    One FROM and what follows, and what an image says of itself that ends with it; `base` the image it begins with,
+    `health_timeout` in seconds.
+    """
 
     base: str
     name: str
@@ -79,32 +61,13 @@ class Stage:
     labels: dict[str, str] = field(default_factory=dict)
     folder: str = "/"
     user: str = ""
-    rest: dict[str, Any] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
-
-    def image(self) -> Image:
-        """
-        The image, when this is the last stage.
-
-        Raises:
-            KeyError: it lacks ENTRYPOINT, CMD, HEALTHCHECK or STOPSIGNAL.
-        """
-        health, seconds = self.rest["HEALTHCHECK"]
-        return Image(
-            environ=self.environ,
-            folder=self.folder,
-            user=self.user,
-            entrypoint=self.rest["ENTRYPOINT"],
-            command=self.rest["CMD"],
-            health=health,
-            health_timeout=seconds["timeout"],
-            start_period=seconds["start-period"],
-            stop_signal=self.rest["STOPSIGNAL"],
-            labels=self.labels,
-            ports=tuple(self.ports),
-            volumes=tuple(self.volumes),
-        )
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    health: list[str] = field(default_factory=list)
+    health_timeout: float = 0.0
+    stop_signal: str = ""
 
 
 def parse(path: Path) -> list[Stage]:
@@ -125,26 +88,16 @@ def parse(path: Path) -> list[Stage]:
             if kind == "COMMENT":
                 continue
             if kind == "FROM":
-                words = _expand(value, before).split()
+                words = Template(value).substitute(before).split()
                 stages.append(Stage(words[0], words[2] if len(words) == 3 else str(len(stages))))
             elif kind == "ARG":
                 name, _, default = value.partition("=")
                 (stages[-1].arguments if stages else before)[name] = default
             else:
                 _apply(stages[-1], kind, value, line)
-        except (DockerfileError, ValueError, IndexError) as error:
-            raise DockerfileError(f"{path}:{line}: {kind} {value}: {error}") from error
+        except (DockerfileError, ValueError, LookupError) as error:  # KeyError: a variable that nothing sets
+            raise DockerfileError(f"{path}:{line}: {kind} {value}: {type(error).__name__}: {error}") from error
     return stages
-
-
-def _expand(text: str, among: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        if name not in among:
-            raise DockerfileError(f"nothing sets {name}")
-        return among[name]
-
-    return _VARIABLE.sub(value, text)
 
 
 def _apply(stage: Stage, kind: str, value: str, line: int) -> None:
@@ -154,42 +107,45 @@ def _apply(stage: Stage, kind: str, value: str, line: int) -> None:
         words = tuple(json.loads(value)) if value.startswith("[") else ("/bin/sh", "-c", value)
         stage.steps.append(Step(kind, words, line, "", known, stage.folder, stage.user))
     elif kind == "COPY":
-        flags, names = _flags(_expand(value, known).split())
+        flags, names = _flags(Template(value).substitute(known).split())
         source = flags.pop("from", "")
         if flags:
             raise DockerfileError(f"the flag {next(iter(flags))} is not understood")
         stage.steps.append(Step(kind, tuple(names), line, source, known, stage.folder, stage.user))
     elif kind in {"ENV", "LABEL"}:
         among = stage.environ if kind == "ENV" else stage.labels
-        for word in shlex.split(_expand(value, known)):
+        for word in shlex.split(Template(value).substitute(known)):
             name, equals, text = word.partition("=")
             if not equals:
                 raise DockerfileError("say NAME=value")
             among[name] = text
     elif kind == "WORKDIR":
-        stage.folder = str(Path(stage.folder, _expand(value, known)))
+        stage.folder = str(Path(stage.folder, Template(value).substitute(known)))
     elif kind == "USER":
-        stage.user = _expand(value, known)
+        stage.user = Template(value).substitute(known)
     elif kind == "EXPOSE":
         stage.ports += map(int, value.split())
     elif kind == "VOLUME":
         stage.volumes += json.loads(value)
     elif kind == "STOPSIGNAL":
-        stage.rest[kind] = value
-    elif kind in {"ENTRYPOINT", "CMD"}:
-        stage.rest[kind] = _vector(value)
+        stage.stop_signal = value
+    elif kind == "ENTRYPOINT":
+        stage.entrypoint = _vector(value)
+    elif kind == "CMD":
+        stage.command = _vector(value)
     elif kind == "HEALTHCHECK":
         options, _, command = value.partition("CMD")
         flags, _ = _flags(options.split())
-        stage.rest[kind] = _vector(command.strip()), {name: _seconds(text) for name, text in flags.items()}
+        stage.health, stage.health_timeout = _vector(command.strip()), float(flags["timeout"].removesuffix("s"))
     else:
         raise DockerfileError("this instruction is not understood")
 
 
-def _vector(value: str) -> tuple[str, ...]:
+def _vector(value: str) -> list[str]:
     if not value.startswith("["):
         raise DockerfileError("the shell form needs a shell: say it as a list")
-    return tuple(json.loads(value))
+    words: list[str] = json.loads(value)
+    return words
 
 
 def _flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -198,11 +154,6 @@ def _flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
         name, _, text = words.pop(0).removeprefix("--").partition("=")
         flags[name] = text
     return flags, words
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+)(ms|s|m|h)", text)
-    return int(match[1]) * _SECONDS[match[2]] if match else float(text)
 
 
 def context_files(root: Path, ignored: Path, names: Iterable[str]) -> Iterator[Path]:
@@ -255,7 +206,7 @@ def main(arguments: list[str]) -> int:
     }
     context = sorted({str(name) for name in context_files(ROOT, ROOT / ".dockerignore", named)})
     told = {"stages": [asdict(stage) for stage in stages], "copied": sorted(named), "context": context}
-    json.dump({**told, "image": asdict(stages[-1].image())}, sys.stdout, indent=2)
+    json.dump(told, sys.stdout, indent=2)
     return 0
 
 

@@ -27,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.shipping.dockerfile import Image, Stage, Step, context_files, parse
+from tests.shipping.dockerfile import Stage, Step, context_files, parse
 from tools.lock import ROOT
 
 SUITE = "bookworm"
@@ -170,7 +170,7 @@ def build(stages: list[Stage], folder: Path) -> Path:
     return tree
 
 
-def play(tree: Path, image: Image, folder: Path, configuration: Path) -> dict[str, Any]:
+def play(tree: Path, image: Stage, folder: Path, configuration: Path) -> dict[str, Any]:
     """The image as a container, with this configuration; what was seen."""
     volumes = {}
     for volume in image.volumes:
@@ -223,7 +223,7 @@ def size_of(tree: Path) -> int:
     return int(told.stdout.split()[0])
 
 
-def judge(found: dict[str, Any], image: Image) -> list[str]:
+def judge(found: dict[str, Any], image: Stage) -> list[str]:
     """What is not as it must be, a sentence each; the kernel's words are those of proc(5)."""
     ready, process = found["ready"], found.get("process")
     if ready["status"] != 200 or process is None:
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
     told.folder.mkdir(parents=True, exist_ok=True)
     folder = told.folder.resolve()
     stages = parse(told.dockerfile)
-    image = stages[-1].image()
+    image = stages[-1]
     try:
         tree = folder / f"stage-{len(stages) - 1}" if told.run_only else build(stages, folder)
         found = play(tree, image, folder, configuration_of(told.configuration, folder))

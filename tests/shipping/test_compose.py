@@ -15,7 +15,7 @@ from broker.cli import main
 from broker.config.load import load_settings
 from broker.config.settings import Settings
 from tests.support.command import run
-from tests.support.shipping import DEPLOY, FOLDER, ROOT, program
+from tests.support.shipping import DEPLOY, FOLDER, VERSION, program
 
 PATH = DEPLOY / "compose.yaml"
 TEXT = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", PATH.read_text())
@@ -106,7 +106,5 @@ def test_prometheus_asks_every_instance_where_it_answers() -> None:
 
 
 def test_the_image_is_that_of_this_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-    assert {f"broker:{version}"} == {SERVICES[name]["image"] for name in INSTANCES}
-    assert version == SERVICES["gateway-a"]["build"]["args"]["VERSION"]
+    assert {f"broker:{VERSION}"} == {SERVICES[name]["image"] for name in INSTANCES}
+    assert VERSION == SERVICES["gateway-a"]["build"]["args"]["VERSION"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from functools import cache
 from typing import Any
 
@@ -22,11 +21,6 @@ def told() -> dict[str, Any]:
     done = call(str(FOLDER / "python"), "-m", "tests.shipping.dockerfile", "Dockerfile")
     assert "" == done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return found
 
 
@@ -67,7 +61,7 @@ def test_all_that_is_installed_has_a_hash() -> None:
 
 
 def test_the_last_stage_needs_no_root_no_shell_and_no_word_of_the_user() -> None:
-    image = told()["image"]
+    image = told()["stages"][-1]
 
     assert "65532:65532" == image["user"]
     assert ("broker", "serve") == (*image["entrypoint"], *image["command"])
@@ -79,7 +73,7 @@ def test_the_last_stage_needs_no_root_no_shell_and_no_word_of_the_user() -> None
 
 
 def test_the_check_of_health_is_a_command_that_asks_whether_it_lives() -> None:
-    program_name, command, question = told()["image"]["health"]
+    program_name, command, question = told()["stages"][-1]["health"]
 
     assert "broker" == program_name
     context = main.commands[command].make_context(command, [question])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.support.shipping import (
     DEPLOY,
     KUBERNETES_VERSIONS,
     ROOT,
+    VERSION,
     call,
     objects,
     operator_violations,
@@ -133,11 +133,9 @@ def test_a_change_of_configuration_or_scripts_rolls_the_pods(tmp_path: Path) -> 
 def test_every_part_of_the_reference_to_the_image_can_be_set(
     image: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
     pod = pod_of(workload_of(rendered({**PLAIN, "image": image}, tmp_path)))
 
-    assert expected.replace("VERSION", version) == pod["containers"][0]["image"]
+    assert expected.replace("VERSION", VERSION) == pod["containers"][0]["image"]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +190,7 @@ def test_every_value_is_in_the_schema_and_on_the_page_of_values() -> None:
 
 
 def test_the_chart_is_of_this_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
 
-    assert (version, version) == (chart["version"], chart["appVersion"])
+    assert (VERSION, VERSION) == (chart["version"], chart["appVersion"])
     assert KUBERNETES_VERSIONS[0] == re.findall(r">=(\d+\.\d+)", chart["kubeVersion"])[0]

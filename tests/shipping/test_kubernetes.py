@@ -13,7 +13,7 @@ import pytest
 from broker.config.load import load_settings
 from tests.support.certificates import authority, make
 from tests.support.command import run
-from tests.support.shipping import DEPLOY, KUBERNETES_VERSIONS, ROOT, call, objects, pod_of, violations
+from tests.support.shipping import DEPLOY, KUBERNETES_VERSIONS, ROOT, VERSION, call, objects, pod_of, violations
 from tools.pages.site import files
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -162,10 +162,9 @@ def test_the_monitor_finds_every_service_and_calls_the_job_broker() -> None:
 
 
 def test_the_image_is_that_of_this_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     images = {pod_of(one)["containers"][0]["image"] for folder in OURS for one in of_kind(folder, *WORKLOADS)}
 
-    assert {f"broker:{version}"} == images
+    assert {f"broker:{VERSION}"} == images
 
 
 def test_the_rules_are_those_of_prometheus() -> None:

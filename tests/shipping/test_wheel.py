@@ -11,24 +11,19 @@ import hashlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sysconfig
-import time
-import tomllib
 import venv
 import zipfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.cli.health import HealthState, ask
-from tests.support.loopback import SECONDS
-from tests.support.shipping import ROOT, program
+from examples.demo.topology import Topology
+from tests.support.loopback import BILLING, ORDERS, file_of, shop
+from tests.support.shipping import PROJECT, ROOT, VERSION, program
 from tools.wheel import build_all, copy_checkout, epoch, source_distribution, wheel_of
 
 pytestmark = pytest.mark.timeout(600)
@@ -87,15 +82,6 @@ def names(wheel: Path) -> set[str]:
     return set(zipfile.ZipFile(wheel).namelist())
 
 
-def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return found
-
-
-def version() -> str:
-    return str(project()["version"])
-
-
 def test_only_one_has_the_compiled_kernel(made: Made) -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     expected = {f"broker/forwarding/{name}{suffix}" for name in ("compiled_kernel", "compiled_columns")}
@@ -115,7 +101,7 @@ def test_everything_that_is_read_at_run_time_is_in_both(made: Made) -> None:
     for wheel in (made.compiled, made.pure):
         assert set() == wanted - names(wheel)
         licences = {name.rpartition("/")[2] for name in names(wheel) if re.search(r"/licenses/.", name)}
-        assert set(project()["license-files"]) == licences
+        assert set(PROJECT["license-files"]) == licences
 
 
 def test_the_same_files_give_the_same_bytes(made: Made, tmp_path: Path) -> None:
@@ -156,85 +142,30 @@ def test_the_installed_package_is_not_the_checkout(installed: tuple[str, Path], 
     path, kernel = done.stdout.split()
     assert Path(path).is_relative_to(programs.parent)
     assert ("compiled" if kind == COMPILED else "python") == kernel
-    assert f"broker, version {version()}\n" == broker(programs, "--version", cwd=tmp_path)
-
-
-@contextmanager
-def serving(programs: Path, config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An instance, ready; ended at the end, and it has to end well."""
-    with (config.parent / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [programs / "broker", "serve", "-c", config], cwd=config.parent, env=environ(), stdout=log, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + 12 * SECONDS
-        port = tomllib.loads(config.read_text())["observe"]["listen"].rpartition(":")[2]
-        while ask("127.0.0.1", int(port), "ready", timeout=SECONDS).state > HealthState.WARNING:
-            assert process.poll() is None, (config.parent / "log").read_text()
-            assert time.monotonic() < deadline, (config.parent / "log").read_text()
-            time.sleep(0.05)
-        yield process
-    finally:
-        process.terminate()
-        code = process.wait(timeout=60)
-    assert 0 == code, (config.parent / "log").read_text()
-
-
-def free_ports(number: int) -> list[int]:
-    with ExitStack() as stack:
-        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(number)]
-
-
-def endpoint(folder: Path, name: str, port: int, observe: int, script: str, *, forwarding: bool = False) -> Path:
-    """Write one instance down; the path of its configuration."""
-    folder.mkdir()
-    section = (
-        f'[routes]\nfiles = ["{name}.sql"]'
-        if forwarding
-        else f'[databases.{name}]\npath = "{name}.db"\nscripts = ["{name}.sql"]'
-    )
-    (folder / f"{name}.sql").write_text(script)
-    config = folder / f"{name}.toml"
-    config.write_text(f"""
-[instance]
-name = "{name}"
-state_dir = "state"
-[endpoint]
-listen = ["127.0.0.1:{port}"]
-message_forwarding = {"true" if forwarding else "false"}
-{section}
-[observe]
-listen = "127.0.0.1:{observe}"
-""")
-    return config
+    assert f"broker, version {VERSION}\n" == broker(programs, "--version", cwd=tmp_path)
 
 
 def test_the_installed_package_carries_a_message_over_a_gateway_and_back(
     installed: tuple[str, Path], tmp_path: Path
 ) -> None:
     kind, programs = installed
-    orders, gateway, billing, *observed = free_ports(6)
-    over = "CREATE ROUTE [{0}] WITH SERVICE_NAME = N'//shop/{0}', ADDRESS = N'tcp://127.0.0.1:{1}';\n"
-    service = "CREATE QUEUE [{0}Queue];\nCREATE SERVICE [//shop/{0}] ON QUEUE [{0}Queue];\n"
-    both = over.format("Orders", orders) + over.format("Billing", billing)
-    ordering = service.format("Orders") + over.format("Billing", gateway)
-    charging = service.format("Billing") + over.format("Orders", gateway)
-    configs = [
-        endpoint(tmp_path / "g", "gateway", gateway, observed[0], both, forwarding=True),
-        endpoint(tmp_path / "o", "orders", orders, observed[1], ordering),
-        endpoint(tmp_path / "b", "billing", billing, observed[2], charging),
-    ]
-    with ExitStack() as stack:
-        for config in configs:
-            stack.enter_context(serving(programs, config))
 
-        their = [
-            str(tmp_path / name / "state" / f"{database}.db") for name, database in (("o", "orders"), ("b", "billing"))
-        ]
-        services = ("--from", "//shop/Orders", "--to", "//shop/Billing")
-        broker(programs, "send", "-d", their[0], *services, "seven", cwd=tmp_path)
-        found = broker(programs, "receive", "-d", their[1], "--queue", "BillingQueue", "--wait", "30", cwd=tmp_path)
-        status = broker(programs, "status", "-c", configs[0], cwd=tmp_path)
+    def start(words: Sequence[str], log: Path, _: object) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            return subprocess.Popen([programs / "broker", *words], env=environ(), stdout=output, stderr=output)
 
+    with Topology(tmp_path) as net:
+        gateway, orders, billing = shop(net)
+        for daemon in net.daemons.values():
+            daemon.starter = start
+        net.start()
+
+        broker(programs, "send", "-d", file_of(orders), "--from", ORDERS, "--to", BILLING, "seven", cwd=tmp_path)
+        words = ("receive", "-d", file_of(billing), "--queue", "Inbox", "--wait", "30")
+        found = broker(programs, *words, cwd=tmp_path)
+        status = broker(programs, "status", "-c", gateway.config, cwd=tmp_path)
+        codes = [daemon.stop() for daemon in (gateway, orders, billing)]
+
+    assert [0, 0, 0] == codes
     assert "seven" in found
     assert ("compiled" if kind == COMPILED else "python") in status

@@ -14,9 +14,8 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from contextvars import copy_context
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from broker.store.sqlite.transaction import DaemonConnection
 from broker.supervision import Supervision
 from tests.simulation import joined
 from tests.simulation.instance import Instance, Part, Surroundings
-from tests.simulation.joined import OVER_SECONDS, PARTNERS, Belief, Blows, JoinedStory, Stage, perform
+from tests.simulation.joined import OVER_SECONDS, PARTNERS, Belief, Blows, JoinedStory, Stage
 from tests.simulation.machine import OWNER, MachineLoop, Process
 from tests.simulation.performance import (
     DAY,
@@ -44,6 +43,8 @@ from tests.simulation.performance import (
     draw_deed,
     failing_store,
 )
+from tests.simulation.world import perform
+from tests.support.dialog import copy_database
 
 BLOWS = {  # what happens, and how often
     "fail_over": 4,  # planned: the principal hears `mirror`, its file is copied, and its partner is named
@@ -85,17 +86,9 @@ def draw(seed: int) -> CommandStory:
     hold = pick([1.0, 2.0, 4.0])
     blows = [_blow(chance, replace(drawn, tiers=tiers, is_pair=True), hold) for _ in range(pick([1, 2, 3, 5]))]
     deeds = [_deed(chance, len(drawn.lifetimes)) for _ in range(pick([5, 15, 30]))]
-    plain = replace(
-        drawn,
-        seed=seed,
-        tiers=tiers,
-        is_pair=True,
-        lifetimes=(DAY,) * len(drawn.lifetimes),
-        deeds=tuple(deeds),
-        blows=tuple(sorted(blows, key=lambda blow: blow.at)),
-    )
+    other = {"seed": seed, "tiers": tiers, "is_pair": True, "lifetimes": (DAY,) * len(drawn.lifetimes)}
     return CommandStory(
-        **{field.name: getattr(plain, field.name) for field in fields(plain)},
+        **vars(drawn) | other | {"deeds": tuple(deeds), "blows": tuple(sorted(blows, key=lambda blow: blow.at))},
         hold=hold,
         interval=hold * pick([0.1, 0.2]),
         answer=hold * pick([0.01, 0.1, 0.3]),
@@ -375,7 +368,8 @@ class Arbiter:
         self.application.leave()
         while not self._is_released(old):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(LOOK_SECONDS)
-        self._epoch = max(self._epoch, _copy(self.paths[old], self.paths[new])) + 1
+        epoch = copy_database(self.paths[old], self.paths[new], "SELECT epoch FROM broker_database")
+        self._epoch = max(self._epoch, epoch) + 1
         self.named = self.last = new
         self._said_at = self.loop.time()
         self.note(f"{new} is to be the principal")
@@ -482,19 +476,6 @@ def _end_asking(task: asyncio.Task[None]) -> None:
         with contextlib.suppress(RuntimeError):
             work.close()
         work.close()
-
-
-def _copy(source: Path, destination: Path) -> int:
-    """What is committed in a file, in the place of another one; its epoch."""
-    fresh = destination.with_suffix(".fresh")
-    fresh.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
-        old.backup(new)
-        (epoch,) = new.execute("SELECT epoch FROM broker_database").fetchone()
-    for suffix in ("-wal", "-shm"):
-        Path(f"{destination}{suffix}").unlink(missing_ok=True)
-    fresh.replace(destination)
-    return int(epoch)
 
 
 TURN_SECONDS = 3.0  # within which a turn to be stopped in has to come

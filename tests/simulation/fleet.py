@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import click
 import structlog
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame
@@ -37,13 +38,15 @@ from broker.protocol.link_state import LinkStateMachine
 from broker.routing.address import NetworkAddress
 from broker.routing.decide import AddressHealth, Hosted, RoutingContext, RoutingFacts, decide, hosted
 from broker.routing.mirrored import MirroredRoute
-from broker.routing.route import RouteProperties, create_route
-from broker.routing.table import RouteTable, build_table
-from tests.simulation.instance import Instance, Part
-from tests.simulation.joined import around
-from tests.simulation.machine import MachineLoop, Net, PlayedEnd
+from broker.routing.route import RouteProperties
+from broker.routing.table import RouteTable
+from tests.simulation.instance import Instance, Part, Surroundings, table_of
+from tests.simulation.machine import MachineLoop, Net
+from tests.simulation.performance import TUNING, WatchedStore
+from tests.support.forwarding import Sender
 from tests.support.virtual_time import VirtualLoop, run_virtually
 
+SEED = 1
 BATCH = 20  # messages that a talker sends at one time
 PAUSE_SECONDS = 0.2  # ... and between two such times
 
@@ -69,14 +72,14 @@ class Talker(Instance):
             self.got[header.conversation_id] += 1
 
 
-def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, Any]:
+def crowd(counts: tuple[int, int], messages: int) -> dict[str, Any]:
     """
     Talkers and gateways, so many of each, and so many messages of each talker, sent to the next one by two gateways.
 
     Links, handshakes, heartbeats, routing and forwarding are the product's own. Everything has to come, once and in
     order.
     """
-    loop, chance = MachineLoop(), random.Random(seed)
+    loop, chance = MachineLoop(), random.Random(SEED)
     talking, hopping = counts
     found: dict[str, Any] = {}
     begun = time.process_time()
@@ -108,7 +111,7 @@ def crowd(counts: tuple[int, int], messages: int, seed: int = 1) -> dict[str, An
 
 async def _gathered(net: Net, counts: tuple[int, int], chance: random.Random) -> tuple[list[Instance], list[Talker]]:
     talking, hopping = counts
-    surroundings = around(net, chance)
+    surroundings = Surroundings(net, chance, TUNING, WatchedStore, pool_bytes=1 << 22)
     names = [f"endpoint-{number}" for number in range(talking)]
     to_all = tuple(RouteProperties(service_name=f"Service {name}", address=f"tcp://{name}:4022") for name in names)
     hops = [Instance(Part(f"gateway-{number}", to_all), surroundings, uuid.uuid4().bytes) for number in range(hopping)]
@@ -134,27 +137,13 @@ def _parted(loop: MachineLoop, hops: list[Instance], talkers: list[Talker]) -> i
         assert one.forwarder.unaccounted == 0
         dropped += one.forwarder.dropped
         one.kill()
-    for task in asyncio.all_tasks(loop) - {asyncio.current_task()}:
-        asyncio.tasks._unregister_task(task)
+    loop.forget_tasks()
     return dropped.total()
 
 
 def _run(loop: MachineLoop, main: Any) -> None:
-    patches = mock.patch("broker.net.dialer.socket", _Sockets(loop)), mock.patch("time.monotonic", loop.time)
-    with patches[0], patches[1], structlog.testing.capture_logs():
+    with loop.played_sockets(), mock.patch("time.monotonic", loop.time), structlog.testing.capture_logs():
         run_virtually(main, loop)
-
-
-class _Sockets:
-    """The module `socket`, as the dialler uses it."""
-
-    SOCK_STREAM = 1
-
-    def __init__(self, loop: MachineLoop) -> None:
-        self._loop = loop
-
-    def socket(self, *kind: object) -> PlayedEnd:
-        return self._loop.net.socket(*kind)
 
 
 async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random) -> None:
@@ -168,7 +157,7 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random)
         far_broker_instance=far.broker_instance,
     )
     facts = RoutingFacts(far.part.service, far.broker_instance, contact.conversation_id, database=near.broker_instance)
-    origin = _Nobody()
+    origin = Sender()
     for start in range(0, messages, BATCH):
         here = RoutingContext(near.own_routes, Hosted(), near.peers.table.health_of, is_forwarding=False)
         frames = []
@@ -178,13 +167,6 @@ async def _talk(near: Talker, far: Talker, messages: int, chance: random.Random)
             frames.append((way, message_frame(contact, Travel(), chance.randbytes(16), fragment)))
         near.process.context.run(near.forwarder.submit, frames, asyncio.get_running_loop().time(), origin)
         await asyncio.sleep(PAUSE_SECONDS)
-
-
-class _Nobody:
-    def __init__(self) -> None:
-        self.received: Counter[int] = Counter()
-
-    def reject(self, _frame: object, _disposition: Disposition) -> None: ...
 
 
 TICK_SECONDS = 1.0  # between two looks of an instance at its links, and at what it might dial
@@ -243,14 +225,14 @@ class Prober:
             self._follow(self._route.on_time(self.loop.time()))
 
 
-def failover(gateways: int, seed: int = 1, *, is_silent: bool) -> dict[str, Any]:
+def failover(gateways: int, *, is_silent: bool) -> dict[str, Any]:
     """
     The principal of a pair that all gateways use is gone: with a reset of its connections, or silent.
 
     A silent one is found out by the heartbeat, for whose silence each link waits. The partner takes over, and tells at
     once whoever has asked it.
     """
-    chance, probers = random.Random(seed), list[Prober]()
+    chance, probers = random.Random(SEED), list[Prober]()
 
     async def main(loop: VirtualLoop) -> None:
         probers.extend(Prober(loop, chance, is_silent=is_silent) for _ in range(gateways))
@@ -309,17 +291,13 @@ def address_of(number: int) -> NetworkAddress:
 
 
 def table_to(*numbers: int) -> RouteTable:
-    now = datetime.now(UTC)
-    properties = [RouteProperties(service_name="Billing", address=str(address_of(one))) for one in numbers]
-    return build_table(
-        [create_route(f"route {number}", one, now=now) for number, one in enumerate(properties)], now=now
-    )
+    return table_of(tuple(RouteProperties(service_name="Billing", address=str(address_of(one))) for one in numbers))
 
 
 # --- who is chosen ---
 
 
-def distribution(size: Size, seed: int = 1) -> dict[str, Any]:
+def distribution(size: Size) -> dict[str, Any]:
     """
     Endpoints with routes to three gateways each, drawn from all; one conversation each, and then one gateway less.
 
@@ -327,7 +305,7 @@ def distribution(size: Size, seed: int = 1) -> dict[str, Any]:
         Conversations of one gateway at least, at most, and on average; what three sigma of pure chance would be; and
         which part of the conversations moved when the fullest gateway was gone, of which it had `had`.
     """
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     gone: set[NetworkAddress] = set()
 
     def health_of(address: NetworkAddress) -> AddressHealth:
@@ -427,14 +405,14 @@ class Dialler:
             self.dialling.dial_due(self.town.loop.time(), ())
 
 
-def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, Any]:
+def storm(size: Size, *, away: float = BACK_AFTER) -> dict[str, Any]:
     """
     A gateway with a crowd is gone and comes back: attempts to reach it over time, and how soon all are there again.
 
     Half of the crowd has messages that wait, and dials for them; the other half dials because a route names it.
     """
     loop = MachineLoop()
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     Net(loop, chance)
     town = Town(loop, chance)
     lost_at = 5.0
@@ -455,27 +433,15 @@ def storm(size: Size, seed: int = 1, *, away: float = BACK_AFTER) -> dict[str, A
             await one.dialling.close()
 
     state = random.getstate()
-    random.seed(seed)
+    random.seed(SEED)
     try:
         with structlog.testing.capture_logs():
             run_virtually(main, loop)
     finally:
         random.setstate(state)
-    back = lost_at + away
-    return {
-        "seconds": [one - lost_at for one in town.attempts],
-        "back": [one - back for one in town.served],
-        "connections": size.connections,
-        "away": away,
-    }
-
-
-def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
-    """What a storm comes to: per second, and in the fullest tenth of a second, while away and once it is back."""
-    crowd, away, back = told["connections"], told["away"], sorted(told["back"])
-    late = Counter(int(one / WINDOW) for one in told["seconds"] if away / 2 <= one < away)
-    windows = int(away / 2 / WINDOW)
-    mean = sum(late.values()) / windows
+    back = sorted(one - lost_at - away for one in town.served)
+    late = Counter(int((one - lost_at) / WINDOW) for one in town.attempts if away / 2 <= one - lost_at < away)
+    mean = sum(late.values()) / int(away / 2 / WINDOW)
     return {
         "attempts a second while away": round(mean / WINDOW),
         "fullest tenth of a second while away, times the mean": round(max(late.values(), default=0) / mean, 1),
@@ -483,42 +449,31 @@ def storm_figures(told: dict[str, Any]) -> dict[str, Any]:
         "back, in a tenth of a second at most": max(Counter(int(one / WINDOW) for one in back).values(), default=0),
         "seconds until half are back": round(back[len(back) // 2], 2),
         "seconds until all are back": round(back[-1], 2),
-        "missing": crowd - len(back),
+        "missing": size.connections - len(back),
     }
 
 
 # --- all of it ---
 
 
-def measure(size: Size, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def main() -> int:
+    """Measure, print each answer when it is there, and write them."""
+    size = Size()
     questions: dict[str, Callable[[], dict[str, Any]]] = {
         "distribution": lambda: distribution(size),
-        "storm": lambda: storm_figures(storm(size)),
-        "storm, away for a second": lambda: storm_figures(storm(size, away=1.0)),
+        "storm": lambda: storm(size),
+        "storm, away for a second": lambda: storm(size, away=1.0),
         "failover, connections reset": lambda: failover(size.gateways, is_silent=False),
         "failover, silent": lambda: failover(size.gateways, is_silent=True),
         "whole instances": lambda: crowd((size.talkers, size.hops), size.messages),
     }
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "size": asdict(size)}
     for name, question in questions.items():
         found[name] = question()
-        tell(name)
+        click.echo(name)
         for what, figure in found[name].items():
-            tell(f"    {what:<55} {figure}")
-    return found
-
-
-def main() -> int:
-    """Measure, print, and write."""
-    size = Size()
-
-    def tell(text: str) -> None:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-
-    found = measure(size, tell)
-    stamp = {"date": datetime.now(UTC).isoformat(timespec="minutes"), "size": asdict(size)}
-    DIRECTORY.joinpath("fleets.json").write_text(json.dumps(stamp | found, indent=1) + "\n", encoding="utf-8")
+            click.echo(f"    {what:<55} {figure}")
+    DIRECTORY.joinpath("fleets.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

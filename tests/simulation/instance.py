@@ -14,7 +14,7 @@ import random
 import uuid
 from collections.abc import Coroutine
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Part:
     What an instance is in a story.
 
     Shape: `routes` of msdb; `own_routes` of its database, `service` the one service in it; `path` None where there is
-    no database; `is_mirrored` when it is its principal only while it has the lock of the file.
+    no database; `is_mirrored` when it is its principal only while it has the lock of the file; `credentials` of it.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Part:
     service: str = ""
     own_routes: tuple[RouteProperties, ...] = ()
     is_mirrored: bool = False
+    credentials: DialogCredentials = field(default_factory=DialogCredentials)
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,8 @@ class Instance:
             db.execute("PRAGMA synchronous = OFF")
             least = None if least_epoch is None else max(least_epoch, told + 1)
             db.epoch = note_start(db, path, path.parent, least_epoch=least)
-            store = self.around.store(path, db, fragment_size=self.around.settings.fragment_size)
+            size = self.around.settings.fragment_size
+            store = self.around.store(path, db, fragment_size=size, credentials=self.part.credentials)
             taken.callback(store.close)
             self._kept = taken.pop_all()
         return store
@@ -319,7 +321,7 @@ class Instance:
             tuning=self.around.settings,
             forwarder=self.forwarder,
             context=DialogContext(lambda _: PathProblem(), left_cleanly),
-            credentials=DialogCredentials(),
+            credentials=self.part.credentials,
             supervision=supervision,
         )
 

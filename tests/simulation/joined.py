@@ -12,23 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import socket
-import tempfile
 import uuid
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
-
-import structlog
 
 from broker.client.dialog import Dialog, begin_dialog
-from broker.dialog.commit_watch import CommitWatch
 from broker.errors import HandshakeRefusedError, PeerSilentError, StatementError
 from broker.forwarding.outbox import Outbox
 from broker.net.link import LinkState
@@ -39,7 +32,7 @@ from broker.routing.route import RouteProperties
 from broker.store.sqlite.database import open_store
 from broker.store.sqlite.inspect import read_balance
 from broker.store.sqlite.transaction import epoch
-from tests.simulation.instance import Instance, Part, Surroundings
+from tests.simulation.instance import Instance, Part
 from tests.simulation.machine import MachineLoop, Net, Road
 from tests.simulation.performance import (
     DAY,
@@ -53,28 +46,15 @@ from tests.simulation.performance import (
     Deed,
     Habit,
     Outcome,
-    WatchedStore,
     calmer,
-    carry_out,
     check_direction,
     draw_deed,
     draw_habit,
-    ended,
-    failing_store,
-    forget_tasks,
-    fragments_needed,
-    is_nothing_left,
-    keep_reading,
     left_out,
-    maybe_end,
-    place,
     plainer,
-    raise_first,
-    rows_left,
-    tuning,
 )
+from tests.simulation.world import World, perform
 from tests.support.dialog import open_database
-from tests.support.virtual_time import run_virtually
 
 LONG_SECONDS = 6.0  # three heartbeats of a second, two looks, an attempt to connect that is given up, and a question
 TOLD_SECONDS = 1.0  # until everybody has been told who is the principal, and has heard the next one; trips come on top
@@ -434,7 +414,6 @@ BLOWS = {  # what happens, and how often
 }
 SECONDS = (0.0, 0.1, 0.7, 3.0, 8.0, 8.0)  # the longest outlasts everything that waits for silence
 JUMPS = (-300.0, -30.0, -2.0, 2.0, 30.0, 300.0)
-FRAGMENT_SIZE = 100
 OVER_SECONDS = 6.0  # blows begin within it
 SMALL_POOL = 20_000  # bytes, a few frames
 
@@ -549,8 +528,6 @@ def smaller(story: JoinedStory) -> Iterator[JoinedStory]:
     yield from calmer(story)
 
 
-HINTED = 0.0  # chance that a batch of a writer is followed by hints
-STORY_SECONDS = 900.0  # within which a story is told, or somebody waits for ever
 SERVICES = {"shop": "Orders", "bank": "Billing"}
 
 
@@ -564,88 +541,18 @@ def play(story: JoinedStory) -> Outcome:
     return perform(story, Stage, MachineLoop())
 
 
-def perform(story: Any, stage: type[Stage], loop: MachineLoop) -> Outcome:
-    """Tell it on this stage, in this loop's time. Raises: as `play`."""
-    chance = random.Random(story.seed)
-    outcome = Outcome()
-
-    async def main(_loop: object) -> None:
-        async with asyncio.timeout(STORY_SECONDS):
-            await stage(story, loop, chance, directory, outcome).run()
-
-    state = random.getstate()
-    random.seed(story.seed)  # what the product leaves to chance
-    try:
-        with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place())))
-            stand_in(stack, loop, chance, poll=story.poll)
-            said = stack.enter_context(structlog.testing.capture_logs())
-            run_virtually(main, loop)
-            outcome.seconds = loop.time()
-            errors = [
-                one for one in said if one["log_level"] in {"error", "critical"} and one["event"] != "store failed"
-            ]
-            assert errors == [], f"what no instance should have to log: {errors}"
-    except Exception as error:
-        error.add_note("\n".join(outcome.history[-300:]))
-        raise
-    finally:
-        random.setstate(state)
-        for instance in outcome.members.values():
-            instance.process.tasks.clear()
-    return outcome
-
-
-def stand_in(stack: ExitStack, loop: MachineLoop, chance: random.Random, *, poll: float) -> None:
-    """Played sockets, clocks and GUIDs stand in for those of the machine; `poll` seconds at most between two looks."""
-
-    def guid() -> uuid.UUID:
-        return uuid.UUID(int=chance.getrandbits(128), version=4)
-
-    sockets = SimpleNamespace(socket=lambda *_: loop.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
-    stack.enter_context(mock.patch("broker.net.dialer.socket", sockets))
-    hints = random.Random(poll)  # their own chance: a story stays what it was
-
-    class PlayedWatch(CommitWatch):
-        """Hints at any time: lost, late, doubled and stale ones, whatever was committed."""
-
-        def end(self, **how: Any) -> None:
-            super().end(**how)
-            if hints.random() < HINTED:
-                for _ in range(hints.randint(1, 2)):
-                    self._loop.call_later(hints.uniform(0.0, poll), self.hint)
-
-    stack.enter_context(mock.patch("broker.dialog.endpoint.CommitWatch", PlayedWatch))
-    stack.enter_context(mock.patch("broker.dialog.commit_watch.POLL_SECONDS", poll))
-    stack.enter_context(mock.patch("broker.store.sqlite.write_batch.COMMIT_STEP", 0.0))
-    stack.enter_context(mock.patch("time.time", loop.wall_clock))
-    stack.enter_context(mock.patch("time.monotonic", loop.time))
-    stack.enter_context(mock.patch("uuid.uuid4", guid))
-
-
-def around(net: Net, chance: random.Random, *, pool_bytes: int = 1 << 22) -> Surroundings:
-    return Surroundings(net, chance, tuning(FRAGMENT_SIZE), WatchedStore, pool_bytes)
-
-
-class Stage:
+class Stage(World):
     """One performance of a story with a shop and a bank."""
 
     def __init__(
         self, story: JoinedStory, loop: MachineLoop, chance: random.Random, directory: Path, outcome: Outcome
     ) -> None:
+        super().__init__(loop, chance, outcome, pool_bytes=story.pool_bytes)
         self.story = story
-        self.loop = loop
-        self.chance = chance
-        self.outcome = outcome
         self.is_settling = False
         self.applications: dict[str, Application] = {}
-        self.store = failing_store(chance)
-        self.net = Net(loop, chance)
-        loop.executor_delay = lambda: chance.uniform(0.0, 0.01)
-        self.around = Surroundings(self.net, chance, tuning(FRAGMENT_SIZE), self.store, story.pool_bytes)
         self.ids = {name: uuid.UUID(int=chance.getrandbits(128), version=4) for name in SIDES}
         self.paths = {name: directory / f"{name}.db" for name in SIDES}
-        self.instances: dict[str, Instance] = outcome.members
         self.blows = Blows(story, self.net, self.instances, self.note)
         for name in SIDES:
             open_store(self.paths[name], broker_instance=self.ids[name]).close()
@@ -656,9 +563,6 @@ class Stage:
             side = "bank" if part.service == "Billing" else "shop"
             own = self.ids[side].bytes if part.path is not None else uuid.uuid4().bytes
             self.instances[part.name] = Instance(part, self.around, own)
-
-    def note(self, what: str) -> None:
-        self.outcome.history.append(f"{self.loop.time():8.3f} {what}")
 
     async def run(self) -> None:
         self.start()
@@ -671,7 +575,7 @@ class Stage:
         tasks = [asyncio.create_task(one) for one in (*map(self._read, SIDES), self.blows.watch.hold_to_ways())]
         blows = [asyncio.create_task(self.blows.strike(blow)) for blow in self.story.blows]
         try:
-            await carry_out(self.story.deeds, dialogs, self.applications)
+            await self._carry_out(dialogs)
             await asyncio.gather(*blows)
             self.clear_up()
             await self.settle(dialogs)
@@ -681,14 +585,33 @@ class Stage:
             raise
         finally:
             self.outcome.seconds = self.loop.time()
-            results = await ended([*tasks, *blows])
-            self.part()
-            for side in self.applications.values():
-                side.db.close()
-        raise_first(results)
+            try:
+                await self.part(*tasks, *blows)
+            finally:
+                for side in self.applications.values():
+                    side.db.close()
+
+    async def _carry_out(self, dialogs: list[Dialog]) -> None:
+        """All that the story has the applications do, each in its time."""
+        for deed in self.story.deeds:
+            await asyncio.sleep(deed.after)
+            dialog = self.applications[deed.side].find(dialogs[deed.dialog].conversation_id)
+            if dialog is not None:
+                self.applications[deed.side].do(deed, dialog)
 
     async def _read(self, name: str) -> None:
-        await keep_reading(self.applications[name], self.story.habits[name], self.chance, lambda: self.is_settling)
+        await self.applications[name].keep_reading(self.story.habits[name], lambda: self.is_settling)
+
+    def maybe_end(self, dialog: Dialog) -> bool:
+        """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
+        ours, theirs = (self.applications[name].sides[dialog.conversation_id] for name in SIDES)
+        if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
+            return True
+        is_complete = theirs.got == ours.sent and ours.got == theirs.sent
+        if is_complete and ours.timer is None and theirs.timer is None:
+            self.applications["shop"].end(dialog)
+            return True
+        return False
 
     def clear_up(self) -> None:
         self.note("the network is whole")
@@ -701,25 +624,18 @@ class Stage:
         open_ones = list(dialogs)
 
         def is_ended() -> bool:
-            open_ones[:] = [one for one in open_ones if not maybe_end(self.applications, one)]
+            open_ones[:] = [one for one in open_ones if not self.maybe_end(one)]
             return not open_ones
 
-        await self._until(is_ended, "dialogs are open")
-        await self._until(self.is_quiet, "something is left")
-        await self._until(self.is_known, "the principal is not known to all")
+        await self.until(is_ended, "dialogs are open", seconds=QUIET_SECONDS)
+        await self.until(self.is_quiet, "something is left", seconds=QUIET_SECONDS)
+        await self.until(self.is_known, "the principal is not known to all", seconds=QUIET_SECONDS)
         await asyncio.sleep(0.5)
         before = self.said()
         self.outcome.digest = self.digest()
         await asyncio.sleep(SILENCE_SECONDS)
         assert before == self.said(), "somebody still sends when all is over"
         self.check(dialogs)
-
-    async def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = self.loop.time() + QUIET_SECONDS
-        while not condition():
-            assert self.net.nonsense == []
-            assert self.loop.time() < deadline, f"{what} after {QUIET_SECONDS} s"
-            await asyncio.sleep(LOOK_SECONDS)
 
     def check(self, dialogs: list[Dialog]) -> None:
         for number, dialog in enumerate(dialogs):
@@ -732,12 +648,13 @@ class Stage:
             balance = read_balance(side.db)
             assert (balance.unaccounted, balance.held) == (0, 0), balance
         self.outcome.frames = self.check_rest()
-        self.outcome.needed = fragments_needed(self.applications, FRAGMENT_SIZE)
+        self.outcome.needed = sum(one.fragments_needed() for one in self.applications.values())
         assert self.outcome.frames <= FRAMES_FACTOR * self.outcome.needed + FRAMES_MORE, self.outcome
 
     def tell_what_is_left(self) -> None:
-        for line in rows_left(self.applications):
-            self.note(line)
+        for one in self.applications.values():
+            for line in one.rows_left():
+                self.note(line)
         self.tell_rest()
 
     # --- who is there ---
@@ -769,12 +686,6 @@ class Stage:
             instance.start()
         self.net.road = self.story.road
 
-    def part(self) -> None:
-        for instance in self.instances.values():
-            if not instance.process.is_gone:
-                instance.kill()
-        forget_tasks(self.loop)
-
     def is_sending(self) -> bool:
         members = self.instances.values()
         return any(one.forwarder.pool.frames or (one.endpoint and one.endpoint.transmitter.senders) for one in members)
@@ -782,7 +693,7 @@ class Stage:
     def is_quiet(self) -> bool:
         """As of dialogs, and nobody connects: a second connection of two instances ends the first one late."""
         tables = [one.peers.table for one in self.instances.values()]
-        is_over = is_nothing_left(self.applications) and not self.is_sending()
+        is_over = all(one.is_over() for one in self.applications.values()) and not self.is_sending()
         return is_over and not any(one.is_dialling for table in tables for one in table.histories.values())
 
     def is_known(self) -> bool:

@@ -14,15 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import itertools
 import os
 import random
+import socket
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from broker.protocol.frame import decode_dialog
 from broker.protocol.layout import FIRST_DIALOG_KIND, PRELUDE, PRELUDE_BYTES
@@ -34,6 +39,10 @@ PORT = 4022
 
 Accept = Callable[[Any, str], None]
 """Told of a socket that somebody has connected, and of its other end."""
+
+
+Tamper = Callable[[str, str, bytes], list[bytes]]
+"""What arrives at the far host of a dialog frame that the near one has sent."""
 
 
 @dataclass(eq=False)
@@ -93,6 +102,17 @@ class MachineLoop(VirtualLoop):
     def wall_clock(self) -> float:
         owner = OWNER.get()
         return WALL_CLOCK + self._now + (0.0 if owner is None else owner.off)
+
+    def forget_tasks(self) -> None:
+        """Tasks of processes that are gone never end; nobody is to wait for them."""
+        for task in asyncio.all_tasks(self) - {asyncio.current_task()}:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            asyncio.tasks._unregister_task(task)
+
+    def played_sockets(self) -> AbstractContextManager[object]:
+        """While this lasts the dialler of every instance makes sockets of this loop's network."""
+        module = SimpleNamespace(socket=lambda *_: self.net.socket(), SOCK_STREAM=socket.SOCK_STREAM)
+        return mock.patch("broker.net.dialer.socket", module)
 
     def thaw(self, process: Process) -> None:
         """It goes on with what was due meanwhile, as if no time had passed."""
@@ -298,7 +318,7 @@ class Net:
 
     Shape: `road` holds for what is sent from now on; `listeners` by host; `dark` machines without power; `cuts` how
     often a way (near, far) is cut now; `digest` of everything sent so far, and when; `carried` dialog frames by
-    host; `nonsense` what was sent that is no frame, in words.
+    host; `nonsense` what was sent that is no frame, in words; `tamper` what somebody on the way makes of each one.
     """
 
     def __init__(self, loop: MachineLoop, chance: random.Random) -> None:
@@ -313,6 +333,7 @@ class Net:
         self.digest = 0
         self.carried: Counter[str] = Counter()
         self.nonsense: list[str] = []
+        self.tamper: Tamper | None = None
         self._ports = itertools.count(50_000)
         loop.net = self
 
@@ -338,7 +359,7 @@ class Net:
 
         return mend
 
-    def socket(self, *_kind: object) -> PlayedEnd:
+    def socket(self) -> PlayedEnd:
         owner = OWNER.get()
         assert owner is not None
         return PlayedEnd(self, owner)
@@ -375,6 +396,9 @@ class Net:
         process.withheld.clear()
         for task in process.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it ends with its process
+            work: Any = task.get_coro()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()  # it has not even begun
         if self.listeners.get(process.host, (None,))[0] is process:
             del self.listeners[process.host]
         for end in list(process.sockets):
@@ -406,7 +430,7 @@ class Net:
                 break
             if kind >= FIRST_DIALOG_KIND:
                 self.carried[near.owner.host] += 1
-                if self.road.is_hostile:
+                if self.tamper is not None or self.road.is_hostile:
                     if start > plain:
                         near.post(bytes(partial[plain:start]))
                     self._meddle(near, bytes(partial[start : start + length]))
@@ -417,18 +441,26 @@ class Net:
         del partial[:start]
 
     def _meddle(self, near: PlayedEnd, frame: bytes) -> None:
+        assert near.far is not None
+        arriving = [frame] if self.tamper is None else self.tamper(near.owner.host, near.far.owner.host, frame)
+        put = [(one, 0.0) for one in arriving]
+        if self.road.is_hostile:
+            put = [two for one in arriving for two in self._spoilt(one)]
+        near.unread += sum(len(one) for one, _ in put) - len(frame)
+        for one, after in put:
+            near.post(one, after=after)
+        if not put:
+            near.look()
+
+    def _spoilt(self, frame: bytes) -> list[tuple[bytes, float]]:
+        """What arrives of a frame on a hostile road, each with the seconds by which it is late."""
         road, happens = self.road, self.chance.random
-        far = near.far
-        assert far is not None
         copies = 2 if happens() < road.repeat else 1
         if happens() < road.loss:
             copies -= 1
-        near.unread += (copies - 1) * len(frame)
-        for _ in range(copies):
-            one = self._damaged(frame) if happens() < road.damage else frame
-            near.post(one, after=happens() * road.late)
-        if copies == 0:
-            near.look()
+        return [
+            (self._damaged(frame) if happens() < road.damage else frame, happens() * road.late) for _ in range(copies)
+        ]
 
     def _damaged(self, frame: bytes) -> bytes:
         _, body = decode_dialog(frame)

@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from tests.support.dialog import QUEUE, rows
 
 SIDES = ("shop", "bank")
 DAY = 86_400.0
+TUNING = DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=100)
 
 S = TypeVar("S", bound=Any)
 
@@ -175,6 +176,18 @@ class WatchedStore(SqliteStore):
 
 ENDED = frozenset({8426, 8429, 8462, 8489, 8410})  # what may be answered to who is too late
 ERROR_NUMBER = 4711
+
+
+ENVELOPE_BYTES = 100  # of the first fragment, at most
+LEFT_BEHIND = (
+    "broker_conversation",
+    "broker_transmission",
+    "broker_transmission_part",
+    "broker_fragment",
+    "broker_received",
+    "broker_message",
+    "broker_failure",
+)
 
 
 @dataclass(eq=False)
@@ -322,75 +335,31 @@ class Application:
                 except ConversationError as error:
                     _check_is_too_late(error)
 
+    async def keep_reading(self, habit: Habit, is_settling: Callable[[], bool]) -> None:
+        while True:
+            await asyncio.sleep(self._random.uniform(habit.pause / 2, habit.pause))
+            self.read(habit, is_settling=is_settling())
+
+    # --- what is left ---
+
+    def is_over(self) -> bool:
+        """Whether nothing of any dialog is in its database."""
+        return not any(rows(self.db, f"SELECT 1 FROM {table} LIMIT 1") for table in LEFT_BEHIND)
+
+    def rows_left(self) -> Iterator[str]:
+        for table in LEFT_BEHIND:
+            for row in self.db.execute(f"SELECT * FROM {table} LIMIT 5"):
+                short = [value[:8].hex() if isinstance(value, bytes) else value for value in row]
+                yield f"left in {self.name}.{table}: {short}"
+
+    def fragments_needed(self) -> int:
+        """How many fragments there are in all that was sent, and in the ends of all dialogs."""
+        sizes = (size for side in self.sides.values() for size in (*map(len, side.sent), 0))
+        return sum(-(-(size + ENVELOPE_BYTES) // TUNING.fragment_size) for size in sizes)
+
 
 def _check_is_too_late(error: ConversationError) -> None:
     assert error.number in ENDED, error
-
-
-async def carry_out(deeds: Iterable[Deed], dialogs: Sequence[Dialog], applications: Mapping[str, Application]) -> None:
-    """All that the story has the applications do, each in its time."""
-    for deed in deeds:
-        await asyncio.sleep(deed.after)
-        application = applications[deed.side]
-        dialog = application.find(dialogs[deed.dialog].conversation_id)
-        if dialog is not None:
-            application.do(deed, dialog)
-
-
-async def keep_reading(
-    application: Application, habit: Habit, chance: random.Random, is_settling: Callable[[], bool]
-) -> None:
-    while True:
-        await asyncio.sleep(chance.uniform(habit.pause / 2, habit.pause))
-        application.read(habit, is_settling=is_settling())
-
-
-ENVELOPE_BYTES = 100  # of the first fragment, at most
-LEFT_BEHIND = (
-    "broker_conversation",
-    "broker_transmission",
-    "broker_transmission_part",
-    "broker_fragment",
-    "broker_received",
-    "broker_message",
-    "broker_failure",
-)
-
-
-def maybe_end(applications: Mapping[str, Application], dialog: Dialog) -> bool:
-    """The shop ends what nobody has ended, when everything has come; True when there is nothing more to do."""
-    ours, theirs = (applications[name].sides[dialog.conversation_id] for name in SIDES)
-    if ours.has_ended or theirs.has_ended or ours.has_failed or theirs.has_failed:
-        return True
-    is_complete = theirs.got == ours.sent and ours.got == theirs.sent
-    if is_complete and ours.timer is None and theirs.timer is None:
-        applications["shop"].end(dialog)
-        return True
-    return False
-
-
-def is_nothing_left(applications: Mapping[str, Application]) -> bool:
-    return not any(
-        rows(side.db, f"SELECT 1 FROM {table} LIMIT 1") for side in applications.values() for table in LEFT_BEHIND
-    )
-
-
-def rows_left(applications: Mapping[str, Application]) -> Iterator[str]:
-    for name, application in applications.items():
-        for table in LEFT_BEHIND:
-            for row in application.db.execute(f"SELECT * FROM {table} LIMIT 5"):
-                short = [value[:8].hex() if isinstance(value, bytes) else value for value in row]
-                yield f"left in {name}.{table}: {short}"
-
-
-def fragments_needed(applications: Mapping[str, Application], fragment_size: int) -> int:
-    """How many fragments there are in all that was sent, and in the ends of all dialogs."""
-    needed = 0
-    for application in applications.values():
-        for side in application.sides.values():
-            bodies = [*map(len, side.sent), 0]
-            needed += sum(-(-(size + ENVELOPE_BYTES) // fragment_size) for size in bodies)
-    return needed
 
 
 def check_direction(what: str, sender: Side, receiver: Side, *, has_failed: bool) -> None:
@@ -404,7 +373,6 @@ QUIET_SECONDS = 420.0  # virtual; until everything is over once the network is w
 SILENCE_SECONDS = 3.0  # ... and so long nobody says anything afterwards
 FRAMES_FACTOR = 20  # frames sent for each that is needed, at most: above it somebody sends again and again
 FRAMES_MORE = 400  # ... and for what time-outs and acknowledgements of a story with few messages cost
-FAST_DIRECTORY = Path("/dev/shm")
 
 
 @dataclass
@@ -424,37 +392,6 @@ class Outcome:
     members: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
-def place() -> Path | None:
-    return FAST_DIRECTORY if FAST_DIRECTORY.is_dir() else None
-
-
-def tuning(fragment_size: int) -> DialogTuning:
-    return DialogTuning(Backoff(0.2, 2.0), Travel(), window=16, fragment_size=fragment_size)
-
-
 def failing_store(chance: random.Random, kind: type[WatchedStore] = WatchedStore, **more: Any) -> type[WatchedStore]:
     """A class of its own, which fails by the chance of a story; not at first."""
     return type("_Store", (kind,), {"chance": chance, "failure": 0.0, **more})
-
-
-async def ended(tasks: Iterable[asyncio.Task[Any]]) -> list[Any]:
-    """Cancel them, and wait; what they have raised."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    return await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def raise_first(results: Iterable[Any]) -> None:
-    """What went wrong in a task that was not waited for."""
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-
-
-def forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Tasks of processes that are gone never end; nobody is to wait for them."""
-    for task in asyncio.all_tasks(loop):
-        if task is not asyncio.current_task():
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            asyncio.tasks._unregister_task(task)

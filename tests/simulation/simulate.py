@@ -20,24 +20,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
+
+import click
 
 from tests.simulation import command, joined, target_play
+from tests.simulation.performance import Outcome
 
 TOLD_MAX = 5  # failures that are made smaller and told; of the others the number only
+SHRINK_SECONDS = 60.0
 LOOK_SECONDS = 10.0  # between two lines of progress
 HASHES = "PYTHONHASHSEED"
-
-
-class Played(Protocol):
-    """How a story went. Shape: `frames` sent, `needed` the least there can be."""
-
-    frames: int
-    needed: int
-
-
-S = TypeVar("S")
-P = TypeVar("P", bound=Played)
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Subject:
     """What stories are about: how one is drawn from a number, played, and made smaller."""
 
     draw: Callable[[int], Any]
-    play: Callable[[Any], Played]
+    play: Callable[[Any], Outcome]
     smaller: Callable[[Any], Iterator[Any]]
 
 
@@ -65,8 +58,8 @@ class Told:
     ratio: float
 
 
-def trouble(story: S, how: Callable[[S], P]) -> tuple[str, P | None]:
-    """What went wrong in a story, in one line; empty when nothing did."""
+def trouble(story: Any, how: Callable[[Any], Outcome]) -> tuple[str, Outcome]:
+    """What went wrong in a story, in one line, empty when nothing did; and how it went."""
     try:
         outcome = how(story)
     except KeyboardInterrupt:
@@ -74,20 +67,19 @@ def trouble(story: S, how: Callable[[S], P]) -> tuple[str, P | None]:
     except BaseException as error:  # noqa: BLE001 - told by whoever waits
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = str(error).splitlines()[0] if str(error) else ""
-        return f"{type(error).__name__} at {last.filename.rpartition('/')[2]}:{last.lineno}: {text}", None
+        return f"{type(error).__name__} at {last.filename.rpartition('/')[2]}:{last.lineno}: {text}", Outcome()
     return "", outcome
 
 
 def tell(name: str, seed: int) -> Told:
     subject = SUBJECTS[name]
     problem, outcome = trouble(subject.draw(seed), subject.play)
-    ratio = outcome.frames / max(1, outcome.needed) if outcome is not None else 0.0
-    return Told(seed, problem, ratio)
+    return Told(seed, problem, outcome.frames / max(1, outcome.needed))
 
 
-def shrunk(subject: Subject, story: Any, *, seconds: float = 60.0) -> Any:
-    """The smallest story found in that time that still goes wrong."""
-    deadline = time.monotonic() + seconds
+def shrunk(subject: Subject, story: Any) -> Any:
+    """The smallest story found in SHRINK_SECONDS that still goes wrong."""
+    deadline = time.monotonic() + SHRINK_SECONDS
     is_smaller = True
     while is_smaller and time.monotonic() < deadline:
         is_smaller = False
@@ -112,15 +104,6 @@ def explain(name: str, seed: int) -> str:
     return "\n".join(lines)
 
 
-def again(name: str, seed: int) -> str:
-    return f"again: make simulate OF={name} SEEDS=1 FROM={seed}"
-
-
-def tell_user(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
 def simulate(name: str, seeds: range, processes: int) -> bool:
     """Play these numbers and tell how it went; whether everything came true."""
     begun = looked = time.monotonic()
@@ -132,15 +115,16 @@ def simulate(name: str, seeds: range, processes: int) -> bool:
             worst = max(worst, told, key=lambda one: one.ratio)
             if told.problem:
                 failed.append(told.seed)
-                tell_user(f"{name}, seed {told.seed}: {told.problem}; {again(name, told.seed)}")
+                again = f"again: make simulate OF={name} SEEDS=1 FROM={told.seed}"
+                click.echo(f"{name}, seed {told.seed}: {told.problem}; {again}")
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked = time.monotonic()
-                tell_user(f"{name}: {done} of {len(seeds)}, {done / (looked - begun):.1f} a second")
+                click.echo(f"{name}: {done} of {len(seeds)}, {done / (looked - begun):.1f} a second")
     rate = done / (time.monotonic() - begun)
     most = f"most frames for each needed {worst.ratio:.1f}, in seed {worst.seed}"
-    tell_user(f"{name}: {done} stories, {len(failed)} went wrong, {rate:.1f} a second; {most}")
+    click.echo(f"{name}: {done} stories, {len(failed)} went wrong, {rate:.1f} a second; {most}")
     for seed in failed[:TOLD_MAX]:
-        tell_user(explain(name, seed))
+        click.echo(explain(name, seed))
     return not failed
 
 

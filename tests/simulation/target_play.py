@@ -11,26 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
-
-import structlog
 
 from broker.client.dialog import begin_dialog
 from broker.client.receiving import receive
+from broker.routing.route import RouteProperties
 from broker.store.sqlite.failure import UNCONFIRMED
 from broker.store.sqlite.metadata import find_queue, put_service
 from broker.store.sqlite.transaction import writing
-from tests.simulation.performance import Outcome, ended, place, raise_first, tuning
+from tests.simulation.instance import Part
+from tests.simulation.machine import MachineLoop, Road
+from tests.simulation.performance import Outcome, left_out
+from tests.simulation.world import World, perform
 from tests.support.dialog import QUEUE, open_database, rows
-from tests.support.network import Network, Node, Weather
-from tests.support.virtual_time import VirtualLoop, run_virtually
 
 TARGETS = ("bank", "branch")
 SETTLED_SECONDS = 300.0  # virtual, within which all have arrived once the network is whole
@@ -46,11 +43,12 @@ class TargetStory:
     """
 
     seed: int
-    weather: Weather
+    road: Road
     dialogs: tuple[tuple[float, int, bool], ...]
     blows: tuple[tuple[float, str, str, float], ...]
     is_meshed: bool = False
     is_exclusive: bool = True
+    poll: float = 0.02
 
 
 def draw(seed: int) -> TargetStory:
@@ -63,7 +61,7 @@ def draw(seed: int) -> TargetStory:
         blows.append((chance.uniform(0.0, 3.0), name, pick(["", other, other]), pick([0.1, 0.7, 3.0])))
     return TargetStory(
         seed=seed,
-        weather=Weather(loss=pick([0.0, 0.2, 0.5]), repeat=pick([0.0, 0.3]), delay=pick([0.001, 0.1, 0.4])),
+        road=Road(loss=pick([0.0, 0.2, 0.5]), repeat=pick([0.0, 0.3]), late=pick([0.001, 0.1, 0.4])),
         dialogs=tuple((pick([0.0, 0.2, 1.0]), pick([1, 1, 2, 5]), pick([False, True])) for _ in range(pick([1, 2, 5]))),
         blows=tuple(sorted(blows)),
         is_meshed=pick([False, True]),
@@ -71,10 +69,7 @@ def draw(seed: int) -> TargetStory:
 
 
 def smaller(story: TargetStory) -> Iterator[TargetStory]:
-    for field in ("dialogs", "blows"):
-        row = getattr(story, field)
-        for at in range(len(row)):
-            yield replace(story, **{field: row[:at] + row[at + 1 :]})
+    yield from left_out(story, "dialogs", "blows")
 
 
 def play(story: TargetStory) -> Outcome:
@@ -84,65 +79,55 @@ def play(story: TargetStory) -> Outcome:
     Raises:
         AssertionError: two applications saw one dialog, or one did not arrive.
     """
-    outcome = Outcome()
-    chance = random.Random(story.seed)
-
-    def guid() -> uuid.UUID:
-        return uuid.UUID(int=chance.getrandbits(128), version=4)
-
-    async def main(loop: VirtualLoop) -> None:
-        with tempfile.TemporaryDirectory(dir=place()) as directory, mock.patch("time.time", loop.wall_clock):
-            await _Stage(story, loop, Path(directory), outcome).run()
-
-    try:
-        with mock.patch("uuid.uuid4", guid), structlog.testing.capture_logs():
-            run_virtually(main)
-    except Exception as error:
-        error.add_note("\n".join(outcome.history))
-        raise
-    return outcome
+    return perform(story, _Stage, MachineLoop())
 
 
-class _Stage:
-    def __init__(self, story: TargetStory, loop: VirtualLoop, directory: Path, outcome: Outcome) -> None:
+def _routes(service: str, *hosts: str) -> tuple[RouteProperties, ...]:
+    return tuple(RouteProperties(service_name=service, address=f"tcp://{host}:4022") for host in hosts)
+
+
+class _Stage(World):
+    def __init__(
+        self, story: TargetStory, loop: MachineLoop, chance: random.Random, directory: Path, outcome: Outcome
+    ) -> None:
+        super().__init__(loop, chance, outcome)
         self.story = story
-        self.loop = loop
-        self.outcome = outcome
         self.directory = directory
-        self.chance = random.Random(story.seed)
-        self.network = network = Network(loop, story.seed, tuning(100))
+        self.severed: set[tuple[str, str]] = set()  # ways on which every frame is lost
+        self.net.tamper = lambda near, far, frame: [] if (near, far) in self.severed else [frame]
         self.seen: dict[str, set[bytes]] = {name: set() for name in TARGETS}  # conversation ids
         self.begun: list[bytes] = []
-        for target in TARGETS:
-            with closing(open_database(directory / f"{target}.db", "Billing")) as db, writing(db):
+
+    def _begin_instances(self) -> None:
+        local = (RouteProperties(address="LOCAL"),)
+        for number, target in enumerate(TARGETS):
+            with closing(open_database(self.directory / f"{target}.db", "Billing")) as db, writing(db):
                 queue = find_queue(db, QUEUE)
                 assert queue is not None
-                put_service(db, "Billing", queue.queue_id, frozenset(), is_exclusive_target=story.is_exclusive)
-        for number, target in enumerate(TARGETS):
-            there = [("Billing", f"tcp://{one}:4022") for one in (TARGETS if story.is_meshed else [target])]
-            network.add(Node(network, f"gateway{number}", [("Orders", "tcp://shop:4022"), *there]))
-            back = [("Orders", "tcp://gateway0:4022"), ("Orders", "tcp://gateway1:4022")]
-            network.add(Node(network, target, [(None, "LOCAL")], directory / f"{target}.db", "Billing", back))
-        out = [("Billing", "tcp://gateway0:4022"), ("Billing", "tcp://gateway1:4022")]
-        network.add(Node(network, "shop", [(None, "LOCAL")], directory / "shop.db", "Orders", out))
+                put_service(db, "Billing", queue.queue_id, frozenset(), is_exclusive_target=self.story.is_exclusive)
+            there = _routes("Billing", *(TARGETS if self.story.is_meshed else [target]))
+            self.add(Part(f"gateway{number}", _routes("Orders", "shop") + there))
+            back = _routes("Orders", "gateway0", "gateway1")
+            self.add(Part(target, local, self.directory / f"{target}.db", "Billing", back))
+        out = _routes("Billing", "gateway0", "gateway1")
+        self.add(Part("shop", local, self.directory / "shop.db", "Orders", out))
 
     async def run(self) -> None:
         """The story, then good weather, until each dialog has arrived."""
-        self.network.weather = self.story.weather
+        self._begin_instances()
+        self.net.road = self.story.road
         blows = [self._strike(*blow) for blow in self.story.blows]
         readers = [asyncio.ensure_future(self._read(target)) for target in TARGETS]
         await asyncio.gather(self._begin(), *blows)
         await asyncio.sleep(self.chance.uniform(0.0, 2.0))
-        self.network.weather = Weather(reject=1.0)
-        self.network.severed.clear()
+        self.net.road = Road()
+        self.severed.clear()
         try:
-            await self.network.until(self._has_arrived, seconds=SETTLED_SECONDS)
+            await self.until(self._has_arrived, seconds=SETTLED_SECONDS)
         finally:
-            raise_first(await ended(readers))
-            for node in self.network.nodes.values():
-                node.crash()
-        self.outcome.digest = self.network.digest
-        self.outcome.frames = sum(self.network.carried.values())
+            await self.part(*readers)
+        self.outcome.digest = self.net.digest
+        self.outcome.frames = self.net.carried.total()
         self.outcome.needed = 4 * len(self.begun)
         self.outcome.history.append(f"{len(self.begun)} dialogs, losers {self._losers()}")
 
@@ -182,7 +167,7 @@ class _Stage:
                 with writing(db):
                     for message in receive(db, queue=QUEUE, top=10):
                         conversation = message.dialog.conversation_id.bytes
-                        self.outcome.history.append(f"{self.loop.time():8.3f} {target} saw {conversation.hex()}")
+                        self.note(f"{target} saw {conversation.hex()}")
                         self.seen[target].add(conversation)
                         assert conversation not in self.seen[other], "two applications saw one dialog"
                         if message.is_end or message.is_error:
@@ -190,13 +175,12 @@ class _Stage:
 
     async def _strike(self, at: float, name: str, other: str, seconds: float) -> None:
         await asyncio.sleep(at)
-        node = self.network.nodes[name]
+        instance = self.instances[name]
         if other:
-            pair = (name, other)
-            self.network.severed.add(pair)
+            self.severed.add((name, other))
             await asyncio.sleep(seconds)
-            self.network.severed.discard(pair)
-        elif node.is_up:
-            node.crash()
+            self.severed.discard((name, other))
+        elif instance.is_up:
+            instance.kill()
             await asyncio.sleep(seconds)
-            node.start()
+            instance.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulation.fleet import SMALL, crowd, distribution, failover, storm, storm_figures
+from tests.simulation.fleet import SMALL, crowd, distribution, failover, storm
 
 
 def test_conversations_are_spread_and_only_those_of_a_gateway_that_is_gone_move() -> None:
@@ -14,8 +14,7 @@ def test_conversations_are_spread_and_only_those_of_a_gateway_that_is_gone_move(
 
 
 def test_crowd_does_not_knock_in_step_and_is_back_within_the_longest_wait() -> None:
-    told = storm(SMALL)
-    figures = storm_figures(told)
+    figures = storm(SMALL)
 
     assert (0, True) == (figures["missing"], figures["seconds until all are back"] < 12.0)
     assert figures["fullest tenth of a second while away, times the mean"] < 5.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from unittest import mock
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,13 @@ from broker.conversation.frames import Contact, Fragment, Travel, ack_frame, fau
 from broker.errors import FrameMalformedError
 from broker.protocol.frame import Fault, Header, decode_dialog, encode_dialog
 from broker.protocol.layout import Flag
+from broker.routing.route import RouteProperties
+from broker.security.session import DialogCredentials
+from tests.simulation.instance import Instance, Part
+from tests.simulation.machine import MachineLoop
+from tests.simulation.world import Told, World, perform
 from tests.support.dialog import QUEUE, rows
 from tests.support.identities import credentials
-from tests.support.network import Network, Node
-from tests.support.virtual_time import VirtualLoop, run_virtually
 
 MODES = ["FULL", "ANONYMOUS"]
 SECRET = b"plain text that nobody on the way may read"
@@ -39,9 +42,9 @@ class Hostile:
     """The gateway: of each frame some chance decides what arrives. Shape: `seen` all that it could read."""
 
     chance: random.Random
+    is_anonymous: bool
     seen: list[bytes] = field(default_factory=list)
     is_active: bool = True
-    is_anonymous: bool = False
 
     def tamper(self, near: str, _far: str, frame: bytes) -> list[bytes]:
         """What leaves the gateway for one frame; what comes to it is only noted."""
@@ -128,19 +131,21 @@ DEEDS: list[Callable[[Hostile, bytes], list[bytes]]] = [
 ]  # fmt: skip
 
 
-class Stage:
+class Stage(World):
     """An initiator `a` and a target `b`, with the gateway `g` between them."""
 
-    def __init__(self, loop: VirtualLoop, path: Path, seed: int, *, mode: str) -> None:
-        self.network = Network(loop, seed)
-        self.hostile = Hostile(random.Random(seed))
-        self.network.tamper = self.hostile.tamper
-        is_anonymous = self.hostile.is_anonymous = mode == "ANONYMOUS"
-        self.a = self._node("a", path, None if is_anonymous else "orders", "billing")
-        self.b = self._node("b", path, "billing", *(() if is_anonymous else ("orders",)))
-        self.network.add(Node(self.network, "g", [("A", "tcp://a:4022"), ("B", "tcp://b:4022")]))
-        self.network.add(self.a)
-        self.network.add(self.b)
+    def __init__(self, told: Told, *played: Any, mode: str) -> None:
+        loop, chance, self.directory, outcome = played
+        super().__init__(loop, chance, outcome)
+        self.told = told
+        self.hostile = Hostile(random.Random(told.seed), is_anonymous=mode == "ANONYMOUS")
+        self.net.tamper = self.hostile.tamper
+
+    async def run(self) -> None:
+        is_anonymous = self.hostile.is_anonymous
+        self.add(Part("g", (way("A", "a"), way("B", "b"))))
+        self.a = self._end("a", credentials(None if is_anonymous else "orders", "billing"))
+        self.b = self._end("b", credentials("billing", *(() if is_anonymous else ("orders",))))
         with self.at(self.a) as db:
             db.execute(
                 "INSERT INTO broker_remote_service_binding (name, remote_service_name, remote_principal,"
@@ -154,17 +159,19 @@ class Stage:
                 " VALUES ('SEND', 'B', ?, 'GRANT')",
                 (grantee,),
             )
+        try:
+            await self.told.tell(self)
+        finally:
+            await self.part()
 
-    def _node(self, name: str, path: Path, *known: str | None) -> Node:
-        here, *others = known
-        node = Node(self.network, name, [(None, "LOCAL")], path / f"{name}.db", name.upper(), [(None, "tcp://g:4022")])
-        node.credentials = credentials(here, *(other for other in others if other is not None))
-        return node
+    def _end(self, name: str, known: DialogCredentials) -> Instance:
+        local, out = (RouteProperties(address="LOCAL"),), (way(None, "g"),)
+        return self.add(Part(name, local, self.directory / f"{name}.db", name.upper(), out, credentials=known))
 
     @contextmanager
-    def at(self, node: Node) -> Iterator[sqlite3.Connection]:
-        assert node.path is not None
-        with closing(sqlite3.connect(node.path, isolation_level=None)) as db:
+    def at(self, end: Instance) -> Iterator[sqlite3.Connection]:
+        assert end.part.path is not None
+        with closing(sqlite3.connect(end.part.path, isolation_level=None)) as db:
             yield db
 
     def begin(self, count: int = 2) -> list[Dialog]:
@@ -177,9 +184,9 @@ class Stage:
                 dialogs.append(dialog)
         return dialogs
 
-    def bodies(self, node: Node) -> dict[bytes, list[bytes]]:
+    def bodies(self, end: Instance) -> dict[bytes, list[bytes]]:
         found: dict[bytes, list[bytes]] = {}
-        with self.at(node) as db:
+        with self.at(end) as db:
             for conversation, content in rows(
                 db,
                 "SELECT conversation_id, message_body FROM broker_message JOIN broker_conversation USING (endpoint_id)"
@@ -188,9 +195,9 @@ class Stage:
                 found.setdefault(conversation, []).append(content)
         return found
 
-    def waiting(self, node: Node) -> int:
+    def waiting(self, end: Instance) -> int:
         """How many messages are not acknowledged."""
-        with self.at(node) as db:
+        with self.at(end) as db:
             return int(rows(db, "SELECT count(*) FROM broker_transmission")[0])
 
     def answer(self, count: int) -> None:
@@ -200,7 +207,7 @@ class Stage:
                     message.dialog.send(b"answer to " + bytes(message.body), type="Y")
 
     async def drained(self) -> None:
-        await self.network.until(lambda: not self.waiting(self.a) and not self.waiting(self.b), seconds=300)
+        await self.until(lambda: not self.waiting(self.a) and not self.waiting(self.b), seconds=300)
 
 
 def body(dialog: int, message: int) -> bytes:
@@ -208,28 +215,18 @@ def body(dialog: int, message: int) -> bytes:
     return SECRET + b" %d %d " % (dialog, message) + bytes([message]) * (17 * message)
 
 
-def tell(path: Path, seed: int, mode: str, story: Callable[[Stage], Awaitable[None]]) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        with mock.patch("time.time", loop.wall_clock):
-            stage = Stage(loop, path, seed, mode=mode)
-            try:
-                await story(stage)
-            finally:
-                for node in (stage.a, stage.b):
-                    if node.endpoint is not None:
-                        await node.endpoint.close()
-
-    run_virtually(main)
+def way(service: str | None, host: str) -> RouteProperties:
+    return RouteProperties(service_name=service, address=f"tcp://{host}:4022")
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_everything_arrives_once_and_in_order_whatever_the_gateway_does(tmp_path: Path, seed: int, mode: str) -> None:
+def test_everything_arrives_once_and_in_order_whatever_the_gateway_does(seed: int, mode: str) -> None:
     async def story(stage: Stage) -> None:
         dialogs = stage.begin()
-        await stage.network.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
+        await stage.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
         stage.answer(MESSAGES)
-        await stage.network.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
+        await stage.until(lambda: stage.hostile.chance.random() < 0.01, seconds=60)
         stage.hostile.is_active = False
         await stage.drained()
         expected = [[body(number, message) for message in range(MESSAGES)] for number in range(len(dialogs))]
@@ -240,20 +237,20 @@ def test_everything_arrives_once_and_in_order_whatever_the_gateway_does(tmp_path
             answers = answered.get(conversation, [])
             assert sent == [one.removeprefix(b"answer to ") for one in answers] + left.get(conversation, [])
 
-    tell(tmp_path, seed, mode, story)
+    perform(Told(story, seed), partial(Stage, mode=mode), MachineLoop())
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("who", ["a", "b", "both"])
-def test_either_side_may_start_anew_in_the_middle(tmp_path: Path, mode: str, who: str) -> None:
+def test_either_side_may_start_anew_in_the_middle(mode: str, who: str) -> None:
     async def story(stage: Stage) -> None:
         stage.hostile.is_active = False
         dialogs = stage.begin()
         await stage.drained()
-        for node in (stage.a, stage.b):
-            if who in {node.name, "both"}:
-                node.crash()
-                node.start()
+        for end in (stage.a, stage.b):
+            if who in {end.part.name, "both"}:
+                end.kill()
+                end.start()
         stage.answer(2 * MESSAGES)
         with stage.at(stage.a) as db:
             for number, dialog in enumerate(dialogs):
@@ -267,4 +264,4 @@ def test_either_side_may_start_anew_in_the_middle(tmp_path: Path, mode: str, who
             assert expected == stage.bodies(stage.a)[conversation]
             assert [body(number, MESSAGES)] == stage.bodies(stage.b)[conversation]
 
-    tell(tmp_path, 3, mode, story)
+    perform(Told(story, 3), partial(Stage, mode=mode), MachineLoop())

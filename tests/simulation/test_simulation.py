@@ -13,7 +13,7 @@ from broker.forwarding.reroute import Rerouter
 from broker.net.mirrors import Mirrors
 from broker.net.peers import Peers
 from broker.routing.mirrored import OwnRole
-from tests.simulation import command, joined, target_play
+from tests.simulation import command, joined, target_play, world
 from tests.simulation.command import Arbiter, CommandStory
 from tests.simulation.machine import Road
 from tests.simulation.performance import DAY, Blow, Deed, Habit
@@ -70,7 +70,7 @@ def test_story_that_once_went_wrong_goes_well(seed: int) -> None:
 
 
 def test_hints_that_are_lost_late_doubled_or_stale_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "HINTED", 0.4)
+    monkeypatch.setattr(world, "HINTED", 0.4)
 
     assert [] == [told for told in (tell("joined", seed) for seed in range(1, 9)) if told.problem]
 

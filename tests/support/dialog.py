@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -52,6 +53,20 @@ def open_database(path: Path, *services: str) -> DaemonConnection:
         for service in set(services) - here.keys():
             put_service(db, service, queues(db)[QUEUE].queue_id, frozenset())
     return db
+
+
+def copy_database(source: Path, destination: Path, query: str) -> Any:
+    """Put what is committed in one database in the place of another; what the copy answers first, None for nothing."""
+    fresh = destination.with_suffix(".fresh")
+    fresh.unlink(missing_ok=True)
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(fresh)) as new:
+        old.backup(new)
+        row = new.execute(query).fetchone()
+    for suffix in ("-wal", "-shm"):
+        Path(f"{destination}{suffix}").unlink(missing_ok=True)
+    fresh.chmod(0o600)
+    fresh.replace(destination)
+    return None if row is None else row[0]
 
 
 def receive_frames(db: sqlite3.Connection, frames: Iterable[bytes], now: float) -> ReceiveResult:

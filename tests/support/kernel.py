@@ -22,6 +22,10 @@ EVERY_KERNEL = [
 ]
 
 
+Answer = tuple[ForwardingEntry, bool | None]
+"""Of `Resolve`."""
+
+
 class Shelf:
     """A sink that leaves what was gathered where it is."""
 
@@ -76,16 +80,14 @@ class Walker:
         self.kernel.tally()
         return {key: way.frames for key, way in self.ways.items()}
 
-    def _resolve(
-        self,
-        key: bytes,
-        conversation: bytes,
-        kind: int,
-        is_from_target: bool,  # noqa: FBT001 - as `Resolve`
-    ) -> tuple[ForwardingEntry, bool | None]:
+    def _resolve(self, key: bytes, conversation: bytes, kind: int, is_from_target: bool) -> Answer:  # noqa: FBT001 - as `Resolve`
         self.asked.append((key, conversation, kind, is_from_target))
         if self._forgets_every and len(self.asked) % self._forgets_every == 0:
             self.kernel.forget()
+        return self.lead(*self.asked[-1])
+
+    def lead(self, key: bytes, conversation: bytes, kind: int, _is_from_target: bool, /) -> Answer:  # noqa: FBT001 - as `Resolve`
+        """Where a frame of this key goes, and whether others of the key may go elsewhere."""
         label = conversation if self._is_by_conversation else key[18:].decode()
         way = self.way(label, kind)
         return way, None if way.disposition is Disposition.ASKING_FOR_ROUTE else self._is_by_conversation

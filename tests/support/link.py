@@ -13,12 +13,13 @@ from broker.forwarding.pool import Limits
 from broker.net.link import Link, LinkState
 from broker.net.transport import PlainTransport
 from broker.protocol.decoder import FrameDecoder
-from broker.protocol.frame import Header, Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
+from broker.protocol.frame import Hello, LinkMessage, Ping, decode_link, encode_dialog, encode_link
 from broker.protocol.link_state import Event, LinkStateMachine
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import AddressHealth, hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from tests.support.forwarding import PLAIN
 from tests.support.played import PlayedLoop, PlayedSocket
 
 MAX_FRAME = 8192
@@ -29,15 +30,6 @@ HELLO = encode_link(PEER)
 PING = encode_link(Ping(b"12345678"))
 HERE, FAR = b"h" * 16, NetworkAddress("far")
 ROUTES = (Route("Far", FAR, remote_service_name="//far"), Route("Here", LOCAL, remote_service_name="//here"))
-PLAIN = Header(
-    kind=0x10,
-    flags=0,
-    message_id=b"m" * 16,
-    conversation_id=b"c" * 16,
-    to_service="//here",
-    from_service="//from",
-    from_broker_instance=b"i" * 16,
-)
 
 
 class LinkEnds:
@@ -112,5 +104,4 @@ class LinkEnds:
 
 
 def message(body: bytes = b"body", **fields: Any) -> bytes:
-    header: Header = replace(PLAIN, **fields)
-    return encode_dialog(header, body)
+    return encode_dialog(replace(PLAIN, **{"to_service": "//here", **fields}), body)

@@ -12,7 +12,7 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,34 +29,17 @@ from broker.net.listener import Listener, bind
 from broker.net.peers import Peers
 from broker.net.tls import NO_SECURITY, Security
 from broker.protocol.decoder import FrameDecoder
-from broker.protocol.frame import (
-    Header,
-    Hello,
-    LinkMessage,
-    Rejected,
-    decode_dialog,
-    decode_link,
-    encode_dialog,
-    encode_link,
-)
+from broker.protocol.frame import Hello, LinkMessage, Rejected, decode_dialog, decode_link, encode_dialog, encode_link
 from broker.routing.address import LOCAL, NetworkAddress
 from broker.routing.decide import hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
 from examples.demo.topology import Daemon, Topology, wait_for
+from tests.support.forwarding import PLAIN
 from tests.support.peers import answer_unknown
 
-SECONDS = 10.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
+SECONDS = 20.0 * float(os.environ.get("BROKER_TEST_SLOWNESS", "1"))  # the deadline of every wait
 HERE = b"h" * 16
-PLAIN = Header(
-    kind=0x10,
-    flags=0,
-    message_id=b"m" * 16,
-    conversation_id=b"c" * 16,
-    to_service="//here",
-    from_service="//from",
-    from_broker_instance=b"i" * 16,
-)
 
 
 def message(to_service: str, number: int = 0, body: bytes = b"body", **fields: Any) -> bytes:
@@ -77,50 +60,48 @@ async def until(is_so: Callable[[], object], *, seconds: float = SECONDS) -> Non
         await asyncio.sleep(0.005)
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """How an instance differs from the plain one. Shape: `service` that it hosts; `handshake` seconds."""
-
-    service: str = "//here"
-    handshake: float = 10.0
-    pool_bytes: int = 1 << 20
-    arbitration: bytes = b""
-    is_announcing: bool = True
-    port: int = 0
-    security: Security = NO_SECURITY
-
-
 class Instance:
     """
     A forwarder, its peers and a listener.
 
-    Shape: `delivered` frames that ended here; `advice` what next hops rejected; `address` where it listens.
+    Shape: `service` that it hosts; `handshake` seconds; `delivered` frames that ended here; `advice` what next hops
+    rejected; `address` where it listens.
     """
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        *,
+        service: str = "//here",
+        handshake: float = 10.0,
+        pool_bytes: int = 1 << 20,
+        arbitration: bytes = b"",
+        is_announcing: bool = True,
+        port: int = 0,
+        security: Security = NO_SECURITY,
+    ) -> None:
         self.delivered: list[bytes] = []
         self.advice: list[Rejected] = []
-        self.service = tuning.service
-        self.listener = Listener(bind("127.0.0.1", tuning.port), self._accept, ListenAddress("127.0.0.1", tuning.port))
+        self.service = service
+        self.listener = Listener(bind("127.0.0.1", port), self._accept, ListenAddress("127.0.0.1", port))
         self.address = NetworkAddress("127.0.0.1", self.listener.port)
         hello = Hello(
-            arbitration=tuning.arbitration or os.urandom(16),
+            arbitration=arbitration or os.urandom(16),
             max_frame=65536,
-            addresses=(str(self.address),) if tuning.is_announcing else (),
+            addresses=(str(self.address),) if is_announcing else (),
         )
-        endpoint = EndpointSettings(handshake_timeout=tuning.handshake, connect_timeout=5.0)
+        endpoint = EndpointSettings(handshake_timeout=handshake, connect_timeout=5.0)
         self.peers = Peers(
             hello,
             Settings(endpoint=endpoint),
             on_rejected=lambda _, rejected: self.advice.append(rejected),
             make_forwarder=partial(
                 Forwarder,
-                Limits(pool_bytes=tuning.pool_bytes, max_frame=65536, max_hops=16),
+                Limits(pool_bytes=pool_bytes, max_frame=65536, max_hops=16),
                 deliver=lambda _, frames, __: self.delivered.extend(frames),
             ),
             answer_probe=answer_unknown,
             on_capacity=lambda: None,
-            security=tuning.security,
+            security=security,
             jitter=lambda: 0.0,
         )
         self.forwarder, self.mirrors = self.peers.forwarder, self.peers.mirrors
@@ -153,7 +134,7 @@ class Instance:
 @asynccontextmanager
 async def instance(**tuning: Any) -> AsyncIterator[Instance]:
     """A running instance."""
-    running = Instance(Tuning(**tuning))
+    running = Instance(**tuning)
     try:
         yield running
     finally:
@@ -182,12 +163,7 @@ class Raw:
 
     async def read(self) -> None:
         """Hear what has come, or the end."""
-        try:
-            data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
-        except ConnectionResetError:
-            data = b""
-        self.has_ended = not data
-        if data:
+        if data := await self._receive():
             self.frames += self._decoder.feed(data)
 
     async def hear(self, kind: type[LinkMessage]) -> Any:
@@ -215,11 +191,7 @@ class Raw:
     async def end_of_bytes(self) -> None:
         """Read until the other side closes, whatever it says."""
         while not self.has_ended:
-            try:
-                data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
-            except ConnectionResetError:
-                data = b""
-            self.has_ended = not data
+            await self._receive()
 
     def reset(self) -> None:
         """Break the connection off."""
@@ -228,6 +200,14 @@ class Raw:
 
     def close(self) -> None:
         self._sock.close()
+
+    async def _receive(self) -> bytes:
+        try:
+            data = await asyncio.wait_for(self._loop.sock_recv(self._sock, 1 << 16), SECONDS)
+        except ConnectionResetError:
+            data = b""
+        self.has_ended = not data
+        return data
 
 
 @asynccontextmanager
@@ -323,13 +303,13 @@ def send(daemon: Daemon | Path, *bodies: str | bytes, to: str = BILLING, **more:
     return dialog
 
 
-def receive_bytes(daemon: Daemon | Path, count: int, answer: str = "", queue: str = "Inbox") -> list[bytes]:
+def receive_bytes(daemon: Daemon | Path, count: int, answer: str = "") -> list[bytes]:
     """The bodies of so many messages, each batch in a transaction of its own; the last one is answered, if at all."""
     bodies: list[bytes] = []
     with closing(sqlite3.connect(file_of(daemon), timeout=PATIENCE)) as db:
         while len(bodies) < count:
             with db:
-                messages = broker.receive(db, queue=queue, top=100, wait=PATIENCE)
+                messages = broker.receive(db, queue="Inbox", top=100, wait=PATIENCE)
                 bodies += [message.body for message in messages]
                 if answer and len(bodies) >= count:
                     messages[-1].dialog.send(answer)

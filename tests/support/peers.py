@@ -18,7 +18,6 @@ from broker.net.link import Link
 from broker.net.peers import Peers
 from broker.protocol.decoder import FrameDecoder
 from broker.protocol.frame import (
-    Header,
     Hello,
     LinkMessage,
     Probe,
@@ -32,31 +31,14 @@ from broker.routing.address import TRANSPORT, NetworkAddress
 from broker.routing.decide import Hosted
 from broker.routing.route import Route
 from broker.routing.table import build_table
+from tests.support import forwarding
 from tests.support.played import PlayedLoop, PlayedSocket
 
 OWN = Hello(arbitration=b"o" * 16, max_frame=8192, heartbeat_ms=15_000)
 PEER = Hello(arbitration=b"p" * 16, name="peer", heartbeat_ms=15_000)
 LOWER, HIGHER = b"a" * 16, b"z" * 16  # arbitration ids on either side of our own
 NORTH, SOUTH = NetworkAddress("10.0.0.1"), NetworkAddress("10.0.0.2")
-PLAIN = Header(
-    kind=0x10,
-    flags=0,
-    message_id=b"m" * 16,
-    conversation_id=b"c" * 16,
-    to_service=f"{NORTH}/x",
-    from_service="//from",
-    from_broker_instance=b"i" * 16,
-)
-
-
-class Origin:
-    """Where frames of the test come from."""
-
-    def __init__(self) -> None:
-        self.received: Any = {0x10: 0}
-
-    def reject(self, frame: object, disposition: object) -> None:
-        """Advice that nobody needs."""
+PLAIN = replace(forwarding.PLAIN, to_service=f"{NORTH}/x")
 
 
 class Neighbourhood:
@@ -114,7 +96,7 @@ class Neighbourhood:
         header = replace(PLAIN, **(own | fields))
         frame = encode_dialog(header, b"body")
         self.forwarder.slab[: len(frame)] = frame
-        self.forwarder.forward(self.forwarder.slab, len(frame), self.loop.time(), Origin())
+        self.forwarder.forward(self.forwarder.slab, len(frame), self.loop.time(), forwarding.Sender())
         return encode_dialog(replace(header, hop_count=1), b"body")
 
     def _on_room(self) -> None:

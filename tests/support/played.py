@@ -48,8 +48,8 @@ class PlayedSocket:
     `problem` an errno that the next call fails with.
     """
 
-    def __init__(self, loop: PlayedLoop, *, room: int = 1 << 30) -> None:
-        self.room = room
+    def __init__(self, loop: PlayedLoop) -> None:
+        self.room = 1 << 30
         self.written = b""
         self.shut = False
         self.is_closed = False

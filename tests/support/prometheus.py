@@ -95,7 +95,7 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, targets: Mapping[str, str], *, rules: Sequence[Path] = ()) -> Iterator[Prometheus]:
+def prometheus(directory: Path, targets: Mapping[str, str], *, rules: Sequence[Path]) -> Iterator[Prometheus]:
     """
     One that scrapes each second.
 

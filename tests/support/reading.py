@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 from broker.client.reader_pool import run_readers
 from tests.support.shop import Shop
-
-SECONDS = 30.0  # for anything that is waited for
 
 
 @asynccontextmanager
@@ -26,14 +23,6 @@ async def reading(readers: object, path: Path, **options: Any) -> AsyncIterator[
     finally:
         stop.set()
         await task
-
-
-async def until(condition: Callable[[], bool], what: str = "it") -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        await asyncio.sleep(0.005)
 
 
 def count(shop: Shop, table: str, where: str = "1") -> int:

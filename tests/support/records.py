@@ -10,28 +10,13 @@ from broker.forwarding.outbox import Outbox
 from broker.forwarding.pool import Pool
 from broker.forwarding.ring import Ring, RingContents
 from broker.journal.rows import RingBatch
-from broker.protocol.frame import Header, encode_dialog
+from broker.protocol.frame import encode_dialog
 from broker.protocol.layout import HOP_COUNT_AT, FrameKind
 from broker.routing.address import NetworkAddress
-from tests.support.forwarding import outbox_context
+from tests.support.forwarding import PLAIN, Sender, outbox_context
 
 EAST = NetworkAddress("east")
-HEADER = Header(
-    kind=FrameKind.MESSAGE,
-    flags=0,
-    message_id=bytes(range(16)),
-    conversation_id=b"c" * 16,
-    to_service="//to",
-    from_service="//from",
-    from_broker_instance=b"f" * 16,
-)
-
-
-class Origin:
-    """Where frames come from; `name` is what the ring is told."""
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
+HEADER = replace(PLAIN, message_id=bytes(range(16)), from_broker_instance=b"f" * 16)
 
 
 def outbox(address: NetworkAddress = EAST) -> Outbox:
@@ -51,8 +36,8 @@ def frame(**fields: object) -> bytes:
 class Tape:
     """A ring to write into by hand. Shape: `now` monotonic seconds of the pass."""
 
-    def __init__(self, capacity: int = 1 << 20, *, sample: float = 1.0) -> None:
-        self.ring = Ring(capacity, sample=sample, adjacent_of=lambda origin: getattr(origin, "name", ""))
+    def __init__(self) -> None:
+        self.ring = Ring(1 << 20, sample=1.0, adjacent_of=lambda origin: getattr(origin, "name", ""))
 
     def enter(
         self,
@@ -65,8 +50,8 @@ class Tape:
     ) -> None:
         """A pass in which this frame takes each of these ways; from a database here when it came from nobody."""
         is_here = come_from is None
-        origin = Origin(come_from or database)
-        self.ring.begin(now, origin, is_from_here=is_here, queued=queued or {})  # type: ignore[arg-type]
+        origin = Sender(come_from or database)
+        self.ring.begin(now, origin, is_from_here=is_here, queued=queued or {})
         for one in ways:
             self.ring.enter(data, 0, one, data[HOP_COUNT_AT])
 

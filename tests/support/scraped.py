@@ -20,16 +20,16 @@ class Scraped:
         self.exposition = Exposition()
         self._instance = instance
 
-    async def scrape(self, accept: str = "") -> tuple[bytes, str]:
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
         """Body and content type."""
         return await asyncio.to_thread(
             self.exposition.render, await read_snapshot_in_steps(self._instance, SECTIONS), accept
         )
 
 
-async def text_of(metrics: Scraped, accept: str = "") -> str:
+async def text_of(metrics: Scraped) -> str:
     """The text of one scrape."""
-    body, _ = await metrics.scrape(accept)
+    body, _ = await metrics.scrape("")
     return body.decode()
 
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from broker.conversation.frames import Contact, Fragment, Seal, Travel, message_frame
+from broker.protocol.layout import Flag
 from broker.security.secured import Secured
 from broker.security.session import DialogCredentials, Sealer
 
@@ -51,9 +52,7 @@ def sealer(contact: Contact, credentials: DialogCredentials) -> Sealer:
     return Sealer(contact.secured, contact.direction(), credentials, draw)
 
 
-def sealed(
-    contact: Contact, by: Sealer, body: bytes = b"text", *, now: float = NOW, again: bool = False, flags: int = 2
-) -> bytes:
+def sealed(contact: Contact, by: Sealer, body: bytes = b"text", *, now: float = NOW, again: bool = False) -> bytes:
     """A message of one fragment."""
-    fragment = Fragment((0, 0), flags, body, (0, 0))
+    fragment = Fragment((0, 0), Flag.LAST_FRAGMENT, body, (0, 0))
     return message_frame(contact, Travel(), next(_ids).to_bytes(16, "big"), fragment, Seal(by, now, again))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import yaml  # type: ignore[import-untyped]  # it tells no types
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION: str = PROJECT["version"]
 FOLDER = ROOT / "build" / "shipping" / "bin"
 KUBERNETES_VERSIONS = ("1.27", "1.33", "1.37")  # the oldest that the manifests are for, and the newest there is
 
@@ -60,8 +64,6 @@ for one in json.load(sys.stdin):
 
 def operator_violations(manifests: str) -> str:
     """What the models of the Prometheus operator have against its objects in manifests."""
-    import json
-
     program("auditwheel")  # of the same installation
     its = [one for one in objects(manifests) if one["apiVersion"] == "monitoring.coreos.com/v1"]
     words = [str(FOLDER / "python"), "-c", _MODELS]

@@ -84,7 +84,7 @@ class Shop:
         self.arrive(dialog, *bodies, **options)
         return dialog
 
-    def arrive_large(self, dialog: Dialog, body: bytes, *, number: int = 0, queue: str = "OrdersQueue") -> None:
+    def arrive_large(self, dialog: Dialog, body: bytes, *, number: int = 0) -> None:
         """A message is stored whose body stays in the fragments that brought it, the first with an envelope."""
         pieces = [body[at : at + FRAGMENT] for at in range(0, len(body), FRAGMENT)]
         pieces[0] = encode_envelope(Envelope(type="large")) + pieces[0]
@@ -98,8 +98,8 @@ class Shop:
             db.execute(
                 "INSERT INTO broker_message (queue_id, endpoint_id, message_sequence_number, message_type_name,"
                 " message_enqueue_time, body_fragments) SELECT queue_id, ?, ?, 'large', 86400.5, ?"
-                " FROM broker_queue WHERE name = ?",
-                (endpoint, number, len(pieces), queue),
+                " FROM broker_queue WHERE name = 'OrdersQueue'",
+                (endpoint, number, len(pieces)),
             )
 
     def look(self, query: str, *parameters: object) -> list[Any]:

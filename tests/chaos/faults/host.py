@@ -9,7 +9,7 @@ from datetime import datetime
 from tests.chaos.configuration import BILLING, INITIATORS
 from tests.chaos.faults.fault import Fault, OnOne
 from tests.chaos.fleet import START_SECONDS
-from tests.chaos.network.host import Descriptors
+from tests.chaos.network.host import Clock, Descriptors, Disk, Memory
 from tests.chaos.network.impairment import Fault as Ability
 
 
@@ -89,9 +89,6 @@ class RollingRestart(Fault):
             self.fleet.daemons[name].start(wait=False)
             self.fleet.daemons[name].wait_ready(START_SECONDS)
 
-    def end(self) -> None:
-        """All have been restarted."""
-
 
 HOUR = 3600.0
 ATTEMPTS = 10  # at what others undo at the same moment
@@ -108,7 +105,7 @@ class FullDisk(OnOne):
         return [BILLING]
 
     def begin(self) -> None:
-        disk = self.fleet.network.hosts[BILLING].disk
+        disk = self.fleet.network.hosts[BILLING].part(Disk)
         self._was_full = False
         for _ in range(ATTEMPTS):
             disk.fill()
@@ -118,7 +115,7 @@ class FullDisk(OnOne):
         return self._was_full
 
     def end(self) -> None:
-        self.fleet.network.hosts[BILLING].disk.free()
+        self.fleet.network.hosts[BILLING].part(Disk).free()
 
 
 class ClockStep(OnOne):
@@ -138,7 +135,7 @@ class ClockStep(OnOne):
         return f"{self.victim} by {self._step:+g} s"
 
     def begin(self) -> None:
-        self.fleet.network.hosts[self.victim].clock.step(self._step)
+        self.fleet.network.hosts[self.victim].part(Clock).step(self._step)
 
     def has_bitten(self) -> bool:
         daemon, earliest = self.fleet.daemons[self.victim], time.time() + self._step
@@ -147,7 +144,7 @@ class ClockStep(OnOne):
         return earliest - CLOCK_SECONDS <= clock <= time.time() + self._step + CLOCK_SECONDS
 
     def end(self) -> None:
-        self.fleet.network.hosts[self.victim].clock.restore()
+        self.fleet.network.hosts[self.victim].part(Clock).restore()
 
 
 class Exhaustion(OnOne):
@@ -184,7 +181,7 @@ class MemoryLimit(OnOne):
         return [name for name in self.fleet.names if name != BILLING]
 
     def begin(self) -> None:
-        memory = self.fleet.network.hosts[self.victim].memory
+        memory = self.fleet.network.hosts[self.victim].part(Memory)
         for _ in range(ATTEMPTS):
             try:
                 memory.limit(memory.used + self.ROOM)
@@ -193,10 +190,10 @@ class MemoryLimit(OnOne):
             return
 
     def has_bitten(self) -> bool:
-        return self.fleet.network.hosts[self.victim].memory.is_limited
+        return self.fleet.network.hosts[self.victim].part(Memory).is_limited
 
     def end(self) -> None:
-        self.fleet.network.hosts[self.victim].memory.limit(None)
+        self.fleet.network.hosts[self.victim].part(Memory).limit(None)
         for one in (self.fleet.daemons[self.victim], self.fleet.applications.get(self.victim)):
             if one is not None and not one.is_running:
                 self.fleet.excuse(self.victim)

@@ -12,7 +12,7 @@ from typing import ClassVar
 from tests.chaos import pair
 from tests.chaos.configuration import STOCK
 from tests.chaos.faults.fault import Fault
-from tests.chaos.network.impairment import Fault as Ability
+from tests.chaos.network.impairment import CUT, WHOLE
 
 
 class FailOver(Fault):
@@ -104,17 +104,17 @@ class IsolatedPartner(_Troubled):
 
     name = "failover-isolated"
     what = "hears nobody"
-    needs = frozenset({Ability.CUT})
+    needs = CUT.faults
     SECONDS = (1.0, 3.0)  # before and after
 
     def hand_over(self, troubled: str) -> None:
-        fleet, hosts = self.fleet, self.fleet.network.hosts
-        fleet.network.isolate(hosts[troubled])
+        fleet = self.fleet
+        ways = [way for name in fleet.neighbours(troubled) for way in ((troubled, name), (name, troubled))]
+        fleet.network.impair(ways, CUT)
         fleet.pause(self.dice.uniform(*self.SECONDS))
         pair.fail_over(fleet)
         fleet.pause(self.dice.uniform(*self.SECONDS))
-        for name in fleet.neighbours(troubled):
-            fleet.network.mend(hosts[troubled], hosts[name])
+        fleet.network.impair(ways, WHOLE)
 
 
 class Overtaken(Fault):

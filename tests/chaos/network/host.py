@@ -16,12 +16,12 @@ import re
 import resource
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count as counted
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.generator import compiler
 from tests.chaos.network.impairment import ImpossibleError
@@ -36,31 +36,20 @@ class Descriptors:
         self._former = resource.prlimit(pid, resource.RLIMIT_NOFILE)
 
     @property
-    def used(self) -> int:
-        """How many it has open."""
-        return len(self._numbers())
-
-    @property
     def is_lowered(self) -> bool:
         """Whether it has another limit than in the beginning. Raises ProcessLookupError."""
         return resource.prlimit(self._pid, resource.RLIMIT_NOFILE) != self._former
 
-    def limit(self, count: int) -> None:
-        """Numbers below `count` alone from now on: whoever wants more gets EMFILE. Raises ProcessLookupError."""
-        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (count, self._former[1]))
-
-    def exhaust(self, *, spare: int = 0) -> None:
-        """Leave it room for `spare` more than it has now."""
-        taken = self._numbers()
-        free = (number for number in counted() if number not in taken)
-        self.limit(next(number for place, number in enumerate(free) if place == spare))
+    def exhaust(self, *, spare: int) -> None:
+        """Leave it room for `spare` more than it has now: whoever wants more gets EMFILE. Raises ProcessLookupError."""
+        taken = {int(entry.name) for entry in Path(f"/proc/{self._pid}/fd").iterdir()}
+        free = (number for number in count() if number not in taken)
+        limit = next(islice(free, spare, None))
+        resource.prlimit(self._pid, resource.RLIMIT_NOFILE, (limit, self._former[1]))
 
     def restore(self) -> None:
         """As it was."""
         resource.prlimit(self._pid, resource.RLIMIT_NOFILE, self._former)
-
-    def _numbers(self) -> set[int]:
-        return {int(entry.name) for entry in Path(f"/proc/{self._pid}/fd").iterdir()}
 
 
 BALLAST = "ballast"
@@ -68,20 +57,22 @@ LARGEST_STEP = 1 << 20  # bytes
 
 
 class Disk:
-    """Shape: `directory` where it is mounted, hiding what was there; `count` bytes it has, in whole pages."""
+    """Shape: `directory` where it is mounted, hiding what was there."""
 
-    def __init__(self, directory: Path, count: int, *, source: str) -> None:
+    words: tuple[str, ...] = ()
+
+    def __init__(self, directory: Path, size: int, *, source: str) -> None:
         """
         Args:
             directory: Exists.
-            count: Bytes that fit.
+            size: Bytes that fit.
             source: What /proc/mounts shall call it; begins with the tag of the network.
 
         Raises:
             NetworkError: it could not be mounted.
         """
         self.directory = directory
-        run("mount", "-t", "tmpfs", "-o", f"size={count},mode=755", source, str(directory))
+        run("mount", "-t", "tmpfs", "-o", f"size={size},mode=755", source, str(directory))
 
     @property
     def free_bytes(self) -> int:
@@ -89,10 +80,10 @@ class Disk:
         told = os.statvfs(self.directory)
         return told.f_bavail * told.f_frsize
 
-    def fill(self, *, leave: int = 0) -> None:
-        """Fill it, but for `leave` bytes: a write of more is ENOSPC. Again: takes what has become free since."""
+    def fill(self) -> None:
+        """Fill it: a write is ENOSPC. Again: takes what has become free since."""
         with (self.directory / BALLAST).open("ab") as ballast:
-            while (room := self.free_bytes - leave) > 0:
+            while (room := self.free_bytes) > 0:
                 size = min(room, LARGEST_STEP)
                 try:
                     os.posix_fallocate(ballast.fileno(), os.fstat(ballast.fileno()).st_size, size)
@@ -131,14 +122,14 @@ class Memory:
         """Words before a command whose process belongs to the host."""
         return ("sh", "-c", 'echo 0 >"$0" && exec "$@"', str(self._group / "cgroup.procs"))
 
-    def limit(self, count: int | None) -> None:
+    def limit(self, size: int | None) -> None:
         """
         At most so many bytes from now on, None = as many as there are.
 
         Raises:
             OSError: EBUSY, more is in use and cannot be given up.
         """
-        (self._group / "memory.limit_in_bytes").write_text(str(UNLIMITED if count is None else count), encoding="ascii")
+        (self._group / "memory.limit_in_bytes").write_text(str(UNLIMITED if size is None else size), encoding="ascii")
 
     @property
     def is_limited(self) -> bool:
@@ -149,15 +140,6 @@ class Memory:
     def used(self) -> int:
         """Bytes that the host has now, pages of files among them."""
         return int((self._group / "memory.usage_in_bytes").read_text(encoding="ascii"))
-
-    @property
-    def kills(self) -> int:
-        """How many of its processes the kernel killed for want of memory."""
-        found = re.search(
-            r"^oom_kill (\d+)$", (self._group / "memory.oom_control").read_text(encoding="ascii"), re.MULTILINE
-        )
-        assert found
-        return int(found.group(1))
 
 
 def _own() -> Path:
@@ -210,18 +192,9 @@ class Clock:
         self.step(-self.offset)
 
 
+P = TypeVar("P", Disk, Memory, Clock)
 NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET of <sched.h>
 DYING_SECONDS = 10.0
-
-
-@dataclass
-class Parts:
-    """What of a host is there beside its address; whatever is None cannot be asked for."""
-
-    namespace: Path | None = None
-    disk: Disk | None = None
-    memory: Memory | None = None
-    clock: Clock | None = None
 
 
 @dataclass(eq=False)
@@ -235,70 +208,42 @@ class Host:
     name: str
     address: str
     directory: Path
-    parts: Parts = field(default_factory=Parts)
+    namespace: Path | None = None
+    parts: Sequence[Disk | Memory | Clock] = ()
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    @property
-    def disk(self) -> Disk:
-        """Raises ImpossibleError: it was made without `disk_bytes`."""
-        if self.parts.disk is None:
-            raise ImpossibleError(f"{self.name} has no disk of its own")
-        return self.parts.disk
+    def part(self, kind: type[P]) -> P:
+        """Its disk, its memory or its clock, if the network can, and it was asked for."""
+        return next(one for one in self.parts if isinstance(one, kind))
 
     @property
-    def memory(self) -> Memory:
-        """Raises ImpossibleError: this network cannot."""
-        if self.parts.memory is None:
-            raise ImpossibleError(f"the memory of {self.name} cannot be limited")
-        return self.parts.memory
-
-    @property
-    def clock(self) -> Clock:
-        """Raises ImpossibleError: it was made without `has_clock`."""
-        if self.parts.clock is None:
-            raise ImpossibleError(f"{self.name} has no clock of its own")
-        return self.parts.clock
-
-    def words(self, *, descriptors: int | None = None) -> tuple[str, ...]:
+    def words(self) -> tuple[str, ...]:
         """
         Words before a command that make its process one of this host; each replaces itself by the next, so the process
-        is the command's own. With `descriptors` it may have so many from the start (soft limit).
+        is the command's own.
         """
-        found: tuple[str, ...] = ()
-        if self.parts.namespace is not None:
-            found += ("nsenter", f"--net={self.parts.namespace}", "--")
-        if self.parts.memory is not None:
-            found += self.parts.memory.words
-        if descriptors is not None:
-            found += ("prlimit", f"--nofile={descriptors}:")
-        return found + (self.parts.clock.words if self.parts.clock is not None else ())
+        entering = () if self.namespace is None else ("nsenter", f"--net={self.namespace}", "--")
+        return (*entering, *(word for one in self.parts for word in one.words))
 
-    def popen(
-        self,
-        command: Sequence[str],
-        *,
-        descriptors: int | None = None,
-        env: Mapping[str, str] | None = None,
-        **how: Any,
-    ) -> subprocess.Popen[bytes]:
+    def popen(self, command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         """
         Start a process on this host; `how` as `subprocess.Popen` has it.
 
         It is killed and reaped when the network closes.
         """
-        process = subprocess.Popen([*self.words(descriptors=descriptors), *command], env=env, **how)
+        process = subprocess.Popen([*self.words, *command], **how)
         self._processes = [other for other in self._processes if other.poll() is None] + [process]
         return process
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Sockets that this thread makes meanwhile belong to the host, and go on doing so afterwards."""
-        if self.parts.namespace is None:
+        if self.namespace is None:
             yield
             return
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
-            there = os.open(self.parts.namespace, os.O_RDONLY)
+            there = os.open(self.namespace, os.O_RDONLY)
             try:
                 _enter(there)
             finally:

@@ -81,7 +81,7 @@ class Counts:
     """
     What became of the packets of one way while it was impaired; those of the fast path are not counted.
 
-    Shape: `carried` passed on, copies included; `overflowed` did not fit in front of a slow link.
+    Shape: `carried` passed on, copies included.
     """
 
     carried: int = 0
@@ -90,4 +90,3 @@ class Counts:
     reordered: int = 0
     cut: int = 0
     too_large: int = 0
-    overflowed: int = 0

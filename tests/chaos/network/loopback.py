@@ -14,11 +14,12 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from tests.chaos.network.host import Host
+from tests.chaos.network.host import Clock, Host
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError
-from tests.chaos.network.network import Changes, Network
+from tests.chaos.network.network import Network
 from tests.support.cable import Cable, Cut
 
 CHUNK_BYTES = 16 * 1024
@@ -106,7 +107,7 @@ class LoopbackNetwork(Network):
     kind = "loopback"
     abilities = frozenset({Fault.CUT, Fault.DELAY, Fault.RATE, Fault.RESET, Fault.DESCRIPTORS, Fault.CLOCK})
 
-    def __init__(self, directory: Path, *, seed: int, reason: str = "asked for") -> None:
+    def __init__(self, directory: Path, *, seed: int, reason: str) -> None:
         super().__init__(directory)
         self.reason = reason
         self._seed = seed
@@ -139,16 +140,14 @@ class LoopbackNetwork(Network):
         for proxy in self._proxies.values():
             proxy.close()
 
-    def _address(self, number: int) -> str:
-        high, low = divmod(os.getpid() % (254 * 256), 256)
-        return f"127.{high + 1}.{low}.{number}"
-
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
         assert disk_bytes is None
+        high, low = divmod(os.getpid() % (254 * 256), 256)
+        return Host(name, f"127.{high + 1}.{low}.{number}", directory, parts=clocks)
 
-    def _apply(self, changes: Changes) -> None:
-        for (here, there), how in changes.items():
-            self._lane(here, there).impair(how)
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
+        for here, there in ways:
+            self._lane(self.hosts[here], self.hosts[there]).impair(how)
 
     def _lane(self, source: Host, destination: Host) -> Lane:
         way = (source.name, destination.name)

@@ -20,19 +20,20 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.chaos.network.host import Disk, Host, Memory
+from tests.chaos.network.host import Clock, Disk, Host, Memory
 from tests.chaos.network.impairment import WHOLE, Counts, Fault, Impairment, ImpossibleError, NetworkError
 from tests.chaos.network.loopback import LoopbackNetwork
-from tests.chaos.network.network import Changes, Network
+from tests.chaos.network.network import Network
 from tests.chaos.network.removal import NAMESPACES, new_tag, remove, remove_dead, run
 from tests.chaos.network.switch import DEVICE
 
 ROOT = Path(__file__).parents[3]
-TOOLS = ("ip", "tc", "bridge", "ss", "nsenter", "prlimit", "mount", "umount")
+TOOLS = ("ip", "tc", "bridge", "ss", "nsenter", "mount", "umount")
 BRIDGE = "bridge0"
 CLOSING_SECONDS = 60.0
 
@@ -80,7 +81,7 @@ class NamespaceNetwork(Network):
 
     def reset(self, one: Host, other: Host) -> None:
         for here, there in ((one, other), (other, one)):
-            run("nsenter", f"--net={here.parts.namespace}", "--", "ss", "--kill", "--tcp", "dst", there.address)
+            run("nsenter", f"--net={here.namespace}", "--", "ss", "--kill", "--tcp", "dst", there.address)
 
     def counts(self, source: Host, destination: Host) -> Counts:
         return Counts(**self._ask({"counts": [source.address, destination.address]}))
@@ -98,41 +99,37 @@ class NamespaceNetwork(Network):
         if code:
             raise NetworkError(f"the switch of {self._tag} failed, or could not remove everything; see its last words")
 
-    def _address(self, number: int) -> str:
-        return f"10.66.0.{number}"
-
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
-        number, name = int(host.address.rpartition(".")[2]), f"{self._tag}.{host.name}"
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
+        address, tagged = f"10.66.0.{number}", f"{self._tag}.{name}"
         port, hardware = f"port{number}", f"02:00:00:00:00:{number:02x}"
-        run("ip", "netns", "add", name)
-        host.parts.namespace = NAMESPACES / name
-        here = [f"link add name {port} type veth peer name eth0 address {hardware} netns {name}"]
+        run("ip", "netns", "add", tagged)
+        here = [f"link add name {port} type veth peer name eth0 address {hardware} netns {tagged}"]
         here += [f"link set dev {port} addrgenmode none master {BRIDGE} up"]
         run("ip", "-n", self._tag, "-batch", "-", lines=here)
         run("bridge", "-n", self._tag, "fdb", "replace", hardware, "dev", port, "master", "static")
         run("tc", "-n", self._tag, "qdisc", "add", "dev", port, "clsact")
-        there = ["link set dev lo up", "link set dev eth0 addrgenmode none up", f"addr add {host.address}/24 dev eth0"]
-        run("ip", "-n", name, "-batch", "-", lines=there)
-        if disk_bytes is not None:
-            host.parts.disk = Disk(host.directory, disk_bytes, source=name)
-        if self._has_memory:
-            host.parts.memory = Memory(name)
+        there = ["link set dev lo up", "link set dev eth0 addrgenmode none up", f"addr add {address}/24 dev eth0"]
+        run("ip", "-n", tagged, "-batch", "-", lines=there)
+        disks = [] if disk_bytes is None else [Disk(directory, disk_bytes, source=tagged)]
+        memories = [Memory(tagged)] if self._has_memory else []
+        return Host(name, address, directory, NAMESPACES / tagged, [*disks, *memories, *clocks])
 
-    def _apply(self, changes: Changes) -> None:
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
         """The switch knows before the first packet comes to it, and passes on what still comes of a mended way."""
         with self._lock:
-            named = {(here.address, there.address): how for (here, there), how in changes.items()}
-            wanted = {way: how for way, how in named.items() if how != WHOLE}
-            ended = {way: self._diverted[way] for way in named.keys() & self._diverted.keys() - wanted.keys()}
+            named = [(self.hosts[here].address, self.hosts[there].address) for here, there in ways]
+            diverted = {way: one for way, one in self._diverted.items() if way not in named}
+            ended = self._diverted.keys() - diverted.keys() if how == WHOLE else ()
+            begun = () if how == WHOLE else set(named) - self._diverted.keys()
             lines = [f"filter del dev {_port(here)} ingress protocol ip pref {_number(there)}" for here, there in ended]
-            for here, there in wanted.keys() - self._diverted.keys():
+            for here, there in begun:
                 where = f"filter add dev {_port(here)} ingress protocol ip pref {_number(there)}"
                 lines += [f"{where} u32 match ip dst {there}/32 action mirred egress redirect dev {DEVICE}"]
-            self._say({"impair": [[*way, asdict(how)] for way, how in named.items()]})
+            self._say({"impair": [[*way, asdict(how)] for way in named]})
             if lines:
                 run("tc", "-n", self._tag, "-batch", "-", lines=lines)
-            self._diverted = {way: how for way, how in (self._diverted | wanted).items() if way not in ended}
-        told = {here for (here, _), how in ended.items() if how.is_mtu_told}
+            told = {here for here, there in ended if self._diverted[here, there].is_mtu_told}
+            self._diverted = diverted if how == WHOLE else diverted | dict.fromkeys(named, how)
         for host in self.hosts.values():
             if host.address in told:  # else it would go on sending small packets for ten minutes
                 run("ip", "-n", f"{self._tag}.{host.name}", "route", "flush", "cache")
@@ -192,7 +189,7 @@ def _port(address: str) -> str:
 Kind = Literal["namespaces", "loopback"]
 
 
-def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) -> Network:
+def open_network(directory: Path, *, seed: int, kind: Kind | None) -> Network:
     """
     A network without hosts.
 
@@ -207,7 +204,7 @@ def open_network(directory: Path, *, seed: int = 0, kind: Kind | None = None) ->
     """
     directory.mkdir(parents=True, exist_ok=True)
     if kind == "loopback":
-        return LoopbackNetwork(directory, seed=seed)
+        return LoopbackNetwork(directory, seed=seed, reason="asked for")
     try:
         return NamespaceNetwork(directory, seed=seed)
     except NetworkError as error:

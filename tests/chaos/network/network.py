@@ -2,11 +2,10 @@
 Hosts for fault runs, and the network between them.
 
     with open_network(directory, seed=7) as net:
-        gateway, billing = net.host("gateway"), net.host("billing")
+        gateway, billing = [net.host(name, disk_bytes=None, has_clock=False) for name in ("gateway", "billing")]
         gateway.popen([...])                                    # reaches billing at net.address(gateway, billing, 4022)
-        net.impair(gateway, billing, Impairment(loss=0.05))     # what gateway sends; connections go on
-        net.cut(gateway, billing)                               # both ways
-        net.mend_all()
+        net.impair([("gateway", "billing")], Impairment(loss=0.05))    # what gateway sends; connections go on
+        net.impair([("gateway", "billing")], WHOLE)
 
 There are two kinds. With *namespaces* (Linux, root) a host is a network namespace with an address of its own on a
 bridge of the kernel, and every fault is possible. Where they cannot be made, hosts are addresses of *loopback*, and
@@ -15,18 +14,15 @@ what is between them a proxy for each pair that can be cut.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from bench.generator import compiler
-from tests.chaos.network.host import Clock, Host, Parts
-from tests.chaos.network.impairment import CUT, WHOLE, Counts, Fault, Impairment, ImpossibleError
-
-Changes = Mapping[tuple[Host, Host], Impairment]
+from tests.chaos.network.host import Clock, Host
+from tests.chaos.network.impairment import Counts, Fault, Impairment
 
 
 class Network(ABC):
@@ -48,67 +44,31 @@ class Network(ABC):
         """Whether it can do that."""
         return fault in self.abilities and (fault is not Fault.CLOCK or compiler() is not None)
 
-    def host(self, name: str, *, disk_bytes: int | None = None, has_clock: bool = False) -> Host:
+    def host(self, name: str, *, disk_bytes: int | None, has_clock: bool) -> Host:
         """
         One more host, usable at once.
 
         Args:
             name: Letters, digits and hyphens; its own.
-            disk_bytes: Gives it a disk of that size for its directory.
-            has_clock: Whether its wall clock can be stepped.
+            disk_bytes: Gives it a disk of that size for its directory, if the network can.
+            has_clock: Whether its wall clock can be stepped, if the network can.
 
         Raises:
-            ImpossibleError: this network cannot.
             NetworkError: the system did not let it.
         """
-        self._require({Fault.DISK} if disk_bytes is not None else ())
-        self._require({Fault.CLOCK} if has_clock else ())
         directory = self.directory / name
         directory.mkdir(parents=True, exist_ok=True)
-        clock = Clock(self.directory / f"{name}.clock") if has_clock else None
-        host = Host(name, self._address(len(self.hosts) + 1), directory, Parts(clock=clock))
-        self._furnish(host, disk_bytes)
-        self.hosts[name] = host
-        return host
+        clocks = [Clock(self.directory / f"{name}.clock")] if has_clock else []
+        self.hosts[name] = self._make(name, len(self.hosts) + 1, directory, disk_bytes, clocks)
+        return self.hosts[name]
 
     @abstractmethod
     def address(self, source: Host, destination: Host, port: int) -> str:
         """Where `source` reaches a port of `destination`, as "host:port"."""
 
-    def impair(self, source: Host, destination: Host, how: Impairment, *, is_both_ways: bool = False) -> None:
-        """
-        What `source` sends to `destination` fares like that from now on, and so does the answer `is_both_ways`.
-
-        Raises:
-            ImpossibleError: this network cannot do one of it.
-        """
-        self._change(dict.fromkeys(_ways([source], [destination], is_both_ways=is_both_ways), how))
-
-    def cut(self, source: Host, destination: Host, *, is_both_ways: bool = True) -> None:
-        """Nothing passes, and nobody is told: connections stand until somebody loses patience."""
-        self.impair(source, destination, CUT, is_both_ways=is_both_ways)
-
-    def isolate(self, host: Host) -> None:
-        """Cut it off from all others."""
-        self.partition([host], [other for other in self.hosts.values() if other is not host])
-
-    def partition(self, *groups: Sequence[Host]) -> None:
-        """Cut every way between hosts of different groups."""
-        self._change(
-            {
-                way: CUT
-                for one, other in itertools.combinations(groups, 2)
-                for way in _ways(one, other, is_both_ways=True)
-            }
-        )
-
-    def mend(self, source: Host, destination: Host) -> None:
-        """Nothing is wrong between the two, both ways."""
-        self.impair(source, destination, WHOLE, is_both_ways=True)
-
-    def mend_all(self) -> None:
-        """Nothing is wrong anywhere on the way."""
-        self._change(dict.fromkeys(itertools.permutations(self.hosts.values(), 2), WHOLE))
+    @abstractmethod
+    def impair(self, ways: Iterable[tuple[str, ...]], how: Impairment) -> None:
+        """What is sent on these ways, each from one host to another, fares like that from now on, on all at once."""
 
     @abstractmethod
     def reset(self, one: Host, other: Host) -> None:
@@ -128,25 +88,8 @@ class Network(ABC):
         """The end of all hosts and of what runs on them; files in their directories stay, but for those of disks."""
 
     @abstractmethod
-    def _address(self, number: int) -> str:
-        """Of the host of that number, from 1."""
-
-    @abstractmethod
-    def _furnish(self, host: Host, disk_bytes: int | None) -> None:
-        """Make what a new host has."""
-
-    @abstractmethod
-    def _apply(self, changes: Changes) -> None:
-        """These ways are like that from now on."""
-
-    def _change(self, changes: Changes) -> None:
-        self._require(set().union(*(how.faults for how in changes.values())))
-        self._apply(changes)
-
-    def _require(self, faults: set[Fault] | tuple[()]) -> None:
-        missing = sorted(fault.value for fault in faults if not self.can(fault))
-        if missing:
-            raise ImpossibleError(f"not with {self.kind}: {', '.join(missing)}")
+    def _make(self, name: str, number: int, directory: Path, disk_bytes: int | None, clocks: list[Clock]) -> Host:
+        """A new host, with its number from 1."""
 
     def __enter__(self) -> Self:
         return self
@@ -155,8 +98,3 @@ class Network(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _ways(some: Sequence[Host], others: Sequence[Host], *, is_both_ways: bool) -> list[tuple[Host, Host]]:
-    onward = list(itertools.product(some, others))
-    return onward + [(there, here) for here, there in onward] if is_both_ways else onward

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -96,11 +96,11 @@ def remove(tag: str) -> None:
     """
     troubles = [*_kill(tag)]
     for _, directory in mounts(tag):
-        troubles += _tried("umount", "--lazy", str(directory), gone=lambda at=directory: not os.path.ismount(at))
+        troubles += _tried("umount", "--lazy", str(directory), is_left=directory.is_mount)
     for group in groups(tag):
         troubles += emptied(group)
     for path in namespaces(tag):
-        troubles += _tried("ip", "netns", "delete", path.name, gone=lambda at=path: not at.exists())
+        troubles += _tried("ip", "netns", "delete", path.name, is_left=path.exists)
     if troubles:
         raise NetworkError("; ".join(troubles))
 
@@ -114,7 +114,9 @@ def namespaces(tag: str) -> list[Path]:
 def mounts(tag: str) -> list[tuple[str, Path]]:
     """Source and directory of the mounts of a tag, of every one with ""."""
     pairs = [line.split()[:2] for line in MOUNTS.read_text(encoding="utf-8").splitlines()]
-    return [(source, Path(_unescaped(directory))) for source, directory in pairs if _belongs(source, tag)]
+    # Blanks are written as backslash and three octal digits.
+    unescaped = [(source, directory.encode().decode("unicode_escape")) for source, directory in pairs]
+    return [(source, Path(directory)) for source, directory in unescaped if _belongs(source, tag)]
 
 
 def groups(tag: str) -> list[Path]:
@@ -128,13 +130,8 @@ def groups(tag: str) -> list[Path]:
 def processes(tag: str) -> set[int]:
     """Who runs in the namespaces of a tag, but for this process; control groups are entered from there alone."""
     ids = {_identity(path) for path in namespaces(tag)} - {None}
-    found = {pid for pid in _all_processes() if _identity(Path(f"/proc/{pid}/ns/net")) in ids}
-    return found - {os.getpid()}
-
-
-def is_running(pid: int) -> bool:
-    """Whether it is more than what its parent has to reap."""
-    return _started(pid) is not None
+    running = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    return {pid for pid in running - {os.getpid()} if _identity(Path(f"/proc/{pid}/ns/net")) in ids}
 
 
 def emptied(group: Path) -> Iterator[str]:
@@ -156,7 +153,7 @@ def emptied(group: Path) -> Iterator[str]:
 
 def _kill(tag: str) -> Iterator[str]:
     deadline = time.monotonic() + DYING_SECONDS
-    while left := {pid for pid in processes(tag) if is_running(pid)}:
+    while left := {pid for pid in processes(tag) if _started(pid) is not None}:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -170,10 +167,6 @@ def _belongs(name: str, tag: str) -> bool:
     return find_tag(name) == tag if tag else bool(find_tag(name))
 
 
-def _all_processes() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-
-
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         told = path.stat()
@@ -182,14 +175,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return told.st_dev, told.st_ino
 
 
-def _tried(*words: str, gone: object) -> list[str]:
+def _tried(*words: str, is_left: Callable[[], bool]) -> Iterator[str]:
     try:
         run(*words)
     except NetworkError as error:
-        return [] if callable(gone) and gone() else [str(error)]
-    return []
-
-
-def _unescaped(text: str) -> str:
-    """As /proc/mounts writes blanks: backslash and three octal digits."""
-    return text.encode().decode("unicode_escape")
+        if is_left():
+            yield str(error)

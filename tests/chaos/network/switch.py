@@ -158,12 +158,10 @@ class Relay:
         """When to send so many bytes; None when there is no room for them to wait."""
         told, send_at = way.impairment, now
         if self.pending_bytes + size > PENDING_BYTES:
-            way.counts.overflowed += 1
             return None
         if told.rate is not None:
             start = max(now, way.free_at)
             if start - now > QUEUE_SECONDS:
-                way.counts.overflowed += 1
                 return None
             send_at = way.free_at = start + size / told.rate
         send_at += told.delay

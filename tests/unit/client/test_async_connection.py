@@ -15,6 +15,7 @@ from broker.client.async_connection import Connecting, Connection
 from broker.client.receiving import Waiting
 from broker.client.waiting import Doorbell
 from broker.errors import ConversationError, StoreUnavailableError
+from tests.support.loopback import until
 from tests.support.shop import Shop, sqlite_error
 
 INSERT = "INSERT INTO orders (id) VALUES (?)"
@@ -29,14 +30,6 @@ def ids(shop: Shop) -> list[int]:
     """What others see."""
     found: list[int] = shop.look("SELECT id FROM orders ORDER BY id")
     return found
-
-
-async def until(is_so: Any) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
 
 
 async def test_each_call_commits_by_itself(shop: Shop) -> None:

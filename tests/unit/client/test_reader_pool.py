@@ -24,7 +24,8 @@ from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.errors import ConversationError, StoreUnavailableError
 from broker.store.sqlite.group_locks import live_slots
 from broker.store.sqlite.quarantine import failures
-from tests.support.reading import count, is_drained, reading, until
+from tests.support.loopback import until
+from tests.support.reading import count, is_drained, reading
 from tests.support.shop import Shop
 
 

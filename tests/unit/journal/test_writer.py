@@ -25,7 +25,7 @@ from broker.journal.schema import SHED_KEY
 from broker.journal.writer import NO_SPANS, Journal, JournalPlan, Writer
 from broker.routing.decide import NOBODY
 from examples.demo.topology import wait_for
-from tests.support.reading import until
+from tests.support.loopback import until
 from tests.support.records import Tape, frame, way
 
 WAIT = 10.0
