@@ -39,7 +39,13 @@ SigningKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 VerifyingKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
-_UNREAD = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, UnsupportedAlgorithm)
+_UNREAD = (
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    UnsupportedAlgorithm,
+    TypeError,  # a part of a name of a type that the library does not show
+)
 
 
 # --- who a database is, and whom it knows ---
@@ -356,7 +362,7 @@ def reading() -> Iterator[None]:
 def load_pem(data: bytes) -> list[x509.Certificate]:
     """The certificates in a text, at least one; raises ValueError."""
     with reading():
-        return x509.load_pem_x509_certificates(data)
+        return [_with_names(one) for one in x509.load_pem_x509_certificates(data)]
 
 
 def load_keys(data: bytes) -> list[PrivateKeyTypes]:
@@ -370,7 +376,13 @@ def load_keys(data: bytes) -> list[PrivateKeyTypes]:
 def load_der(data: bytes) -> x509.Certificate:
     """One certificate; raises ValueError."""
     with reading():
-        return x509.load_der_x509_certificate(data)
+        return _with_names(x509.load_der_x509_certificate(data))
+
+
+def _with_names(certificate: x509.Certificate) -> x509.Certificate:
+    """The same, whose names the library would read only when it is asked for them."""
+    _ = certificate.subject, certificate.issuer
+    return certificate
 
 
 def alternative_names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | None:
