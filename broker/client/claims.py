@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from broker.client.queue import QueueSelection, Scope, first_group, next_messages
+from broker.client.queue import WHOLE_QUEUE, Scope, first_group, next_messages, queue_of
 from broker.store.sqlite.failure import (
     ATTEMPTS,
     READY,
@@ -73,14 +73,14 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     Of a group with a failed message only the first message is chosen, so that it is known which one fails. A lock is
     never taken over: the group of a reader that died is free after `record_crashes`, which counts the failure.
     """
-    queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
-    if queue is None:
+    queue = queue_of(db, queue_name, WHOLE_QUEUE)
+    if queue is None or not queue.is_receive_enabled:
         return None
-    group = first_group(db, QueueSelection(queue[0], Scope(), now))
+    group = first_group(db, queue, now)
     if group is None:
         return None
     weight = "m.queuing_order, coalesce(length(m.message_body), 0)"
-    waiting = next_messages(db, QueueSelection(queue[0], Scope(group=group), now), weight, top)
+    waiting = next_messages(db, queue, Scope(group=group), weight, top, now=now)
     locked = ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
@@ -90,7 +90,7 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     )
     if not locked.rowcount:
         return None  # its reader has died since `record_crashes`
-    return Claim(group, slot, now, queue[0], _batch(waiting[:1] if is_failing(db, group) else waiting))
+    return Claim(group, slot, now, queue.queue_id, _batch(waiting[:1] if is_failing(db, group) else waiting))
 
 
 def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ from broker.client.claims import (
     record_crashes,
     release_claim,
 )
+from broker.client.queue import WHOLE_QUEUE, queue_of
 from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
 from broker.client.waiting import Doorbell
@@ -335,7 +336,8 @@ class ReaderDatabase:
         Raises:
             sqlite3.Error: the store failed; nothing is claimed.
         """
-        if not self._has_messages(db, reader.queue):
+        queue = queue_of(db, reader.queue, WHOLE_QUEUE)  # this locks nothing
+        if queue is None or not (queue.is_receive_enabled and queue.has_messages):
             self._records[reader.queue].last_empty_time = time.time()
             return None, None
         with self._claiming:
@@ -395,14 +397,6 @@ class ReaderDatabase:
         except sqlite3.Error as error:
             self._slot.close()
             raise unavailable(str(self.path), error, BUSY_SECONDS) from error
-
-    def _has_messages(self, db: ReaderConnection, queue: str) -> bool:
-        """A look that locks nothing."""
-        query = (
-            "SELECT 1 FROM broker_message m JOIN broker_queue q USING (queue_id)"
-            " WHERE q.name = ? AND q.is_receive_enabled AND m.status = 1 LIMIT 1"
-        )
-        return db.execute(query, (queue,)).fetchone() is not None
 
     def _log_crash(self, db: ReaderConnection, what: Blame, verdict: Verdict, now: float) -> None:
         query = (
