@@ -146,8 +146,8 @@ class Bell:
             time.sleep(max(0.0, left))
 
     def ring(self, slots: Iterable[int]) -> None:
-        """Count in these slots, and wake their readers. For one thread of one process."""
-        for slot in set(slots):
+        """Count in these slots, and wake their readers, in this order. For one thread of one process."""
+        for slot in dict.fromkeys(slots):
             number = (self.count(slot) + 1) % 2**32
             with suppress(OSError):  # the disk is full
                 os.pwrite(self._descriptor, number.to_bytes(_WORD, sys.byteorder), slot * _WORD)
