@@ -4,7 +4,7 @@ Queries for single conversations of a database, for readers other than its write
 This module only reads, on any connection. Each query uses an index, with two exceptions. Numbers of all conversations,
 and the conversations under way, are read through. The handle of a side that is not open is searched among all
 tombstones. The answer of `find_conversation` is as of one moment. Bodies are not read, except those of Error messages,
-which say why a dialog failed.
+which say why a dialog failed, and the beginning of a large one whose reader fails.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> Conver
 _SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
      far_broker_instance, lifetime, create_date, dialog_timer, send_sequence, acknowledged_sequence, receive_sequence,
-     end_dialog_sequence, transmission_status, {sentence_sql(schema="", far_service="c.far_service")},
+     end_dialog_sequence, transmission_status, {sentence_sql("")},
      {OWN_PRINCIPAL_SQL}
     FROM broker_conversation c WHERE conversation_id =
      coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
