@@ -101,9 +101,14 @@ def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> 
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
     forget_key(db, endpoint_id)
     fail(db, endpoint_id, reason)
+    forget_unread(db, endpoint_id)
+    remove(db, endpoint_id)
+
+
+def forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
+    """Delete the messages of a side that wait to be received, and what is known of a failure among them."""
     for table in ("broker_message", "broker_failure"):
         db.execute(f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
-    remove(db, endpoint_id)
 
 
 def purge_tombstones(db: sqlite3.Connection, now: float, limit: int) -> bool:
