@@ -81,10 +81,8 @@ class Maintenance:
 
     def has_work(self, db: sqlite3.Connection, now: float) -> bool:
         """Whether a transaction is worth while; reads only."""
-        timer = next_timer(db)
-        if (timer is not None and timer <= now) or db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone():
-            return True
-        if db.execute(_TOMBSTONE_DUE, (now,)).fetchone() or db.execute(_RECEIVED).fetchone():
+        due = [(_DUE, (now, 1)), (_OVER, (now, *_BEGINNING, 1)), (_TOMBSTONE_DUE, (now,)), (_RECEIVED, ())]
+        if any(db.execute(query, values).fetchone() for query, values in due):
             return True
         found = [walk.find(db) for walk in self._orphans]  # each of them moves on
         return any(owner is not None for owner in found)

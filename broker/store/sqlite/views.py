@@ -157,25 +157,6 @@ def _permissions(class_id: int, class_desc: str, major_id: str, letters: str, pe
     )
 
 
-PERMISSION_VIEWS: Mapping[str, FileView] = {
-    SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
-    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _service_id("p.securable"), "SN", "SEND"),
-    "sys.remote_service_bindings": FileView(
-        {
-            "name": "b.name",
-            "remote_service_binding_id": "b.remote_service_binding_id",
-            "principal_id": "NULL",
-            "remote_service_name": "b.remote_service_name",
-            "service_contract_id": "NULL",
-            "remote_principal_id": "NULL",
-            "is_anonymous_on": "b.is_anonymous_on",
-            "remote_principal_name": "b.remote_principal",
-        },
-        "{db}.broker_remote_service_binding b",
-    ),
-}
-
-
 # --- all views of a file -------------------------------------------------------------------------------------------
 
 
@@ -330,7 +311,21 @@ FILE_VIEWS: Mapping[str, FileView] = {
         },
         "{db}.broker_priority p",
     ),
-    **PERMISSION_VIEWS,
+    SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
+    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _service_id("p.securable"), "SN", "SEND"),
+    "sys.remote_service_bindings": FileView(
+        {
+            "name": "b.name",
+            "remote_service_binding_id": "b.remote_service_binding_id",
+            "principal_id": "NULL",
+            "remote_service_name": "b.remote_service_name",
+            "service_contract_id": "NULL",
+            "remote_principal_id": "NULL",
+            "is_anonymous_on": "b.is_anonymous_on",
+            "remote_principal_name": "b.remote_principal",
+        },
+        "{db}.broker_remote_service_binding b",
+    ),
     "sys.conversation_endpoints": FileView(
         {
             "conversation_handle": guid("c.conversation_handle"),
