@@ -4,7 +4,7 @@ Queries for single conversations of a database, for readers other than its write
 This module only reads, on any connection. Each query uses an index, with two exceptions. Numbers of all conversations,
 and the conversations under way, are read through. The handle of a side that is not open is searched among all
 tombstones. The answer of `find_conversation` is as of one moment. Bodies are not read, except those of Error messages,
-which say why a dialog failed, and the beginning of a large one whose reader fails.
+which say why a dialog failed.
 """
 
 from __future__ import annotations
