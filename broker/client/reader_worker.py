@@ -243,7 +243,7 @@ class Work:
         about = {"database": self._database.name, "queue": self._reader.queue}
         self.db.begin()
         now = time.time()
-        is_owner = release_claim(self.db, self._claim)
+        is_owner = release_claim(self.db, self._claim.lock)
         # A function whose messages are gone may fail for that alone; one that lost the lock has nothing to record: its
         # failure was counted, or its messages were passed to another reader, when the lock was removed.
         if isinstance(error, ClaimLostError) or not is_owner or not are_there(self.db, self._claim.queuing_orders):
@@ -251,7 +251,7 @@ class Work:
             log.error("claim lost", **about, reason=str(ClaimLostError()))
             return
         if is_store_failure(error):
-            rest(self.db, self._claim.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
+            rest(self.db, self._claim.lock.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
             self.db.commit_all()
             log.error("reader store failed", **about, reason=_reason(error))
             return
@@ -265,7 +265,7 @@ class Work:
 
     def _release(self) -> None:
         self.db.begin()
-        release_claim(self.db, self._claim)
+        release_claim(self.db, self._claim.lock)
         self.db.commit_all()
 
     def _log_failure(self, message: Message, verdict: Verdict, error: BaseException, now: float) -> None:

@@ -54,7 +54,7 @@ def test_groups_are_claimed_in_the_order_of_their_messages_and_only_once(
     claims = [take(db, slot) for _ in range(4)]
 
     groups = [dialog.conversation_group_id.bytes for dialog in (third, first, second)]
-    assert groups == [one.conversation_group_id for one in claims if one is not None]
+    assert groups == [one.lock.conversation_group_id for one in claims if one is not None]
     assert [(4,), (1, 2), (3,)] == [one.queuing_orders for one in claims if one is not None]
     assert claims[3] is None
     assert 4 == db.execute("SELECT count(*) FROM broker_message WHERE status = 1").fetchone()[0]
