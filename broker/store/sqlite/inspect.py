@@ -168,7 +168,7 @@ def take_census(db: sqlite3.Connection, now: float) -> Census:
         quarantined, failing = db.execute(_FAILURES).fetchone()
         page, pages, free = (db.execute(f"PRAGMA {what}").fetchone()[0] for what in _PRAGMAS)
         sending, sending_since = db.execute(_SENDING).fetchone()
-        is_estimated = page * pages > COUNTED_MAX_BYTES or not _has_dbstat(db)
+        is_estimated = page * pages > COUNTED_MAX_BYTES or not db.execute(_HAS_DBSTAT).fetchone()
         tables = _estimated_tables(db, page * (pages - free)) if is_estimated else _counted_tables(db)
         return Census(
             now=now,
@@ -202,16 +202,12 @@ _GROUPS = f"""
 """  # noqa: S608
 _TOMBSTONES = "SELECT count(*), coalesce(sum(expire_time <= ?), 0) FROM broker_tombstone"
 _FAILURES = "SELECT count(quarantine_time), count(*) - count(quarantine_time) FROM broker_failure"
+_HAS_DBSTAT = "SELECT 1 FROM pragma_module_list WHERE name = 'dbstat'"  # whether this SQLite can count pages
 _PAGES = """
     SELECT CASE WHEN s.tbl_name LIKE 'broker\\_%' ESCAPE '\\' THEN s.tbl_name ELSE ? END AS owner, sum(d.pgsize)
     FROM dbstat d LEFT JOIN sqlite_schema s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY 1 ORDER BY 2 DESC
 """
 _OWN = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'broker\\_%' ESCAPE '\\'"
-
-
-def _has_dbstat(db: sqlite3.Connection) -> bool:
-    """Whether this build of SQLite can count pages."""
-    return db.execute("SELECT 1 FROM pragma_module_list WHERE name = 'dbstat'").fetchone() is not None
 
 
 def _counted_tables(db: sqlite3.Connection) -> list[TableSize]:

@@ -245,12 +245,6 @@ def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetim
     ask(db, statement, (lifetime, conversation_handle))
 
 
-def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
-    """Whether this side, which exists, is the initiator's."""
-    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
-    return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
-
-
 def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:
     """The state of a side; CLOSED when it is gone."""
     question = "SELECT state FROM broker_conversation WHERE conversation_handle = ?"
