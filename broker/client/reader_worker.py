@@ -147,7 +147,7 @@ class ReaderWorker:
         first, most = PAUSE_SECONDS
         pause = min(most, first * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        log.error(event, database=self.database.name, queue=self.reader.queue, reason=_reason(error), pause_s=pause)
+        log.error(event, database=self.database.name, queue=self.reader.queue, reason=sentence(error), pause_s=pause)
         self.database.stopping.wait(pause)
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class Work:
         if is_store_failure(error):
             rest(self.db, self._claim.lock.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
             self.db.commit_all()
-            log.error("reader store failed", **about, reason=_reason(error))
+            log.error("reader store failed", **about, reason=sentence(error))
             return
         first = self.messages[0]
         what = blame(first.dialog.endpoint_id, first.message_sequence_number, error)
@@ -532,10 +532,6 @@ def is_store_failure(error: BaseException) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.Error) and isinstance(code, int) and code & 0xFF in _STORE_FAILURES
-
-
-def _reason(error: BaseException) -> str:
-    return sentence(error) if isinstance(error, sqlite3.Error) else str(error)
 
 
 def _retry_rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, RetryRule]:

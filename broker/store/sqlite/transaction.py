@@ -262,8 +262,11 @@ def is_about_file(error: sqlite3.DatabaseError) -> bool:
     return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
 
 
-def sentence(error: sqlite3.Error) -> str:
-    """Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all."""
+def sentence(error: BaseException) -> str:
+    """
+    Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all; an
+    error of another kind says all itself.
+    """
     if str(error).startswith("no such table: ") and "broker_" in str(error):
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)
