@@ -231,8 +231,8 @@ def _put_queue(statement: ddl.CreateQueue | ddl.AlterQueue, old: QueueRow | None
     )
 
 
-def _drop_queue(name: str, queue: QueueRow, session: Session) -> None:
-    used = metadata.find_service_of(session.db, queue.queue_id)
+def _drop_queue(name: str, _queue: QueueRow, session: Session) -> None:
+    used = metadata.find_user(session.db, "queue", name, by="service")
     if used is not None:
         raise StatementError(3729, f"cannot drop the queue {name!r}: the service {used!r} uses it")
     metadata.drop_queue(session.db, name)
@@ -260,7 +260,7 @@ def _put_service(statement: ddl.CreateService | ddl.AlterService, old: Service |
 
 
 def _drop_service(name: str, _service: Service, session: Session) -> None:
-    _refuse_bound("service", name, PRIORITY, metadata.find_priority_for(session.db, name))
+    _refuse_bound("service", name, PRIORITY, metadata.find_user(session.db, "service", name, by="priority"))
     metadata.drop(session.db, "service", name)
     metadata.drop_permissions_on(session.db, name)
 
@@ -282,7 +282,7 @@ def _put_message_type(
 
 
 def _drop_message_type(name: str, _old: Validation, session: Session) -> None:
-    _refuse_bound("message type", name, "contract", metadata.find_contract_of(session.db, name))
+    _refuse_bound("message type", name, "contract", metadata.find_user(session.db, "message type", name, by="contract"))
     metadata.drop(session.db, "message_type", name)
 
 
@@ -297,8 +297,8 @@ def _put_contract(statement: ddl.CreateContract, _old: Mapping[str, SentBy] | No
 
 def _drop_contract(name: str, _old: Mapping[str, SentBy], session: Session) -> None:
     db = session.db
-    _refuse_bound("contract", name, "service", metadata.find_service_under(db, name))
-    _refuse_bound("contract", name, PRIORITY, metadata.find_priority_under(db, name))
+    _refuse_bound("contract", name, "service", metadata.find_user(db, "contract", name, by="service"))
+    _refuse_bound("contract", name, PRIORITY, metadata.find_user(db, "contract", name, by="priority"))
     metadata.drop_contract(db, name)
     text = f"the contract {name!r} has been dropped"
     error_conversations(db, session.now.timestamp(), code=CONTRACT_DROPPED, text=text, contract=name)

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from broker.client.arguments import kind_of
 from broker.client.poison import forget_handed_out
@@ -31,7 +31,6 @@ from broker.store.sqlite.transaction import path_of, sentence
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Mode: TypeAlias = Literal["IMMEDIATE"] | None
 
 # The transactions that the running code is inside of; tasks that it starts inherit them.
 _inside: ContextVar[frozenset[object]] = ContextVar("broker_transactions", default=frozenset())
@@ -159,7 +158,7 @@ class Connection:
             await self._settle(self._db.close)
             self._executor.shutdown()
 
-    def _in_mode(self, isolation_level: _Mode, job: Callable[[], _T]) -> _T:
+    def _in_mode(self, isolation_level: Literal["IMMEDIATE"] | None, job: Callable[[], _T]) -> _T:
         """In the thread: inside a transaction a write begins it, outside each call commits."""
         if self._db.isolation_level != isolation_level:
             self._db.isolation_level = isolation_level

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from broker.client.queue import QueueSelection, Scope, first_group, next_messages
+from broker.client.queue import WHOLE_QUEUE, Scope, first_group, next_messages, queue_of
 from broker.store.sqlite.failure import (
     ATTEMPTS,
     READY,
@@ -35,7 +35,7 @@ from broker.store.sqlite.failure import (
     note_success,
     remove_message,
 )
-from broker.store.sqlite.reader_slots import Abandoned, rows_of_dead_slots
+from broker.store.sqlite.reader_slots import GroupLock, rows_of_dead_slots
 from broker.store.sqlite.transaction import ask, open_watch, path_of
 
 BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first message alone is larger
@@ -45,9 +45,7 @@ BATCH_MAX_BYTES = 16 * 1024 * 1024  # of bodies in one claim, unless its first m
 class Claim:
     """A conversation group that a reader has locked."""
 
-    conversation_group_id: bytes
-    reader: int  # the slot of the reader's process
-    lock_time: float  # UTC seconds; distinguishes this lock from a later one of the same process
+    lock: GroupLock
     queue_id: int
     queuing_orders: tuple[int, ...]  # the messages, in the order in which they are received; never empty
 
@@ -73,24 +71,25 @@ def claim_group(db: sqlite3.Connection, queue_name: str, *, slot: int, top: int,
     Of a group with a failed message only the first message is chosen, so that it is known which one fails. A lock is
     never taken over: the group of a reader that died is free after `record_crashes`, which counts the failure.
     """
-    queue = ask(db, "SELECT queue_id FROM broker_queue WHERE name = ? AND is_receive_enabled", (queue_name,)).fetchone()
-    if queue is None:
+    queue = queue_of(db, queue_name, WHOLE_QUEUE)
+    if queue is None or not queue.is_receive_enabled:
         return None
-    group = first_group(db, QueueSelection(queue[0], Scope(), now))
+    group = first_group(db, queue, now)
     if group is None:
         return None
     weight = "m.queuing_order, coalesce(length(m.message_body), 0)"
-    waiting = next_messages(db, QueueSelection(queue[0], Scope(group=group), now), weight, top)
+    waiting = next_messages(db, queue, Scope(group=group), weight, top, now=now)
+    lock = GroupLock(group, slot, now)
     locked = ask(
         db,
         "INSERT INTO broker_group_lock (conversation_group_id, reader, lock_time) VALUES (?1, ?2, ?3)"
         " ON CONFLICT (conversation_group_id) DO UPDATE SET reader = ?2, lock_time = ?3, retry_time = NULL"
         " WHERE reader IS NULL",
-        (group, slot, now),
+        lock,
     )
     if not locked.rowcount:
         return None  # its reader has died since `record_crashes`
-    return Claim(group, slot, now, queue[0], _batch(waiting[:1] if is_failing(db, group) else waiting))
+    return Claim(lock, queue.queue_id, _batch(waiting[:1] if is_failing(db, group) else waiting))
 
 
 def _batch(waiting: list[tuple[Any, ...]]) -> tuple[int, ...]:
@@ -122,7 +121,7 @@ def finish_claim(db: sqlite3.Connection, claim: Claim, endpoint_ids: Iterable[in
                 raise ClaimLostError
     note_success(db, endpoint_ids)
     note_queue_success(db, claim.queue_id)
-    if not release_claim(db, claim):
+    if not release_claim(db, claim.lock):
         raise ClaimLostError
 
 
@@ -132,10 +131,10 @@ def are_there(db: sqlite3.Connection, queuing_orders: Iterable[int]) -> bool:
     return all(ask(db, query, (order,)).fetchone() is not None for order in queuing_orders)
 
 
-def release_claim(db: sqlite3.Connection, lock: Claim | Abandoned) -> bool:
+def release_claim(db: sqlite3.Connection, lock: GroupLock) -> bool:
     """Remove the lock of a group, its messages untouched; False when this lock is gone."""
     statement = "DELETE FROM broker_group_lock WHERE conversation_group_id = ? AND reader = ? AND lock_time = ?"
-    return ask(db, statement, (lock.conversation_group_id, lock.reader, lock.lock_time)).rowcount > 0
+    return ask(db, statement, lock).rowcount > 0
 
 
 def record_crashes(
@@ -153,15 +152,15 @@ def record_crashes(
         now: UTC seconds since 1970.
     """
     crashes = []
-    for group in rows_of_dead_slots(db, own):
-        release_claim(db, group)
+    for lock in rows_of_dead_slots(db, own):
+        release_claim(db, lock)
         # The message that the dead reader had, as far as is known: the first that was there when it locked the group.
         message = ask(
             db,
             "SELECT m.endpoint_id, m.message_sequence_number, m.queue_id FROM broker_conversation c"
             " CROSS JOIN broker_message m USING (endpoint_id) WHERE c.conversation_group_id = ? AND m.status = ?"
             " AND m.message_enqueue_time <= ? ORDER BY m.priority DESC, m.queuing_order LIMIT 1",
-            (group.conversation_group_id, READY, group.lock_time),
+            (lock.conversation_group_id, READY, lock.lock_time),
         ).fetchone()
         if message is not None:
             endpoint_id, sequence, queue_id = message

@@ -448,10 +448,8 @@ def _check_queue(db: sqlite3.Connection, group: uuid.UUID, service: str, number:
     )
     row = ask(db, query, (group.bytes, service)).fetchone()
     if row is not None:
-        problem = (
-            f"the conversation group {show_guid(group)} has a conversation of {row[0]!r}, whose queue is not that of"
-        )
-        raise ConversationError(number, f"{problem} {service!r}")
+        problem = f"the conversation group {show_guid(group)} has a conversation of {row[0]!r}"
+        raise ConversationError(number, f"{problem}, whose queue is not that of {service!r}")
 
 
 # --- security and status ---

@@ -19,7 +19,7 @@ from broker.conversation.message_types import END_DIALOG, ERROR
 from broker.conversation.state import TRANSITIONS, ConversationState, Happening
 from broker.errors import ConversationError
 from broker.protocol.layout import Flag, show_guid
-from broker.store.sqlite.ledger import FailureReason, close, fail, remove
+from broker.store.sqlite.ledger import FailureReason, close, fail, forget_unread, remove
 from broker.store.sqlite.schema import NEXT_TRANSMISSION
 from broker.store.sqlite.session_keys import forget_key
 from broker.store.sqlite.transaction import ask, plain
@@ -103,8 +103,7 @@ def end_with_cleanup(db: sqlite3.Connection, endpoint_id: int, handle: uuid.UUID
 def _forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
     """Delete the messages that wait to be received; the daemon removes the fragments of large messages later."""
     ask(db, _KEEP_LARGE, (endpoint_id,))
-    for table in ("broker_message", "broker_failure"):
-        ask(db, f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
+    forget_unread(db, endpoint_id)
 
 
 # --- many at once, for administrators ---

@@ -22,7 +22,8 @@ HEAD = 1000  # messages at the head of a queue among which one of a free group i
 _QUEUE = (
     "SELECT queue_id, is_receive_enabled, EXISTS (SELECT 1 FROM broker_group_lock),"
     " EXISTS (SELECT 1 FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = 1),"
-    " (SELECT schema_version FROM broker_database) FROM broker_queue q WHERE name = ?"
+    " (SELECT schema_version FROM broker_database),"
+    " (SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?) FROM broker_queue q WHERE name = ?"
 )
 _NEXT = (
     "SELECT {columns} FROM broker_message m CROSS JOIN broker_conversation c ON c.endpoint_id = m.endpoint_id"
@@ -61,6 +62,7 @@ class QueueState(NamedTuple):
     has_locks: int  # whether any group of the database is locked
     has_messages: int  # that are not in quarantine
     schema_version: int  # of the database
+    endpoint_id: int | None  # of the conversation that is asked for
 
 
 class Scope(NamedTuple):
@@ -70,52 +72,49 @@ class Scope(NamedTuple):
     group: bytes | None = None
 
 
-class QueueSelection(NamedTuple):
-    """Where to look."""
-
-    queue_id: int
-    scope: Scope
-    now: float  # UTC seconds since 1970, for groups that rest
-    has_locks: bool = True  # False when it is known that no group is locked
+WHOLE_QUEUE = Scope()
 
 
-def queue_of(db: sqlite3.Connection, name: str) -> QueueState | None:
+def queue_of(db: sqlite3.Connection, name: str, scope: Scope) -> QueueState | None:
     """The queue of this name: all that most calls of RECEIVE have to know before they remove anything."""
-    row = ask(db, _QUEUE, (name,)).fetchone()
+    row = ask(db, _QUEUE, (scope.handle, name)).fetchone()
     return None if row is None else QueueState(*row)
 
 
-def next_messages(db: sqlite3.Connection, selection: QueueSelection, columns: str, limit: int) -> list[tuple[Any, ...]]:
+def next_messages(
+    db: sqlite3.Connection, queue: QueueState, scope: Scope, columns: str, limit: int, *, now: float
+) -> list[tuple[Any, ...]]:
     """
     Columns of the next messages, at most so many.
 
     Args:
         db: Any connection to the database.
-        selection: Where to look. A group or conversation that is asked for is returned although it rests, as the
-            caller knows it; what a live reader has is returned to no other.
+        queue: The queue; where its state says that no group is locked, no lock is looked for.
+        scope: A group or conversation that is asked for is returned although it rests, as the caller knows it; what a
+            live reader has is returned to no other.
         columns: Of the message `m` and its conversation `c`.
         limit: At least 1.
+        now: UTC seconds since 1970, for groups that rest.
     """
-    scope, queue_id = selection.scope, selection.queue_id
-    locked = locked_groups(db, selection.now) if selection.has_locks else None
+    locked = locked_groups(db, now) if queue.has_locks else None
     if scope.handle is not None or scope.group is not None:
         key = "conversation_group_id" if scope.handle is None else "conversation_handle"
         query = _NEXT_OF.format(columns=columns, key=key, free="" if locked is None else _NOT_READ)
         readers = () if locked is None else locked[1:]
-        return ask(db, query, (queue_id, limit, scope.handle or scope.group, *readers, limit)).fetchall()
+        return ask(db, query, (queue.queue_id, limit, scope.handle or scope.group, *readers, limit)).fetchall()
     if locked is None:
-        return ask(db, _NEXT.format(columns=columns), (queue_id, limit)).fetchall()
+        return ask(db, _NEXT.format(columns=columns), (queue.queue_id, limit)).fetchall()
     query = _NEXT_FREE.format(columns=columns, locked=LOCKED_GROUPS_SQL)
-    rows = ask(db, query, (queue_id, max(HEAD, limit), *locked, limit)).fetchall()
+    rows = ask(db, query, (queue.queue_id, max(HEAD, limit), *locked, limit)).fetchall()
     if rows:
         return rows
-    free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (queue_id, *locked)).fetchone()
+    free = ask(db, _FREE_GROUP.format(locked=LOCKED_GROUPS_SQL), (queue.queue_id, *locked)).fetchone()
     if free is None:
         return []
-    return next_messages(db, QueueSelection(queue_id, Scope(group=free[0]), selection.now), columns, limit)
+    return next_messages(db, queue, Scope(group=free[0]), columns, limit, now=now)
 
 
-def first_group(db: sqlite3.Connection, selection: QueueSelection) -> bytes | None:
+def first_group(db: sqlite3.Connection, queue: QueueState, now: float) -> bytes | None:
     """The conversation group of the next message."""
-    rows = next_messages(db, selection, "c.conversation_group_id", 1)
+    rows = next_messages(db, queue, WHOLE_QUEUE, "c.conversation_group_id", 1, now=now)
     return rows[0][0] if rows else None

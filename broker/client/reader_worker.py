@@ -44,6 +44,7 @@ from broker.client.claims import (
     record_crashes,
     release_claim,
 )
+from broker.client.queue import WHOLE_QUEUE, queue_of
 from broker.client.receiving import COLUMNS, Message, dialogs_of, large_body
 from broker.client.transaction import unavailable
 from broker.client.waiting import Doorbell
@@ -146,7 +147,7 @@ class ReaderWorker:
         first, most = PAUSE_SECONDS
         pause = min(most, first * 2.0 ** min(self._failures, 10))
         self._failures += 1
-        log.error(event, database=self.database.name, queue=self.reader.queue, reason=_reason(error), pause_s=pause)
+        log.error(event, database=self.database.name, queue=self.reader.queue, reason=sentence(error), pause_s=pause)
         self.database.stopping.wait(pause)
 
     def close(self) -> None:
@@ -242,7 +243,7 @@ class Work:
         about = {"database": self._database.name, "queue": self._reader.queue}
         self.db.begin()
         now = time.time()
-        is_owner = release_claim(self.db, self._claim)
+        is_owner = release_claim(self.db, self._claim.lock)
         # A function whose messages are gone may fail for that alone; one that lost the lock has nothing to record: its
         # failure was counted, or its messages were passed to another reader, when the lock was removed.
         if isinstance(error, ClaimLostError) or not is_owner or not are_there(self.db, self._claim.queuing_orders):
@@ -250,9 +251,9 @@ class Work:
             log.error("claim lost", **about, reason=str(ClaimLostError()))
             return
         if is_store_failure(error):
-            rest(self.db, self._claim.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
+            rest(self.db, self._claim.lock.conversation_group_id, now, PAUSE_SECONDS[0] * 2)
             self.db.commit_all()
-            log.error("reader store failed", **about, reason=_reason(error))
+            log.error("reader store failed", **about, reason=sentence(error))
             return
         first = self.messages[0]
         what = blame(first.dialog.endpoint_id, first.message_sequence_number, error)
@@ -264,7 +265,7 @@ class Work:
 
     def _release(self) -> None:
         self.db.begin()
-        release_claim(self.db, self._claim)
+        release_claim(self.db, self._claim.lock)
         self.db.commit_all()
 
     def _log_failure(self, message: Message, verdict: Verdict, error: BaseException, now: float) -> None:
@@ -335,7 +336,8 @@ class ReaderDatabase:
         Raises:
             sqlite3.Error: the store failed; nothing is claimed.
         """
-        if not self._has_messages(db, reader.queue):
+        queue = queue_of(db, reader.queue, WHOLE_QUEUE)  # this locks nothing
+        if queue is None or not (queue.is_receive_enabled and queue.has_messages):
             self._records[reader.queue].last_empty_time = time.time()
             return None, None
         with self._claiming:
@@ -395,14 +397,6 @@ class ReaderDatabase:
         except sqlite3.Error as error:
             self._slot.close()
             raise unavailable(str(self.path), error, BUSY_SECONDS) from error
-
-    def _has_messages(self, db: ReaderConnection, queue: str) -> bool:
-        """A look that locks nothing."""
-        query = (
-            "SELECT 1 FROM broker_message m JOIN broker_queue q USING (queue_id)"
-            " WHERE q.name = ? AND q.is_receive_enabled AND m.status = 1 LIMIT 1"
-        )
-        return db.execute(query, (queue,)).fetchone() is not None
 
     def _log_crash(self, db: ReaderConnection, what: Blame, verdict: Verdict, now: float) -> None:
         query = (
@@ -538,10 +532,6 @@ def is_store_failure(error: BaseException) -> bool:
         return True
     code = getattr(error, "sqlite_errorcode", None)
     return isinstance(error, sqlite3.Error) and isinstance(code, int) and code & 0xFF in _STORE_FAILURES
-
-
-def _reason(error: BaseException) -> str:
-    return sentence(error) if isinstance(error, sqlite3.Error) else str(error)
 
 
 def _retry_rules(name: str, path: Path, readers: Iterable[Activation]) -> dict[int, RetryRule]:

@@ -33,7 +33,7 @@ from broker.client.arguments import check_connection, check_count, check_seconds
 from broker.client.body import LargeBody, context_of, headers_of
 from broker.client.dialog import Dialog, Related
 from broker.client.poison import next_admitted
-from broker.client.queue import QueueSelection, QueueState, Scope, first_group, next_messages, queue_of
+from broker.client.queue import WHOLE_QUEUE, QueueState, Scope, first_group, next_messages, queue_of
 from broker.client.transaction import check_schema, check_version, is_always_open, is_autocommit, look, transaction
 from broker.client.waiting import Doorbell
 from broker.conversation.message_types import DIALOG_TIMER, END_DIALOG, ERROR
@@ -53,7 +53,6 @@ COLUMNS = (
 _REMOVE = "DELETE FROM broker_message WHERE queuing_order = ?"
 _REMOVE_RUN = "DELETE FROM broker_message WHERE queuing_order BETWEEN ? AND ?"
 _RECEIVED_LARGE = "INSERT OR IGNORE INTO broker_received VALUES (?, ?)"
-_ANY = Scope()
 _T = TypeVar("_T")
 
 Row: TypeAlias = tuple[Any, ...]
@@ -273,7 +272,7 @@ def receiving(
     poison = check_count(poison, "poison", 127, least=0)
     if conversation is not None and group is not None:
         raise ConversationError(102, "give conversation or conversation_group, not both")
-    scope = _ANY
+    scope = WHOLE_QUEUE
     if conversation is not None:
         handle = conversation.conversation_handle if isinstance(conversation, Dialog) else guid_of(conversation)
         scope = Scope(handle=handle.bytes)
@@ -289,7 +288,7 @@ def getting_group(db: sqlite3.Connection, queue: str, wait: float) -> Waiting[li
     """GET CONVERSATION GROUP as steps between which nothing is held; see `get_conversation_group`."""
     check_connection(db)
     wait = check_seconds(wait, "wait", 148, may_be_zero=True)
-    return (yield from _wait_for(db, queue, _ANY, partial(_take_group, db, queue), wait))
+    return (yield from _wait_for(db, queue, WHOLE_QUEUE, partial(_take_group, db, queue), wait))
 
 
 def wait_here(steps: Waiting[_T]) -> _T:
@@ -349,33 +348,29 @@ def _wait_for(
             current = look(db, version_now)
             if current != version or look_at is None or now >= look_at:
                 version, look_at = current, now + RELOOK_SECONDS
-                if look(db, lambda: _has_messages(watch, queue, scope)) and (taken := take()):
+                has_messages, slot = look(db, lambda: _seen(watch, queue, scope))
+                if has_messages and (taken := take()):
                     return taken
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return []
             if doorbell is None:  # what is rung from here on, one more check of the version comes after
-                slot = look(db, lambda: _slot(watch, queue, scope))
                 doorbell = stack.enter_context(closing(Doorbell(path_of(db), slot)))
                 continue
             yield doorbell.within(remaining)
 
 
-def _slot(db: sqlite3.Connection, queue: str, scope: Scope) -> int:
-    """The slot of the bell that is rung when there is something to receive."""
-    with plain(db):
-        query = "SELECT endpoint_id FROM broker_conversation WHERE conversation_handle = ?"
-        row = None if scope.handle is None else ask(db, query, (scope.handle,)).fetchone()
-        return queue_slot(_queue(db, queue, scope).queue_id) if row is None else endpoint_slot(row[0])
-
-
-def _has_messages(db: sqlite3.Connection, queue: str, scope: Scope) -> bool:
-    """Whether there is something to receive, on a connection that sees what is committed."""
+def _seen(db: sqlite3.Connection, queue: str, scope: Scope) -> tuple[bool, int]:
+    """
+    Whether there is something to receive, on a connection that sees what is committed; and the slot of the bell that is
+    rung when there is.
+    """
     with plain(db):
         state = _queue(db, queue, scope)
-        if not state.has_messages or (scope == _ANY and not state.has_locks):
-            return bool(state.has_messages)
-        return bool(next_messages(db, _selection(state, scope), "m.queuing_order", 1))
+        slot = queue_slot(state.queue_id) if state.endpoint_id is None else endpoint_slot(state.endpoint_id)
+        if not state.has_messages or (scope == WHOLE_QUEUE and not state.has_locks):
+            return bool(state.has_messages), slot
+        return bool(next_messages(db, state, scope, "m.queuing_order", 1, now=time.time())), slot
 
 
 def _take(
@@ -385,13 +380,12 @@ def _take(
     is_joined = db.in_transaction
     with transaction(db), plain(db):
         state = _queue(db, queue, scope)
-        is_first = True
 
         def select(limit: int) -> list[Row]:
-            nonlocal is_first
-            # `state` holds for the first time only, as then there may have been a commit.
-            has_locks, is_first = not is_first or bool(state.has_locks), False
-            return next_messages(db, QueueSelection(state.queue_id, scope, time.time(), has_locks), COLUMNS, limit)
+            nonlocal state
+            found = next_messages(db, state, scope, COLUMNS, limit, now=time.time())
+            state = state._replace(has_locks=1)  # perhaps, when this is called again: there may have been a commit
+            return found
 
         rows = next_admitted(db, state.queue_id, select, top, poison=poison, may_commit=not is_joined)
         is_brief = is_autocommit(db) and not is_joined  # the transaction ends with this call
@@ -422,7 +416,7 @@ def _remove(db: sqlite3.Connection, queuing_orders: list[int]) -> None:
 def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
     is_joined = db.in_transaction
     with transaction(db), plain(db):
-        group = first_group(db, _selection(_queue(db, queue, _ANY), _ANY))
+        group = first_group(db, _queue(db, queue, WHOLE_QUEUE), time.time())
     if group is None and not is_joined and db.in_transaction:
         db.execute("ROLLBACK")
     return [] if group is None else [uuid.UUID(bytes=group)]
@@ -431,7 +425,7 @@ def _take_group(db: sqlite3.Connection, queue: str) -> list[uuid.UUID]:
 def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     check_text(queue, "the queue's name")
     try:
-        state = queue_of(db, queue)
+        state = queue_of(db, queue, scope)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:  # no such table or column
             check_schema(db)
@@ -442,12 +436,6 @@ def _queue(db: sqlite3.Connection, queue: str, scope: Scope) -> QueueState:
     check_version(db, state.schema_version)
     if not state.is_receive_enabled:
         raise ConversationError(9617, f"the queue {queue!r} is disabled: ALTER QUEUE [{queue}] WITH STATUS = ON")
-    if scope.handle is not None:
-        query = "SELECT 1 FROM broker_conversation WHERE conversation_handle = ?"
-        if ask(db, query, (scope.handle,)).fetchone() is None:
-            raise unknown_handle(uuid.UUID(bytes=scope.handle))
+    if scope.handle is not None and state.endpoint_id is None:
+        raise unknown_handle(uuid.UUID(bytes=scope.handle))
     return state
-
-
-def _selection(state: QueueState, scope: Scope) -> QueueSelection:
-    return QueueSelection(state.queue_id, scope, time.time(), has_locks=bool(state.has_locks))

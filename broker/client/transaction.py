@@ -15,7 +15,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TypeVar
 
 from broker.errors import StoreBusyError, StoreUnavailableError
@@ -25,11 +24,11 @@ from broker.store.sqlite.transaction import (
     BUSY_SECONDS,
     DaemonConnection,
     ask,
+    begin_at_once,
     is_about_file,
-    is_busy,
     path_of,
+    patiently,
     sentence,
-    take_write_lock,
 )
 
 _TOO_OLD = (
@@ -106,12 +105,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
             _patiently(db, lambda: db.execute(_LOCK))
             yield
             return
-        began = time.monotonic()
-        try:
-            take_write_lock(db, least=BUSY_SECONDS, waits=partial(_waits_of, db))
-        except sqlite3.OperationalError as error:
-            blame_file(db, error, time.monotonic() - began)
-            raise
+        _patiently(db, lambda: begin_at_once(db))
         try:
             yield
             if is_autocommit(db):
@@ -203,33 +197,14 @@ def is_always_open(db: sqlite3.Connection) -> bool:
 
 
 def _patiently(db: sqlite3.Connection, call: Callable[[], _T]) -> _T:
-    """
-    Wait for others longer than the connection's own time-out, which is 5 s unless the application says.
-
-    Inside a transaction that has read, SQLite does not wait at all; but nothing helps once another has written since.
-    """
+    """Wait for others longer than the connection's own time-out, which is 5 s unless the application says."""
     began = time.monotonic()
-    line: sqlite.write_lock.WriteLockLine | None = None
     try:
-        while True:
-            try:
-                return call()
-            except sqlite3.OperationalError as error:
-                is_hopeless = not is_busy(error) or error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT
-                if is_hopeless or time.monotonic() > began + BUSY_SECONDS:
-                    blame_file(db, error, time.monotonic() - began)
-                    raise
-            if line is None:
-                waits, line = _waits_of(db), sqlite.write_lock.WriteLockLine(path_of(db))
-            waits.go_on()
-            line.pause()
-    finally:
-        if line is not None:
-            line.close()
-
-
-def _waits_of(db: sqlite3.Connection) -> sqlite.write_lock.WriteLockWaits:
-    return sqlite.write_lock.warned_waits(partial(path_of, db))
+        # The lambda imports that module only where another connection has the lock.
+        return patiently(db, call, least=BUSY_SECONDS, waits=lambda path: sqlite.write_lock.warned_waits(path))  # noqa: PLW0108
+    except sqlite3.OperationalError as error:
+        blame_file(db, error, time.monotonic() - began)
+        raise
 
 
 # --- errors about the file ---

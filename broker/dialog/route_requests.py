@@ -30,6 +30,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -48,7 +49,7 @@ from broker.protocol.layout import NO_GUID, show_guid
 from broker.routing.decide import RoutingFacts
 from broker.routing.route import BROKER_CONFIGURATION, SERVICE_BROKER
 from broker.store.sqlite.metadata import put_queue, put_service, queues, services
-from broker.store.sqlite.side import dialogs_between, is_begun_here, shorten_lifetime, state_of
+from broker.store.sqlite.side import dialogs_between, shorten_lifetime, side_of, state_of
 from broker.store.sqlite.transaction import DaemonConnection, writing
 
 QUEUE = "ServiceBrokerQueue"  # where answers arrive, in the database that asked
@@ -184,11 +185,9 @@ class RouteRequester:
         await self._until_done(self._find_open)
         while True:
             await self._until_done(self._visit)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS if self._open else None):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def _until_done(self, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat a step while the store fails."""
@@ -327,7 +326,7 @@ def _receive_answers(db: sqlite3.Connection) -> list[RequestEnd]:
                 over.add(handle)
                 message.dialog.end()
                 ended.append(_end_of(message))
-            elif not is_begun_here(db, handle.bytes):
+            elif (side := side_of(db, message.dialog.endpoint_id)) is not None and not side.contact.is_initiator:
                 over.add(handle)
                 message.dialog.end(error=FAILED, description=f"the service {SERVICE_BROKER} only asks")
     return ended

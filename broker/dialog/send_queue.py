@@ -282,9 +282,6 @@ class TimerHeap:
         self._timer: asyncio.Handle | None = None
         self._timer_at = NEVER  # kept here: uvloop's handle of a call that is due at once has no time
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     @property
     def next_at(self) -> float:
         """When the next one fires; NEVER when none will."""
@@ -329,9 +326,6 @@ class AckHorizon:
 
     def __init__(self) -> None:
         self._by_service: dict[str, tuple[float, float]] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_service)
 
     def record(self, service: str, sent_at: float, now: float) -> None:
         """A frame that was sent once only was acknowledged: otherwise it is unknown which copy it was."""

@@ -217,7 +217,7 @@ class Transmitter:
         if sender is None:
             return
         if self.budget.on_loaded(sender, loaded) and not sender.outbound.loaded and not sender.has_more:
-            self._forget(sender)
+            self.finish(sender.endpoint_id)
         else:
             self._schedule(sender)
 
@@ -241,7 +241,7 @@ class Transmitter:
             self._arm(sender)
             self._schedule(sender)
         else:
-            self._forget(sender)
+            self.finish(endpoint_id)
 
     def on_said(self, endpoint_id: int, said: AckNote) -> None:
         """The far side says why it does not store what it was sent, or acknowledges without such words."""
@@ -273,9 +273,17 @@ class Transmitter:
 
     def finish(self, endpoint_id: int) -> None:
         """Forget a dialog that has nothing left to send."""
-        sender = self.senders.get(endpoint_id)
-        if sender is not None:
-            self._forget(sender)
+        sender = self.senders.pop(endpoint_id, None)
+        if sender is None:
+            return
+        self.budget.forget(sender)
+        self._journal.forget(endpoint_id)
+        self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
+        self._waiting.pop(endpoint_id, None)
+        self._overdue.pop(endpoint_id, None)
+        self.statuses.forget(endpoint_id)
+        if self.budget:  # memory was freed
+            self._wake_writer()
 
     def on_rejected(self, rejected: Rejected, link: object, peer: str) -> None:
         """
@@ -593,17 +601,6 @@ class Transmitter:
             self._schedule(sender)
         else:
             self._arm(sender)
-
-    def _forget(self, sender: Sender) -> None:
-        self.budget.forget(sender)
-        self._journal.forget(sender.endpoint_id)
-        self.senders.pop(sender.endpoint_id, None)
-        self._by_conversation.pop((sender.contact.conversation_id, sender.contact.is_initiator), None)
-        self._waiting.pop(sender.endpoint_id, None)
-        self._overdue.pop(sender.endpoint_id, None)
-        self.statuses.forget(sender.endpoint_id)
-        if self.budget:  # memory was freed
-            self._wake_writer()
 
 
 class FrameBuilder:

@@ -55,8 +55,9 @@ from broker.observe.status import struct_from
 from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, Poison, find_conversation
+from broker.store.sqlite.lookup import Closed, ConversationFacts, ConversationSide, find_conversation
 from broker.store.sqlite.metadata import bindings, queues_off
+from broker.store.sqlite.quarantine import Failure
 from broker.store.sqlite.transaction import open_watch, sentence
 from broker.store.sqlite.write_lock import LockWait
 
@@ -423,7 +424,7 @@ def _status(side: ConversationSide) -> str:
     )
 
 
-def _poison_shown(poison: Poison) -> PoisonShown:
+def _poison_shown(poison: Failure) -> PoisonShown:
     last = datetime.fromtimestamp(poison.last_failure_time, UTC)
     put = _instant(poison.quarantine_time)
     return PoisonShown(poison.message_sequence_number, poison.failures, last, put, poison.error)

@@ -38,9 +38,7 @@ SCAN_MAX = 256  # endpoints or messages checked in one batch for pieces that bel
 _BEGINNING = (float("-inf"), 0)
 _DUE = "SELECT endpoint_id, dialog_timer FROM broker_conversation WHERE dialog_timer <= ? ORDER BY dialog_timer LIMIT ?"
 _CAN_BE_TIMED = TAKES_MESSAGES | {ConversationState.DISCONNECTED_INBOUND}
-_NEXT_TIMER = (
-    "SELECT dialog_timer FROM broker_conversation WHERE dialog_timer IS NOT NULL ORDER BY dialog_timer LIMIT 1"
-)
+_NEXT_TIMER = "SELECT min(dialog_timer) FROM broker_conversation WHERE dialog_timer IS NOT NULL"
 _OVER = (
     "SELECT lifetime, endpoint_id FROM broker_conversation WHERE lifetime <= ?"
     " AND (lifetime, endpoint_id) > (?, ?) ORDER BY lifetime, endpoint_id LIMIT ?"
@@ -65,8 +63,8 @@ _ORPHANS = (  # pieces whose owner may be gone: their table, its owner's column 
 
 def next_timer(db: sqlite3.Connection) -> float | None:
     """The instant of the next conversation timer."""
-    row = db.execute(_NEXT_TIMER).fetchone()
-    return None if row is None else float(row[0])
+    timer: float | None = db.execute(_NEXT_TIMER).fetchone()[0]
+    return timer
 
 
 class Maintenance:
@@ -83,10 +81,8 @@ class Maintenance:
 
     def has_work(self, db: sqlite3.Connection, now: float) -> bool:
         """Whether a transaction is worth while; reads only."""
-        timer = next_timer(db)
-        if (timer is not None and timer <= now) or db.execute(_OVER, (now, *_BEGINNING, 1)).fetchone():
-            return True
-        if db.execute(_TOMBSTONE_DUE, (now,)).fetchone() or db.execute(_RECEIVED).fetchone():
+        due = [(_DUE, (now, 1)), (_OVER, (now, *_BEGINNING, 1)), (_TOMBSTONE_DUE, (now,)), (_RECEIVED, ())]
+        if any(db.execute(query, values).fetchone() for query, values in due):
             return True
         found = [walk.find(db) for walk in self._orphans]  # each of them moves on
         return any(owner is not None for owner in found)

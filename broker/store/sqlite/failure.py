@@ -112,20 +112,19 @@ def note_failure(
         " ON CONFLICT (endpoint_id) DO UPDATE SET"
         " failures = iif(message_sequence_number = ?2, failures, 0) + ?6,"
         " first_failure_time = iif(message_sequence_number = ?2, first_failure_time, ?7),"
-        " message_sequence_number = ?2, last_failure_time = ?3, error = ?4, traceback = ?5 RETURNING failures",
+        " message_sequence_number = ?2, last_failure_time = ?3, error = ?4, traceback = ?5 RETURNING failures,"
+        " (SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?1)",
         (*message, now, what.error, what.traceback, times, now if since is None else since),
     ).fetchall()
     if not kept:
         return Verdict(0, 0.0, is_quarantined=False, is_queue_disabled=False)
-    failures: int = kept[0][0]
+    failures, group = kept[0]
     is_disabled = _note_rollback(db, what.endpoint_id)
     is_quarantined = failures >= attempts and not is_disabled
     rest_s = 0.0
     if is_quarantined:
         put_in_quarantine(db, what.endpoint_id, now)
     else:
-        query = "SELECT conversation_group_id FROM broker_conversation WHERE endpoint_id = ?"
-        (group,) = ask(db, query, (what.endpoint_id,)).fetchone()
         rest_s = rest_seconds(failures, group, rest_first)
         rest(db, group, now, rest_s)
     return Verdict(failures, rest_s, is_quarantined, is_disabled)
@@ -201,17 +200,15 @@ def remove_message(db: sqlite3.Connection, queuing_order: int) -> bool:
 
 def _note_rollback(db: sqlite3.Connection, endpoint_id: int) -> bool:
     """Count a failure of the queue, where it asks for that; True when this turned it off."""
-    row = ask(
+    counted = ask(
         db,
-        "UPDATE broker_queue SET rollbacks = iif(rollbacks >= ?1, 1, rollbacks + 1)"
+        "UPDATE broker_queue SET rollbacks = iif(rollbacks >= ?1, 1, rollbacks + 1),"
+        " is_receive_enabled = iif(rollbacks + 1 = ?1, 0, is_receive_enabled)"
         " WHERE is_poison_message_handling_enabled AND queue_id ="
-        " (SELECT queue_id FROM broker_message WHERE endpoint_id = ?2 LIMIT 1) RETURNING queue_id, rollbacks",
+        " (SELECT queue_id FROM broker_message WHERE endpoint_id = ?2 LIMIT 1) RETURNING rollbacks",
         (ROLLBACKS_MAX, endpoint_id),
     ).fetchall()
-    if not row or row[0][1] < ROLLBACKS_MAX:
-        return False
-    ask(db, "UPDATE broker_queue SET is_receive_enabled = 0 WHERE queue_id = ?", (row[0][0],))
-    return True
+    return counted == [(ROLLBACKS_MAX,)]
 
 
 def rest_seconds(count: int, conversation_group_id: bytes, first: float = REST_FIRST) -> float:

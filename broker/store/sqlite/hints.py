@@ -105,32 +105,25 @@ class Bell:
         """
         if not path:
             return None
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         if is_made:
-            path = os.path.realpath(path)  # as SQLite has it for a connection
-        try:
+            path, flags = os.path.realpath(path), flags | os.O_RDWR | os.O_CREAT  # as SQLite has it for a connection
+        with suppress(OSError):
             if libc() is None or _FUTEX is None:
                 if is_made:
                     os.unlink(f"{path}-bell")  # noqa: PTH108 - an application does without pathlib
                 return None
-            return cls._open(path, is_made=is_made)
-        except OSError:
-            return None
-
-    @classmethod
-    def _open(cls, path: str, *, is_made: bool) -> Self | None:
-        flags = os.O_RDWR | os.O_CREAT if is_made else os.O_RDONLY
-        descriptor = os.open(f"{path}-bell", flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if is_made:
-                _share_like(descriptor, path)
-                os.ftruncate(descriptor, _SLOTS * _WORD)
-            address = libc().mmap(None, _SLOTS * _WORD, _PROT_READ, _MAP_SHARED, descriptor, 0)
+            descriptor, address = os.open(f"{path}-bell", flags, 0o600), _FAILED
+            try:
+                if is_made:
+                    _share_like(descriptor, path)
+                    os.ftruncate(descriptor, _SLOTS * _WORD)
+                address = libc().mmap(None, _SLOTS * _WORD, _PROT_READ, _MAP_SHARED, descriptor, 0)
+            finally:
+                if address == _FAILED:
+                    os.close(descriptor)
             if address != _FAILED:
                 return cls(descriptor, address)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
         return None
 
     def count(self, slot: int) -> int:
@@ -146,8 +139,8 @@ class Bell:
             time.sleep(max(0.0, left))
 
     def ring(self, slots: Iterable[int]) -> None:
-        """Count in these slots, and wake their readers. For one thread of one process."""
-        for slot in set(slots):
+        """Count in these slots, and wake their readers, in this order. For one thread of one process."""
+        for slot in dict.fromkeys(slots):
             number = (self.count(slot) + 1) % 2**32
             with suppress(OSError):  # the disk is full
                 os.pwrite(self._descriptor, number.to_bytes(_WORD, sys.byteorder), slot * _WORD)

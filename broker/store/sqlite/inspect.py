@@ -167,8 +167,8 @@ def take_census(db: sqlite3.Connection, now: float) -> Census:
         tombstones, due = db.execute(_TOMBSTONES, (now,)).fetchone()
         quarantined, failing = db.execute(_FAILURES).fetchone()
         page, pages, free = (db.execute(f"PRAGMA {what}").fetchone()[0] for what in _PRAGMAS)
-        first = db.execute("SELECT enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT 1").fetchone()
-        is_estimated = page * pages > COUNTED_MAX_BYTES or not _has_dbstat(db)
+        sending, sending_since = db.execute(_SENDING).fetchone()
+        is_estimated = page * pages > COUNTED_MAX_BYTES or not db.execute(_HAS_DBSTAT).fetchone()
         tables = _estimated_tables(db, page * (pages - free)) if is_estimated else _counted_tables(db)
         return Census(
             now=now,
@@ -177,9 +177,12 @@ def take_census(db: sqlite3.Connection, now: float) -> Census:
             tombstones_due=due,
             quarantined_dialogs=quarantined,
             failing_dialogs=failing,
-            sending=db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0],
-            sending_since=None if first is None else first[0],
-            queues=[QueueDepth(row[0], bool(row[1]), *row[2:]) for row in db.execute(_QUEUES)],
+            sending=sending,
+            sending_since=sending_since,
+            queues=[
+                QueueDepth(name, bool(is_enabled), ready, quarantined, _oldest_ready(db, queue_id))
+                for name, is_enabled, queue_id, ready, quarantined in sorted(db.execute(_COUNTS, (-1,)).fetchall())
+            ],
             tables=tables,
             file_bytes=page * pages,
             free_bytes=page * free,
@@ -199,25 +202,12 @@ _GROUPS = f"""
 """  # noqa: S608
 _TOMBSTONES = "SELECT count(*), coalesce(sum(expire_time <= ?), 0) FROM broker_tombstone"
 _FAILURES = "SELECT count(quarantine_time), count(*) - count(quarantine_time) FROM broker_failure"
-_QUEUES = f"""
-    SELECT q.name, q.is_receive_enabled,
-     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = {READY}),
-     (SELECT count(*) FROM broker_message m WHERE m.queue_id = q.queue_id AND m.status = {IN_QUARANTINE}),
-     (SELECT m.message_enqueue_time FROM broker_message m
-      WHERE m.queuing_order = (SELECT min(o.queuing_order) FROM broker_message o
-       WHERE o.queue_id = q.queue_id AND o.status = {READY}))
-    FROM broker_queue q ORDER BY q.name
-"""  # noqa: S608
+_HAS_DBSTAT = "SELECT 1 FROM pragma_module_list WHERE name = 'dbstat'"  # whether this SQLite can count pages
 _PAGES = """
     SELECT CASE WHEN s.tbl_name LIKE 'broker\\_%' ESCAPE '\\' THEN s.tbl_name ELSE ? END AS owner, sum(d.pgsize)
     FROM dbstat d LEFT JOIN sqlite_schema s ON s.name = d.name WHERE d.aggregate = TRUE GROUP BY 1 ORDER BY 2 DESC
 """
 _OWN = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'broker\\_%' ESCAPE '\\'"
-
-
-def _has_dbstat(db: sqlite3.Connection) -> bool:
-    """Whether this build of SQLite can count pages."""
-    return db.execute("SELECT 1 FROM pragma_module_list WHERE name = 'dbstat'").fetchone() is not None
 
 
 def _counted_tables(db: sqlite3.Connection) -> list[TableSize]:
@@ -283,6 +273,11 @@ class QueueStock:
     is_receive_enabled: bool
 
 
+# Neither part reads a message: the count walks an index, the oldest row is the first.
+_SENDING = """
+    SELECT count(*), (SELECT enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT 1)
+    FROM broker_transmission
+"""
 _REASONS = f"""
     SELECT c.far_service, c.transmission_status, count(*), min(t.enqueue_time)
     FROM (SELECT endpoint_id, enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT {LOOKED_AT}) AS t
@@ -292,14 +287,9 @@ _REASONS = f"""
 
 
 def backlog_of(db: sqlite3.Connection, now: float) -> Backlog:
-    """
-    Return the backlog of messages to be sent, at this UTC time.
-
-    Cost: neither query reads a message: the count walks an index, the oldest row is the first.
-    """
-    messages: int = db.execute("SELECT count(*) FROM broker_transmission").fetchone()[0]
-    row = db.execute("SELECT enqueue_time FROM broker_transmission ORDER BY transmission_id LIMIT 1").fetchone()
-    return Backlog(messages, 0.0 if row is None else max(0.0, now - row[0]))
+    """Return the backlog of messages to be sent, at this UTC time. Cost: a walk through an index."""
+    messages, since = db.execute(_SENDING).fetchone()
+    return Backlog(messages, 0.0 if since is None else max(0.0, now - since))
 
 
 def reasons_of(db: sqlite3.Connection, now: float) -> list[WaitReason]:
@@ -319,7 +309,7 @@ _COUNTS = f"""
     FROM broker_queue AS q
     LEFT JOIN (SELECT queue_id, status, count(*) AS count FROM broker_message GROUP BY queue_id, status) AS m
         ON m.queue_id = q.queue_id
-    GROUP BY q.queue_id ORDER BY ready + quarantined DESC, q.name LIMIT {QUEUES_MAX}
+    GROUP BY q.queue_id ORDER BY ready + quarantined DESC, q.name LIMIT ?
 """  # noqa: S608
 # One look into the index for each priority, 1 to 12, instead of a walk over all that is ready.
 _OLDEST = f"""
@@ -345,7 +335,7 @@ def fullest_queues(db: sqlite3.Connection, now: float) -> list[QueueStock]:
     """The `QUEUES_MAX` fullest queues, at this UTC time. Cost: a walk through an index of all that lies in queues."""
     return [
         QueueStock(name, ready, quarantined, oldest_ready_s(db, queue_id, now) if ready else 0.0, bool(is_enabled))
-        for name, is_enabled, queue_id, ready, quarantined in db.execute(_COUNTS).fetchall()
+        for name, is_enabled, queue_id, ready, quarantined in db.execute(_COUNTS, (QUEUES_MAX,)).fetchall()
     ]
 
 
@@ -356,8 +346,13 @@ def failed_dialogs(db: sqlite3.Connection) -> int:
 
 def oldest_ready_s(db: sqlite3.Connection, queue_id: int, now: float) -> float:
     """The age, at this UTC time, of the first message of a queue that an application may receive; 0 without one."""
-    (since,) = db.execute(_OLDEST, (queue_id,)).fetchone()
+    since = _oldest_ready(db, queue_id)
     return 0.0 if since is None else max(0.0, now - since)
+
+
+def _oldest_ready(db: sqlite3.Connection, queue_id: int) -> float | None:
+    since: float | None = db.execute(_OLDEST, (queue_id,)).fetchone()[0]
+    return since
 
 
 # --- conversations ------------------------------------------------------------------------------------------

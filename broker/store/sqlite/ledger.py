@@ -41,7 +41,11 @@ ADD = (
     "INSERT INTO broker_ledger (entry, messages) SELECT ?, {what} AS more FROM broker_{rows}"
     " ON CONFLICT (entry) DO UPDATE SET messages = messages + excluded.messages"
 )
-_GIVEN_UP = "SELECT total(messages) FROM broker_ledger WHERE entry IN (?, ?)"
+# How many messages went unsent, or unacknowledged, when an application ended its side.
+GIVEN_UP_SQL = (
+    "SELECT total(messages) FROM broker_ledger"  # noqa: S608 - the words above
+    f" WHERE entry IN ('{FailureReason.CLEANUP}', '{FailureReason.FAR_SIDE_ENDED}')"
+)
 _ADD_HELD = ADD.format(what="count(*)", rows="transmission WHERE endpoint_id = ? HAVING more > 0")
 _ADD_SENT = ADD.format(what="send_sequence", rows="conversation WHERE endpoint_id = ? AND more > 0")
 _ADD_ACKNOWLEDGED = ADD.format(what="acknowledged_sequence", rows="conversation WHERE endpoint_id = ? AND more > 0")
@@ -74,12 +78,6 @@ def fail(db: sqlite3.Connection, endpoint_id: int, reason: str) -> None:
     db.execute("DELETE FROM broker_transmission WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def given_up(db: sqlite3.Connection) -> float:
-    """How many messages went unsent, or unacknowledged, when an application ended its side."""
-    total: float = db.execute(_GIVEN_UP, (FailureReason.CLEANUP, FailureReason.FAR_SIDE_ENDED)).fetchone()[0]
-    return total
-
-
 def remove(db: sqlite3.Connection, endpoint_id: int) -> None:
     """Remove the row of a conversation that holds no messages (after `fail`), and keep its sums in the ledger."""
     db.execute(_ADD_SENT, (SENT, endpoint_id))
@@ -103,9 +101,14 @@ def close(db: sqlite3.Connection, endpoint_id: int, now: float, reason: str) -> 
     db.execute(_BURY, (now, REPLAY_GUARD, endpoint_id))
     forget_key(db, endpoint_id)
     fail(db, endpoint_id, reason)
+    forget_unread(db, endpoint_id)
+    remove(db, endpoint_id)
+
+
+def forget_unread(db: sqlite3.Connection, endpoint_id: int) -> None:
+    """Delete the messages of a side that wait to be received, and what is known of a failure among them."""
     for table in ("broker_message", "broker_failure"):
         db.execute(f"DELETE FROM {table} WHERE endpoint_id = ?", (endpoint_id,))  # noqa: S608 - names listed above
-    remove(db, endpoint_id)
 
 
 def purge_tombstones(db: sqlite3.Connection, now: float, limit: int) -> bool:

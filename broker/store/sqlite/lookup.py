@@ -12,7 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.conversation.body_check import error_parts
 from broker.conversation.frames import Contact
@@ -21,6 +21,7 @@ from broker.protocol.layout import NO_GUID
 from broker.store.sqlite.database import broker_instance
 from broker.store.sqlite.failure import IN_QUARANTINE, READY, UNCONFIRMED
 from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, locked_groups
+from broker.store.sqlite.quarantine import Failure, failures
 from broker.store.sqlite.reader_slots import records as reader_records
 from broker.store.sqlite.session_keys import OWN_PRINCIPAL_SQL, sentence_sql
 from broker.store.sqlite.transaction import path_of
@@ -87,17 +88,6 @@ _ERROR_BODY_MAX = 32_768  # bytes of an Error message that are read
 
 
 @dataclass(frozen=True, slots=True)
-class Poison:
-    """Why its reader fails. Times are UTC seconds; `quarantine_time` is None while it is tried again."""
-
-    message_sequence_number: int
-    failures: int
-    last_failure_time: float
-    quarantine_time: float | None
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
 class Inbound:
     """
     The messages and fragments that have arrived for one side.
@@ -111,6 +101,7 @@ class Inbound:
         early_fragments: Fragments that arrived out of order.
         is_taken: A reader has its conversation group, or the group rests after a failure.
         readers: Reader processes that live on this queue.
+        poison: Why its reader fails.
         error_code: Of an unread Error message.
         error_text: Likewise.
     """
@@ -124,7 +115,7 @@ class Inbound:
     early_fragments: int
     is_taken: bool
     readers: int
-    poison: Poison | None
+    poison: Failure | None
     error_code: int | None
     error_text: str
 
@@ -221,7 +212,7 @@ def find_conversation(db: sqlite3.Connection, guid: bytes, now: float) -> Conver
 _SIDES = f"""
     SELECT endpoint_id, conversation_handle, conversation_id, is_initiator, state, service_name, far_service,
      far_broker_instance, lifetime, create_date, dialog_timer, send_sequence, acknowledged_sequence, receive_sequence,
-     end_dialog_sequence, transmission_status, {sentence_sql(schema="", far_service="c.far_service")},
+     end_dialog_sequence, transmission_status, {sentence_sql("")},
      {OWN_PRINCIPAL_SQL}
     FROM broker_conversation c WHERE conversation_id =
      coalesce((SELECT h.conversation_id FROM broker_conversation h WHERE h.conversation_handle = ?1), ?1)
@@ -247,10 +238,6 @@ _EARLY = """
     AND (message_sequence_number, fragment_number) >= (SELECT receive_sequence, receive_sequence_frag
      FROM broker_conversation WHERE endpoint_id = ?1)
 """
-_POISON = """
-    SELECT message_sequence_number, failures, last_failure_time, quarantine_time, error FROM broker_failure
-    WHERE endpoint_id = ?
-"""
 _SENT_ERROR = """
     SELECT substr(message_body, 1, ?) FROM broker_transmission
     WHERE endpoint_id = ? AND message_sequence_number = ? AND message_type_name = ?
@@ -268,7 +255,7 @@ def _closed(db: sqlite3.Connection, conversation_id: bytes) -> list[Closed]:
     return [Closed(row[0], bool(row[1]), *row[2:]) for row in db.execute(_CLOSED, (conversation_id,))]
 
 
-def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> ConversationSide:
+def _side(db: sqlite3.Connection, row: tuple[Any, ...], now: float) -> ConversationSide:
     endpoint_id, service = row[0], row[5]
     held = db.execute(_HELD, (endpoint_id,)).fetchone()
     inbound = _inbound(db, endpoint_id, service, now)
@@ -277,11 +264,10 @@ def _side(db: sqlite3.Connection, row: tuple[object, ...], now: float) -> Conver
     return ConversationSide(*values)
 
 
-def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: float) -> Inbound:
+def _inbound(db: sqlite3.Connection, endpoint_id: int, service: object, now: float) -> Inbound:
     name, is_enabled = db.execute(_QUEUE, (service,)).fetchone() or (None, 0)
     messages = dict(db.execute(_STATUSES, (endpoint_id,)).fetchall())
     (since,) = db.execute(_NEXT, (endpoint_id,)).fetchone() or (None,)
-    poison = db.execute(_POISON, (endpoint_id,)).fetchone()
     error = db.execute(_ERROR, (_ERROR_BODY_MAX, endpoint_id, ERROR_PRIORITY, ERROR)).fetchone()
     error_code, error_text = _error(error)
     locks = locked_groups(db, now)  # of readers that live, and of groups that rest after a failure
@@ -295,7 +281,7 @@ def _inbound(db: sqlite3.Connection, endpoint_id: object, service: object, now: 
         early_fragments=db.execute(_EARLY, (endpoint_id,)).fetchone()[0],
         is_taken=locks is not None and db.execute(_TAKEN, (endpoint_id, *locks)).fetchone() is not None,
         readers=0 if name is None else sum(one.queue_name == name for one in reader_records(path_of(db))),
-        poison=None if poison is None else Poison(*poison),
+        poison=next(failures(db, endpoint_id), None),
         error_code=error_code,
         error_text=error_text,
     )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import astuple
 
@@ -27,6 +28,7 @@ DEFAULT_TYPE_ID = 14  # of the message type DEFAULT; the original's
 
 StoredRow: TypeAlias = tuple[Any, ...]
 """A `RouteRow`, unless another program has written something else."""
+_T = TypeVar("_T")
 
 
 class QueueRow(NamedTuple):
@@ -80,14 +82,12 @@ def services(db: sqlite3.Connection) -> dict[str, Service]:
 
 def find_queue(db: sqlite3.Connection, name: str) -> QueueRow | None:
     """The queue of this name."""
-    row = db.execute(f"{_QUEUES} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _queue(row)
+    return _first(db, _queue, f"{_QUEUES} WHERE name = ?", name)
 
 
 def find_service(db: sqlite3.Connection, name: str) -> Service | None:
     """The service of this name."""
-    row = db.execute(f"{_SERVICES} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _service(row)
+    return _first(db, _service, f"{_SERVICES} WHERE name = ?", name)
 
 
 def services_on(db: sqlite3.Connection, names: Iterable[str]) -> list[str]:
@@ -100,11 +100,6 @@ def queues_off(db: sqlite3.Connection) -> list[tuple[str, str]]:
     """(service, queue) of each service whose queue is off."""
     query = "SELECT s.name, q.name FROM broker_service s JOIN broker_queue q USING (queue_id)"
     return db.execute(f"{query} WHERE NOT q.is_receive_enabled ORDER BY s.name").fetchall()
-
-
-def find_service_of(db: sqlite3.Connection, queue_id: int) -> str | None:
-    """The name of a service that uses this queue."""
-    return _name(db, "SELECT name FROM broker_service WHERE queue_id = ? ORDER BY name", queue_id)
 
 
 def put_queue(
@@ -165,8 +160,8 @@ def find_message_type(db: sqlite3.Connection, name: str) -> Validation | None:
     """The validation of the message type of this name; DEFAULT is always there."""
     if name == DEFAULT:
         return Validation.NONE
-    row = db.execute("SELECT validation FROM broker_message_type WHERE name = ?", (name,)).fetchone()
-    return None if row is None else Validation(row[0])
+    query = "SELECT validation FROM broker_message_type WHERE name = ?"
+    return _first(db, lambda row: Validation(row[0]), query, name)
 
 
 def put_message_type(db: sqlite3.Connection, name: str, validation: Validation) -> None:
@@ -176,16 +171,6 @@ def put_message_type(db: sqlite3.Connection, name: str, validation: Validation) 
         " SELECT max(?, coalesce(max(message_type_id) + 1, 0)), ?, ? FROM broker_message_type WHERE true"
         " ON CONFLICT (name) DO UPDATE SET validation = excluded.validation",
         (FIRST_ID, name, str(validation)),
-    )
-
-
-def find_contract_of(db: sqlite3.Connection, message_type: str) -> str | None:
-    """The name of a contract that names this message type."""
-    return _name(
-        db,
-        "SELECT c.name FROM broker_message_type t JOIN broker_contract_message_type u USING (message_type_id)"
-        " JOIN broker_contract c USING (contract_id) WHERE t.name = ? ORDER BY c.name",
-        message_type,
     )
 
 
@@ -237,15 +222,6 @@ def _drop_usages(db: sqlite3.Connection, contract: str) -> None:
     )
 
 
-def find_service_under(db: sqlite3.Connection, contract: str) -> str | None:
-    """The name of a service that names this contract."""
-    return _name(
-        db,
-        "SELECT s.name FROM broker_service s, json_each(s.contracts) WHERE json_each.value = ? ORDER BY s.name",
-        contract,
-    )
-
-
 # --- priorities ---
 
 _PRIORITY_COLUMNS = "contract_name, local_service_name, remote_service_name, priority_level"
@@ -254,24 +230,13 @@ _PRIORITIES = f"SELECT name, {_PRIORITY_COLUMNS} FROM broker_priority"  # noqa: 
 
 def find_priority(db: sqlite3.Connection, name: str) -> Priority | None:
     """The priority of this name."""
-    row = db.execute(f"{_PRIORITIES} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else Priority(*row)
+    return _first(db, Priority._make, f"{_PRIORITIES} WHERE name = ?", name)
 
 
 def find_priority_about(db: sqlite3.Connection, priority: Priority) -> str | None:
     """The name of the priority with just the criteria of this one."""
     where = "(contract_name, local_service_name, remote_service_name) IS (?, ?, ?)"
-    return _name(db, f"SELECT name FROM broker_priority WHERE {where}", *priority[1:4])  # noqa: S608 - the columns above
-
-
-def find_priority_under(db: sqlite3.Connection, contract: str) -> str | None:
-    """The name of a priority that names this contract."""
-    return _name(db, "SELECT name FROM broker_priority WHERE contract_name = ? ORDER BY name", contract)
-
-
-def find_priority_for(db: sqlite3.Connection, local_service: str) -> str | None:
-    """The name of a priority that names this service of the database."""
-    return _name(db, "SELECT name FROM broker_priority WHERE local_service_name = ? ORDER BY name", local_service)
+    return _first(db, itemgetter(0), f"SELECT name FROM broker_priority WHERE {where}", *priority[1:4])  # noqa: S608 - see above
 
 
 def put_priority(db: sqlite3.Connection, priority: Priority) -> None:
@@ -292,8 +257,7 @@ def routes(db: sqlite3.Connection) -> Iterator[StoredRow]:
 
 def find_route(db: sqlite3.Connection, name: str) -> StoredRow | None:
     """The route of this name."""
-    row: StoredRow | None = db.execute(f"{_ROUTES} WHERE name = ?", (name,)).fetchone()
-    return row
+    return _first(db, StoredRow, f"{_ROUTES} WHERE name = ?", name)
 
 
 def put_routes(db: sqlite3.Connection, rows: Iterable[RouteRow]) -> None:
@@ -325,8 +289,7 @@ def permissions(db: sqlite3.Connection) -> tuple[tuple[PermissionRule, ...], lis
 
 def find_state(db: sqlite3.Connection, rule: PermissionRule) -> PermissionState | None:
     """Return the stored state of the permission, securable and principal of a rule; None when nothing is stored."""
-    row = db.execute(f"SELECT state {_OF_RULE}", _about(rule)).fetchone()
-    return None if row is None else PermissionState(row[0])
+    return _first(db, lambda row: PermissionState(row[0]), f"SELECT state {_OF_RULE}", *_about(rule))
 
 
 def put_permission(db: sqlite3.Connection, rule: PermissionRule) -> None:
@@ -362,14 +325,12 @@ def bindings(db: sqlite3.Connection) -> dict[str, RemoteServiceBinding]:
 
 def find_binding(db: sqlite3.Connection, name: str) -> RemoteServiceBinding | None:
     """The binding of this name."""
-    row = db.execute(f"{_BINDINGS} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _binding(row)
+    return _first(db, _binding, f"{_BINDINGS} WHERE name = ?", name)
 
 
 def find_binding_of(db: sqlite3.Connection, remote_service_name: str) -> RemoteServiceBinding | None:
     """The binding of a far service. Cost: one look-up in an index."""
-    row = db.execute(f"{_BINDINGS} WHERE remote_service_name = ?", (remote_service_name,)).fetchone()
-    return None if row is None else _binding(row)
+    return _first(db, _binding, f"{_BINDINGS} WHERE remote_service_name = ?", remote_service_name)
 
 
 def put_binding(db: sqlite3.Connection, binding: RemoteServiceBinding) -> None:
@@ -383,6 +344,22 @@ def _binding(row: tuple[str, str, str, int]) -> RemoteServiceBinding:
 
 
 # --- all of them ---
+
+_USERS = {  # names of what names an object, and keeps it from being dropped: by both kinds
+    ("queue", "service"): "SELECT s.name FROM broker_queue q JOIN broker_service s USING (queue_id) WHERE q.name = ?",
+    ("message type", "contract"): (
+        "SELECT c.name FROM broker_message_type t JOIN broker_contract_message_type u USING (message_type_id)"
+        " JOIN broker_contract c USING (contract_id) WHERE t.name = ?"
+    ),
+    ("contract", "service"): "SELECT s.name FROM broker_service s, json_each(s.contracts) j WHERE j.value = ?",
+    ("contract", "priority"): "SELECT name FROM broker_priority WHERE contract_name = ?",
+    ("service", "priority"): "SELECT name FROM broker_priority WHERE local_service_name = ?",
+}
+
+
+def find_user(db: sqlite3.Connection, kind: str, name: str, by: str) -> str | None:
+    """The first name of what names this object, of the kind `by`."""
+    return _first(db, itemgetter(0), f"{_USERS[kind, by]} ORDER BY 1", name)
 
 
 def drop(db: sqlite3.Connection, table: str, name: str) -> None:
@@ -400,7 +377,7 @@ def _put(table: str, columns: str, *, key: str = "name") -> str:
     )
 
 
-def _name(db: sqlite3.Connection, query: str, *parameters: object) -> str | None:
-    """The first name that a query finds."""
+def _first(db: sqlite3.Connection, make: Callable[[Any], _T], query: str, *parameters: object) -> _T | None:
+    """What is made of the first row that a query finds."""
     row = db.execute(query, parameters).fetchone()
-    return None if row is None else str(row[0])
+    return None if row is None else make(row)

@@ -4,8 +4,8 @@ Finds the messages that applications queued, and loads them as fragments in orde
 This module is for the writer thread. A new row has a higher `transmission_id` than all rows that are there, so new rows
 are those above the newest one that was seen, as long as that is there: when it was removed, its number is free again.
 The daemon removes rows in its own transactions, and takes then the newest seen one that is left (`newest`).
-Applications remove those of a dialog that they end; then all rows are found again. The rows of one dialog are read by
-sequence number, as far as its window asks, and large messages in parts.
+Applications remove those of a dialog that they end, which the ledger counts: then all rows are found again. The rows of
+one dialog are read by sequence number, as far as its window asks, and large messages in parts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from broker.protocol.envelope import TRACE_PARENT
 from broker.protocol.frame import Envelope, encode_envelope
 from broker.protocol.layout import NO_GUID, Flag
 from broker.store.port import LoadedFragments, LoadRequest, PendingDialog
+from broker.store.sqlite.ledger import GIVEN_UP_SQL
 from broker.store.sqlite.schema import PART_BYTES
 from broker.store.sqlite.session_keys import secured_of
 
 _LAST, _TRACE = int(Flag.LAST_FRAGMENT), int(Flag.TRACE)  # an enum's operators are slow
-_PLACE = "transmission_id, endpoint_id, message_sequence_number"
-_NEWEST = f"SELECT {_PLACE} FROM broker_transmission WHERE transmission_id <= ? ORDER BY transmission_id DESC LIMIT 1"  # noqa: S608
-_IS_THERE = f"SELECT 1 FROM broker_transmission WHERE ({_PLACE}) = (?, ?, ?)"  # noqa: S608
+_NEWEST = (  # SQLite takes a column next to a maximum from the row that has it
+    "SELECT coalesce(max(transmission_id), 0), endpoint_id, message_sequence_number,"  # noqa: S608
+    f" ({GIVEN_UP_SQL}) FROM broker_transmission WHERE transmission_id <= ?"
+)
+_IS_THERE = (
+    "SELECT 1 FROM broker_transmission WHERE (transmission_id, endpoint_id, message_sequence_number) = (?, ?, ?)"
+)
 _NUMBER_MAX = (1 << 63) - 1
 _DIALOG = (
     " c.conversation_id, c.is_initiator, c.service_name, c.far_service, c.far_broker_instance, c.receive_sequence,"
@@ -53,30 +58,28 @@ _FIND_ALL = (
 class SentRow(NamedTuple):
     """A row of the transmission queue; its dialog and sequence number are never used again, so they identify it."""
 
-    transmission_id: int
-    endpoint_id: int
-    message_sequence_number: int
-
-
-NONE_SEEN = SentRow(0, 0, 0)  # no row that is there was seen
+    transmission_id: int  # 0: no row that is there was seen
+    endpoint_id: int | None
+    message_sequence_number: int | None
+    given_up: float  # messages, when it was found (`GIVEN_UP_SQL`)
 
 
 def newest(db: sqlite3.Connection, up_to: int = _NUMBER_MAX) -> SentRow:
-    """The newest row, of those up to this transmission_id; `NONE_SEEN` where there is none."""
-    row = db.execute(_NEWEST, (up_to,)).fetchone()
-    return NONE_SEEN if row is None else SentRow(*row)
+    """The newest row, of those up to this transmission_id."""
+    return SentRow(*db.execute(_NEWEST, (up_to,)).fetchone())
 
 
 def is_there(db: sqlite3.Connection, seen: SentRow) -> bool:
     """Whether a row was not removed, so that all new ones are above it."""
-    return seen is NONE_SEEN or db.execute(_IS_THERE, seen).fetchone() is not None
+    return not seen.transmission_id or db.execute(_IS_THERE, seen[:3]).fetchone() is not None
 
 
 def find_pending(
     db: sqlite3.Connection, instance: bytes, seen: SentRow | None
 ) -> tuple[SentRow, list[PendingDialog], bool]:
     """
-    Find the dialogs with rows in the transmission queue above `seen`; with any rows when it is gone, or None.
+    Find the dialogs with rows in the transmission queue above `seen`; with any rows when it is gone, or None, or when
+    applications have given messages up since.
 
     Returns:
         The newest row seen, the dialogs in the order in which they began to wait, and whether these are all.
@@ -87,6 +90,8 @@ def find_pending(
     last = newest(db)
     if last == seen:
         return last, [], False
+    if seen is not None and seen.given_up != last.given_up:
+        seen = None
     rows = [] if seen is None else db.execute(_FIND_NEW, (seen.transmission_id,)).fetchall()
     is_all = seen is None or not is_there(db, seen)  # asked last: if it is there, it was when newer rows were found
     if is_all:

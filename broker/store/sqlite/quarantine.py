@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from broker.protocol.frame import decode_envelope
 from broker.store.sqlite.failure import IN_QUARANTINE, READY, forget, remove_message
+from broker.store.sqlite.reassembly import envelope_bytes
 from broker.store.sqlite.transaction import ask
 
 _BY_SERVICE = """
@@ -32,6 +33,10 @@ _FAILURES = (
     "(SELECT n.queuing_order FROM broker_message n WHERE n.endpoint_id = f.endpoint_id"
     " AND n.message_sequence_number = f.message_sequence_number ORDER BY n.priority DESC, n.queuing_order LIMIT 1)"
     " LEFT JOIN broker_queue q ON q.queue_id = m.queue_id"
+)
+_LARGE = (  # the bytes of the fragments of a message, and the beginning of the first one
+    "SELECT coalesce(sum(length(body)), 0), max(iif(fragment_number = 0, substr(body, 1, 4), NULL))"
+    " FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
 )
 
 
@@ -67,12 +72,7 @@ class Failure:
 
 def failures(db: sqlite3.Connection, endpoint_id: int | None = None) -> Iterator[Failure]:
     """All dialogs in quarantine and all that are tried again, those that began to fail first; or one of them."""
-    where = "" if endpoint_id is None else " WHERE f.endpoint_id = ?"
-    parameters = () if endpoint_id is None else (endpoint_id,)
-    for row in ask(db, f"{_FAILURES}{where} ORDER BY f.first_failure_time, f.endpoint_id", parameters).fetchall():
-        order, behind = row[8:10]
-        size = 0 if order is None else _body_bytes(db, order)
-        yield Failure(*row[:9], size, max(0, behind - (order is not None)), *row[10:])  # type: ignore[call-arg]
+    return _failures(db, "") if endpoint_id is None else _failures(db, "WHERE f.endpoint_id = ?", endpoint_id)
 
 
 def quarantined_dialogs(db: sqlite3.Connection) -> int:
@@ -87,13 +87,7 @@ def quarantined_by_service(db: sqlite3.Connection) -> list[tuple[str, int]]:
 
 def find(db: sqlite3.Connection, guid: bytes) -> Failure | None:
     """The failed dialog with this conversation_handle or conversation_id."""
-    row = ask(
-        db,
-        "SELECT endpoint_id FROM broker_failure JOIN broker_conversation USING (endpoint_id)"
-        " WHERE ?1 IN (conversation_handle, conversation_id)",
-        (guid,),
-    ).fetchone()
-    return None if row is None else next(failures(db, row[0]), None)
+    return next(_failures(db, "WHERE ? IN (c.conversation_handle, c.conversation_id)", guid), None)
 
 
 def resume(db: sqlite3.Connection, endpoint_id: int) -> int:
@@ -128,12 +122,17 @@ def body_pieces(db: sqlite3.Connection, queuing_order: int) -> Iterator[bytes]:
         yield decode_envelope(piece)[1] if number == 0 else piece
 
 
+def _failures(db: sqlite3.Connection, where: str, *parameters: object) -> Iterator[Failure]:
+    for row in ask(db, f"{_FAILURES} {where} ORDER BY f.first_failure_time, f.endpoint_id", parameters).fetchall():
+        order, behind = row[8:10]
+        size = 0 if order is None else _body_bytes(db, order)
+        yield Failure(*row[:9], size, max(0, behind - (order is not None)), *row[10:])  # type: ignore[call-arg]
+
+
 def _body_bytes(db: sqlite3.Connection, queuing_order: int) -> int:
     query = "SELECT length(message_body), endpoint_id, message_sequence_number FROM broker_message"
     size, *message = ask(db, f"{query} WHERE queuing_order = ?", (queuing_order,)).fetchone()
     if size is None:
-        fragments = "FROM broker_fragment WHERE endpoint_id = ? AND message_sequence_number = ?"
-        size = ask(db, f"SELECT coalesce(sum(length(body)), 0) {fragments}", tuple(message)).fetchone()[0]
-        first = ask(db, f"SELECT body {fragments} AND fragment_number = 0", tuple(message)).fetchone()
-        size -= 0 if first is None else len(first[0]) - len(decode_envelope(first[0])[1])
+        size, first = ask(db, _LARGE, tuple(message)).fetchone()
+        size -= 0 if first is None else envelope_bytes(first)
     return int(size)

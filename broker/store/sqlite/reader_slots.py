@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -56,13 +56,12 @@ class QueueRecord(msgspec.Struct, array_like=True):
     tasks: _Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Abandoned:
-    """A group whose reader died while it had it locked, since `lock_time` in UTC seconds."""
+class GroupLock(NamedTuple):
+    """The lock of a reader on a conversation group."""
 
     conversation_group_id: bytes
-    reader: int
-    lock_time: float
+    reader: int  # the slot of the reader's process
+    lock_time: float  # UTC seconds; distinguishes this lock from a later one of the same process
 
 
 class ReaderSlot:
@@ -116,9 +115,9 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[Abandoned]:
+def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[GroupLock]:
     """
-    The groups whose reader has died; `own` is a slot that lives because the caller has it.
+    The locks of readers that have died; `own` is a slot that lives because the caller has it.
 
     Inside a write transaction, so that what is true now stays true until the caller has acted on it.
     """
@@ -128,7 +127,7 @@ def rows_of_dead_slots(db: sqlite3.Connection, own: int | None = None) -> list[A
         return []
     dead = readers - live_slots(path_of(db), readers)
     query = "SELECT conversation_group_id, reader, lock_time FROM broker_group_lock WHERE reader = ?"
-    return [Abandoned(*row) for reader in sorted(dead) for row in ask(db, query, (reader,))]
+    return [GroupLock(*row) for reader in sorted(dead) for row in ask(db, query, (reader,))]
 
 
 def disown(db: sqlite3.Connection, slot: int) -> None:

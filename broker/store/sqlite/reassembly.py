@@ -144,7 +144,7 @@ class Reassembly:
         size = 0 if tail is None else len(tail[1])
         for (body,) in self._db.execute(f"SELECT body {_IN_ORDER}", (*key, last)):
             bodies.append(body)
-            size += len(body) if len(bodies) > 1 else max(0, len(body) - _envelope_bytes(body))
+            size += len(body) if len(bodies) > 1 else max(0, len(body) - envelope_bytes(body))
             if size > LARGE_BYTES:
                 if tail is not None:
                     self.keep((sequence, last), *tail)
@@ -190,7 +190,8 @@ def discard_fragments(db: sqlite3.Connection, endpoint_id: int, sequence: int) -
     )
 
 
-def _envelope_bytes(first: bytes) -> int:
+def envelope_bytes(first: bytes) -> int:
+    """How much of a body whose first fragment begins so is its envelope."""
     return ENVELOPE_LENGTH + int.from_bytes(first[:ENVELOPE_LENGTH], "big")
 
 

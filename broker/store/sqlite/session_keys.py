@@ -91,15 +91,12 @@ def note_own_certificate(db: sqlite3.Connection, subject: str | None) -> None:
     db.execute("UPDATE broker_database SET certificate = ?1 WHERE certificate IS NOT ?1", (subject,))
 
 
-def sentence_sql(*, schema: str, far_service: str) -> str:
+def sentence_sql(schema: str) -> str:
     """
     Return SQL of one sentence about how a side is secured: the principal that it is sealed to, or why it is not sealed.
 
-    The SQL is for a query in which the columns of the side are named `c.`.
-
-    Args:
-        schema: The schema of the tables, as it is written before their names.
-        far_service: SQL of the name of the far service; null where it is no longer known.
+    The SQL is for a query in which the columns of the side are named `c.`; its far service is null where that is no
+    longer known. `schema` is that of the tables, as it is written before their names.
     """
     known = "coalesce(' (' || substr(k.far_certificate, 1, 19) || '...)', '')"
     return (
@@ -109,11 +106,11 @@ def sentence_sql(*, schema: str, far_service: str) -> str:
         f" 'sealed to ' || k.far_principal || {known} || ', anonymous: it does not learn who sends'"
         " WHEN k.security = 'ANONYMOUS' THEN 'sealed to whoever began it, anonymous'"
         f" WHEN k.is_initiator THEN '{UNSEALABLE}: no remote service binding'"
-        f" || coalesce(' for ' || {far_service}, '')"
+        f" || coalesce(' for ' || c.far_service, '')"
         " ELSE 'in clear: it began within this instance' END"
         f" FROM {schema}broker_session_key k"
         " WHERE k.conversation_id = c.conversation_id AND k.is_initiator = c.is_initiator),"
-        f" CASE WHEN {far_service} IS NULL THEN 'in clear'"
-        f" WHEN c.is_initiator THEN 'in clear: no remote service binding for ' || {far_service}"
+        f" CASE WHEN c.far_service IS NULL THEN 'in clear'"
+        f" WHEN c.is_initiator THEN 'in clear: no remote service binding for ' || c.far_service"
         " ELSE 'in clear: its initiator does not seal it' END)"
     )

@@ -89,9 +89,11 @@ _CREATE = (
 )
 _FORGET_ACKNOWLEDGED = "DELETE FROM broker_transmission WHERE endpoint_id = ? AND message_sequence_number < ?"
 _UNCONFIRMED = (
-    "SELECT DISTINCT endpoint_id FROM broker_message WHERE status = ?"
-    " AND queue_id IN (SELECT queue_id FROM broker_service WHERE is_exclusive_target) LIMIT ?"
+    f"{_COLUMNS} WHERE endpoint_id IN"  # noqa: S608 - columns listed above
+    " (SELECT DISTINCT endpoint_id FROM broker_message WHERE status = ?"
+    " AND queue_id IN (SELECT queue_id FROM broker_service WHERE is_exclusive_target) LIMIT ?)"
 )
+_RECEIVING = f"{_COLUMNS} WHERE c.conversation_id = ? AND (receive_sequence, receive_sequence_frag) > (0, 0)"
 _FIND_TOMBSTONE = (
     "SELECT receive_sequence, receive_sequence_frag, service_name, far_service, far_broker_instance, k.security,"
     " k.far_principal, k.secret FROM broker_tombstone t LEFT JOIN broker_session_key k"
@@ -114,7 +116,8 @@ class SideTable:
     def load(self, conversation_id: bytes, *, is_initiator: bool) -> SideRow | None:
         """One side of a dialog; None when it does not live here."""
         query = f"{_COLUMNS} WHERE c.conversation_id = ? AND c.is_initiator = ?"
-        return _side_row(self._db.execute(query, (conversation_id, is_initiator)).fetchone(), self.instance)
+        row = self._db.execute(query, (conversation_id, is_initiator)).fetchone()
+        return None if row is None else _side_of_row(row, self.instance)
 
     def create(self, contact: Contact, contract: str, lifetime: float, *, is_named: bool) -> SideRow:
         """
@@ -182,35 +185,32 @@ class SideTable:
 
 def unconfirmed_sides(db: sqlite3.Connection, instance: bytes) -> dict[int, AckState]:
     """Sides of services that are exclusive targets whose messages wait for a confirmation, UNCONFIRMED_MAX at most."""
-    endpoint_ids = db.execute(_UNCONFIRMED, (UNCONFIRMED, UNCONFIRMED_MAX)).fetchall()
-    query = f"{_COLUMNS} WHERE endpoint_id = ?"
-    sides = [_side_row(db.execute(query, endpoint_id).fetchone(), instance) for endpoint_id in endpoint_ids]
-    return {
-        side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True, is_confirmation_wanted=True)
-        for side in sides
-        if side is not None
-    }
+    rows = db.execute(_UNCONFIRMED, (UNCONFIRMED, UNCONFIRMED_MAX)).fetchall()
+    return _ack_states(rows, instance, is_unconfirmed=True)
 
 
 def receiving_sides(db: sqlite3.Connection, instance: bytes, conversations: Iterable[bytes]) -> dict[int, AckState]:
     """The open sides of these conversations that have received something."""
-    query = f"{_COLUMNS} WHERE c.conversation_id = ?"
-    sides = [_side_row(row, instance) for one in conversations for row in db.execute(query, (one,)).fetchall()]
+    rows = [row for one in conversations for row in db.execute(_RECEIVING, (one,)).fetchall()]
+    return _ack_states(rows, instance, is_unconfirmed=False)
+
+
+def _ack_states(rows: Iterable[tuple[Any, ...]], instance: bytes, *, is_unconfirmed: bool) -> dict[int, AckState]:
+    """The acknowledgements of these sides, which leave at once."""
+    sides = [_side_of_row(row, instance) for row in rows]
     return {
-        side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True)
+        side.endpoint_id: AckState(side.contact, side.expected, is_urgent=True, is_confirmation_wanted=is_unconfirmed)
         for side in sides
-        if side is not None and side.expected > (0, 0)
     }
 
 
 def side_of(db: sqlite3.Connection, endpoint_id: int) -> SideRow | None:
     """The side of this number; its contact does not say which database this is."""
-    return _side_row(db.execute(f"{_COLUMNS} WHERE endpoint_id = ?", (endpoint_id,)).fetchone(), NO_GUID)
+    row = db.execute(f"{_COLUMNS} WHERE endpoint_id = ?", (endpoint_id,)).fetchone()
+    return None if row is None else _side_of_row(row, NO_GUID)
 
 
-def _side_row(row: tuple[Any, ...] | None, instance: bytes) -> SideRow | None:
-    if row is None:
-        return None
+def _side_of_row(row: tuple[Any, ...], instance: bytes) -> SideRow:
     conversation_id, is_initiator, endpoint_id, state, service, far_service, far, contract, priority, *rest = row
     lifetime, send, acknowledged, sequence, fragment, early, opening, end, *key = rest
     contact = Contact(
@@ -243,12 +243,6 @@ def shorten_lifetime(db: sqlite3.Connection, conversation_handle: bytes, lifetim
     """Let a conversation end at this UTC time, unless it ends earlier."""
     statement = "UPDATE broker_conversation SET lifetime = min(lifetime, ?) WHERE conversation_handle = ?"
     ask(db, statement, (lifetime, conversation_handle))
-
-
-def is_begun_here(db: sqlite3.Connection, conversation_handle: bytes) -> bool:
-    """Whether this side, which exists, is the initiator's."""
-    question = "SELECT is_initiator FROM broker_conversation WHERE conversation_handle = ?"
-    return bool(db.execute(question, (conversation_handle,)).fetchone()[0])
 
 
 def state_of(db: sqlite3.Connection, conversation_handle: bytes) -> ConversationState:

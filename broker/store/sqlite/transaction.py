@@ -20,8 +20,9 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import PathLike
+from typing import TypeVar
 
 from broker.errors import DemotedError, StoreUnavailableError
 from broker.store import sqlite
@@ -32,6 +33,7 @@ LAPSED = (  # a principal, so that another daemon may be it
     " long"
 )
 CHECK_SECONDS = 1.0  # for damage in one file
+_T = TypeVar("_T")
 _CHECK_STEPS = 1_000  # of the machine in SQLite, between two readings of the clock
 
 
@@ -55,7 +57,7 @@ def writing(db: sqlite3.Connection) -> Iterator[None]:
         DemotedError: another daemon is the principal by now.
     """
     waits = db.lock_waits if isinstance(db, DaemonConnection) else None
-    take_write_lock(db, waits=None if waits is None else lambda: waits)
+    take_write_lock(db, waits)
     try:
         check_epoch(db)
         yield
@@ -138,48 +140,67 @@ def epoch(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT epoch FROM broker_database").fetchone()[0])
 
 
-def take_write_lock(
-    db: sqlite3.Connection, *, least: float = 0.0, waits: Callable[[], sqlite.write_lock.WriteLockWaits] | None = None
-) -> None:
+def take_write_lock(db: sqlite3.Connection, waits: sqlite.write_lock.WriteLockWaits | None = None) -> None:
     """
-    BEGIN IMMEDIATE, with many short attempts, one process after another (`WriteLockLine`).
+    BEGIN IMMEDIATE, as `patiently`.
 
     SQLite's own waiting tries again after up to 0.1 s. A connection that commits and begins again at once, as readers
     do, leaves the lock free for less than a millisecond, which such an attempt rarely meets: others would wait for
     seconds.
+    """
+    patiently(db, lambda: begin_at_once(db), waits=None if waits is None else lambda _: waits)
+
+
+def patiently(
+    db: sqlite3.Connection,
+    call: Callable[[], _T],
+    *,
+    least: float = 0.0,
+    waits: Callable[[str], sqlite.write_lock.WriteLockWaits] | None,
+) -> _T:
+    """
+    A call that is made again, many times, while others have the lock; one process after another (`WriteLockLine`).
+
+    Inside a transaction that has read nothing helps once another has written since.
 
     Args:
-        db: A connection without a transaction; its own time-out says how long to wait, and is as it was afterwards.
+        db: A connection; its own time-out says how long to wait, and is as it was afterwards.
+        call: The call.
         least: Seconds to wait at least.
-        waits: Returns what notes how long this takes; called only when another connection has the lock.
+        waits: Returns what notes how long this takes, for a file; called only when another connection has the lock.
 
     Raises:
         sqlite3.OperationalError: others had the file for so long.
     """
-    error = _busy_error(db)
-    if error is None:
-        return
-    patience: int = ask(db, "PRAGMA busy_timeout").fetchone()[0]
-    deadline = time.monotonic() + max(least, patience / 1000)
-    noted: sqlite.write_lock.WriteLockWaits | None = None
-    with closing(sqlite.write_lock.WriteLockLine(path_of(db))) as line:
-        try:
-            while error is not None:
-                if time.monotonic() >= deadline:
-                    raise error
-                if waits is not None:
-                    noted = noted or waits()
-                    noted.go_on()
-                line.pause()
-                error = _busy_error(db)
-        finally:
+    began, seconds, line, noted = time.monotonic(), least, None, None
+    try:
+        while True:
+            try:
+                return call()
+            except sqlite3.OperationalError as error:
+                is_too_old = error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT and db.in_transaction
+                if is_too_old or not is_busy(error):
+                    raise
+                if line is None:
+                    seconds = max(least, ask(db, "PRAGMA busy_timeout").fetchone()[0] / 1000)
+                    path = path_of(db)
+                    line = sqlite.write_lock.WriteLockLine(path)
+                    noted = None if waits is None else waits(path)
+                if time.monotonic() >= began + seconds:
+                    raise
             if noted is not None:
-                noted.end()
+                noted.go_on()
+            line.pause()
+    finally:
+        if line is not None:
+            line.close()
+        if noted is not None:
+            noted.end()
 
 
-def _busy_error(db: sqlite3.Connection) -> sqlite3.OperationalError | None:
+def begin_at_once(db: sqlite3.Connection) -> None:
     """
-    BEGIN IMMEDIATE that waits for nothing, whatever the connection's own time-out; None when it has begun.
+    BEGIN IMMEDIATE that waits for nothing, whatever the connection's own time-out.
 
     While a connection reads, SQLite does not wait for a lock, as its holder might wait for the reader.
     """
@@ -187,13 +208,8 @@ def _busy_error(db: sqlite3.Connection) -> sqlite3.OperationalError | None:
     try:
         reading.execute("SELECT 1 FROM sqlite_schema")  # no row is fetched, so it goes on
         db.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if not is_busy(error):
-            raise
-        return error
     finally:
         reading.close()
-    return None
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
@@ -246,8 +262,11 @@ def is_about_file(error: sqlite3.DatabaseError) -> bool:
     return not isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.DataError)
 
 
-def sentence(error: sqlite3.Error) -> str:
-    """Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all."""
+def sentence(error: BaseException) -> str:
+    """
+    Say what is wrong with a file and what to do, with SQLite's own words in brackets, or alone when they say all; an
+    error of another kind says all itself.
+    """
     if str(error).startswith("no such table: ") and "broker_" in str(error):
         return _NOT_OURS
     known = _SENTENCES.get(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF)

@@ -106,8 +106,9 @@ def contract_id(name: str) -> str:
     return f"CASE {name} {built_in} ELSE {stored} END"
 
 
-def _of_message_type(name: str, column: str, built_in: Mapping[str, object], undeclared: str) -> str:
-    """A column of the message type of a name, as SQL; `undeclared` when no statement has made it."""
+def _of_message_type(column: str, built_in: Mapping[str, object], undeclared: str) -> str:
+    """A column of the type of a message, as SQL; `undeclared` when no statement has made it."""
+    name = "m.message_type_name"
     known = " ".join(f"WHEN {_text(one)} THEN {value}" for one, value in built_in.items())
     stored = f"(SELECT {column} FROM {{db}}.broker_message_type t WHERE t.name = {name})"  # noqa: S608 - own words
     return f"CASE {name} {known} ELSE coalesce({stored}, {undeclared}) END"
@@ -150,25 +151,6 @@ def _permissions(class_id: int, class_desc: str, major_id: str, letters: str, pe
         },
         f"{{db}}.broker_permission p WHERE p.permission = '{permission}'",
     )
-
-
-PERMISSION_VIEWS: Mapping[str, FileView] = {
-    SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
-    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _service_id("p.securable"), "SN", "SEND"),
-    "sys.remote_service_bindings": FileView(
-        {
-            "name": "b.name",
-            "remote_service_binding_id": "b.remote_service_binding_id",
-            "principal_id": "NULL",
-            "remote_service_name": "b.remote_service_name",
-            "service_contract_id": "NULL",
-            "remote_principal_id": "NULL",
-            "is_anonymous_on": "b.is_anonymous_on",
-            "remote_principal_name": "b.remote_principal",
-        },
-        "{db}.broker_remote_service_binding b",
-    ),
-}
 
 
 # --- all views of a file -------------------------------------------------------------------------------------------
@@ -230,13 +212,10 @@ QUEUE = FileView(
         "service_contract_id": contract_id("c.contract"),
         "message_type_name": "m.message_type_name",
         "message_type_id": _of_message_type(
-            "m.message_type_name", "message_type_id", {one.name: one.message_type_id for one in MESSAGE_TYPES}, "NULL"
+            "message_type_id", {one.name: one.message_type_id for one in MESSAGE_TYPES}, "NULL"
         ),
         "validation": _of_message_type(
-            "m.message_type_name",
-            _LETTER,
-            {one.name: f"'{_VALIDATIONS[one.validation][0]}'" for one in MESSAGE_TYPES},
-            "'N'",
+            _LETTER, {one.name: f"'{_VALIDATIONS[one.validation][0]}'" for one in MESSAGE_TYPES}, "'N'"
         ),
         "message_body": "m.message_body",
         "message_enqueue_time": instant("m.message_enqueue_time"),
@@ -328,7 +307,21 @@ FILE_VIEWS: Mapping[str, FileView] = {
         },
         "{db}.broker_priority p",
     ),
-    **PERMISSION_VIEWS,
+    SERVER_PERMISSIONS: _permissions(_ENDPOINT, "ENDPOINT", "1", "CO", "CONNECT"),
+    "sys.database_permissions": _permissions(_SERVICE, "SERVICE", _service_id("p.securable"), "SN", "SEND"),
+    "sys.remote_service_bindings": FileView(
+        {
+            "name": "b.name",
+            "remote_service_binding_id": "b.remote_service_binding_id",
+            "principal_id": "NULL",
+            "remote_service_name": "b.remote_service_name",
+            "service_contract_id": "NULL",
+            "remote_principal_id": "NULL",
+            "is_anonymous_on": "b.is_anonymous_on",
+            "remote_principal_name": "b.remote_principal",
+        },
+        "{db}.broker_remote_service_binding b",
+    ),
     "sys.conversation_endpoints": FileView(
         {
             "conversation_handle": guid("c.conversation_handle"),
@@ -366,7 +359,7 @@ FILE_VIEWS: Mapping[str, FileView] = {
             "early_fragments": "c.early_fragments",
             "far_principal": _KEY_OF.format(column="far_principal"),
             "far_certificate": _KEY_OF.format(column="far_certificate"),
-            "security_desc": sentence_sql(schema="{db}.", far_service="c.far_service"),
+            "security_desc": sentence_sql("{db}."),
         },
         _BOTH_KINDS,
     ),

@@ -19,17 +19,8 @@ from broker.store.port import Find, WriteBatch, WriteResult
 from broker.store.sqlite.database import FileWatch, broker_instance, fix_fragment_size
 from broker.store.sqlite.expiry import Maintenance, fail_dialogs, next_timer
 from broker.store.sqlite.hints import ANY, Bell, endpoint_slot, queue_slot
-from broker.store.sqlite.ledger import given_up
 from broker.store.sqlite.metadata import services_on
-from broker.store.sqlite.outbound import (
-    NONE_SEEN,
-    SentRow,
-    find_pending,
-    is_there,
-    load_fragments,
-    newest,
-    save_statuses,
-)
+from broker.store.sqlite.outbound import SentRow, find_pending, is_there, load_fragments, newest, save_statuses
 from broker.store.sqlite.receive import store_frames
 from broker.store.sqlite.side import receiving_sides, unconfirmed_sides
 from broker.store.sqlite.transaction import DaemonConnection, check_confirmed, check_epoch, epoch, translated, writing
@@ -93,7 +84,6 @@ class SqliteStore:
         self._bell = Bell.open(str(path), is_made=True)
         self._file_watch = FileWatch(path)
         self._seen: SentRow | None = None  # the newest row sent that was found, of those that are there
-        self._given_up = 0.0  # messages, when dialogs were last looked for: see `given_up`
         self._version = 0  # data_version when dialogs were last looked for; 0 = this connection has written since
         self._verifier = FrameVerifier(credentials or DialogCredentials())
         self._maintenance = Maintenance()
@@ -156,9 +146,6 @@ class SqliteStore:
         version = self._next_version(COMMIT_STEPS if batch.is_hinted else 0)
         if batch.find is Find.NEW and version == self._version:
             return version, self._seen  # no other connection has committed
-        messages = given_up(self.connection)
-        if messages != self._given_up:
-            self._given_up, self._seen = messages, None  # stays so if this batch fails
         seen = None if batch.find is Find.ALL else self._seen
         seen, result.found, result.is_all_found = find_pending(self.connection, self.broker_instance, seen)
         return version, seen
@@ -207,8 +194,8 @@ class SqliteStore:
                     result.received = store_frames(db, self.broker_instance, batch, self._verifier)
                 result.received.finished.update(batch.faults)
                 result.next_timer = next_timer(db)
-                if seen is not None and seen is not NONE_SEEN:
-                    seen = newest(db, seen.transmission_id)
+                if seen is not None and seen.transmission_id:
+                    seen = newest(db, seen.transmission_id)._replace(given_up=seen.given_up)
         except BaseException:
             if is_maintained:
                 self._maintenance.forget()
@@ -222,7 +209,7 @@ class SqliteStore:
         arrivals = self.connection.arrivals
         if arrivals and self._bell is not None:
             queues, endpoints = zip(*arrivals, strict=True)
-            self._bell.ring([ANY, *map(queue_slot, queues), *map(endpoint_slot, endpoints)])
+            self._bell.ring([*map(endpoint_slot, endpoints), *map(queue_slot, queues), ANY])
 
     def _report_wait(self, wait: LockWait) -> None:
         pid, process = wait.holder or (None, None)

@@ -163,14 +163,14 @@ class WriteLockLine:
             self._bell.close()
 
 
-def warned_waits(path: Callable[[], str]) -> WriteLockWaits:
+def warned_waits(path: str) -> WriteLockWaits:
     """The waits of an application's connection, which logs a long one at level WARNING."""
 
     def warn(wait: LockWait) -> None:
         if not wait.is_over:
-            logger.warning("%s: waiting for %.0f s to write: %s", path(), wait.seconds, who_writes(wait.holder))
+            logger.warning("%s: waiting for %.0f s to write: %s", path, wait.seconds, who_writes(wait.holder))
 
-    return WriteLockWaits(path, warn)
+    return WriteLockWaits(lambda: path, warn)
 
 
 def who_writes(holder: LockHolder | None) -> str:

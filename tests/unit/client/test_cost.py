@@ -21,7 +21,7 @@ BODY = bytes(1024)
 FRAME_BYTES = 24 + 4096  # of the log, for one page
 MOST = {
     "SEND": (3, 8),
-    "finding": (0, 5),
+    "finding": (0, 4),
     "nothing": (0, 2),
     "acknowledgement": (3, 9),
     "delivery": (4, 11),

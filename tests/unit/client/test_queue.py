@@ -13,9 +13,10 @@ from broker.client import claims as claim_module
 from broker.client import queue as module
 from broker.client.claims import Claim, ClaimLostError, RetryRule, claim_group, finish_claim, record_crashes
 from broker.client.dialog import Dialog
-from broker.client.queue import QueueSelection, Scope, first_group, next_messages, queue_of
+from broker.client.queue import WHOLE_QUEUE, QueueState, Scope, first_group, next_messages, queue_of
 from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import ReaderSlot
+from broker.store.sqlite.schema import SCHEMA_VERSION
 from tests.support.shop import Shop
 
 NOW = 1_000_000.0
@@ -53,7 +54,7 @@ def test_groups_are_claimed_in_the_order_of_their_messages_and_only_once(
     claims = [take(db, slot) for _ in range(4)]
 
     groups = [dialog.conversation_group_id.bytes for dialog in (third, first, second)]
-    assert groups == [one.conversation_group_id for one in claims if one is not None]
+    assert groups == [one.lock.conversation_group_id for one in claims if one is not None]
     assert [(4,), (1, 2), (3,)] == [one.queuing_orders for one in claims if one is not None]
     assert claims[3] is None
     assert 4 == db.execute("SELECT count(*) FROM broker_message WHERE status = 1").fetchone()[0]
@@ -148,13 +149,13 @@ def test_a_message_that_came_after_the_claim_is_not_blamed(shop: Shop, db: sqlit
     assert [] == db.execute("SELECT * FROM broker_group_lock").fetchall()
 
 
-QUEUE = 1
+QUEUE = QueueState(1, 1, 1, 1, SCHEMA_VERSION, None)
 
 
 def bodies(db: sqlite3.Connection, scope: Scope | None = None, limit: int = 100) -> list[bytes]:
     """The bodies of the next messages of OrdersQueue."""
-    choice = QueueSelection(QUEUE, scope or Scope(), time.time())
-    return [row[0] for row in next_messages(db, choice, "m.message_body", limit)]
+    rows = next_messages(db, QUEUE, scope or WHOLE_QUEUE, "m.message_body", limit, now=time.time())
+    return [row[0] for row in rows]
 
 
 def plans(db: sqlite3.Connection, call: Any) -> list[str]:
@@ -199,7 +200,7 @@ def test_next_messages_are_read_off_indexes(
     if is_locked:
         lock(shop, dialog, retry_time=time.time() + 60)
 
-    plan = plans(db, lambda: queue_of(db, "OrdersQueue") if scope is None else bodies(db, scope))
+    plan = plans(db, lambda: queue_of(db, "OrdersQueue", WHOLE_QUEUE) if scope is None else bodies(db, scope))
 
     assert expected <= set(plan)
     assert {step for step in plan if step.startswith("SCAN")} <= scanned
@@ -225,7 +226,7 @@ def test_groups_of_living_readers_and_resting_groups_are_passed_over(shop: Shop,
         lock(shop, dialogs[3], retry_time=time.time() - 60)
 
         seen = bodies(db)
-        group = first_group(db, QueueSelection(QUEUE, Scope(), time.time()))
+        group = first_group(db, QUEUE, time.time())
         asked = [bodies(db, Scope(group=dialog.conversation_group_id.bytes)) for dialog in dialogs]
         by_handle = [bodies(db, Scope(handle=dialog.conversation_handle.bytes)) for dialog in dialogs]
     finally:
@@ -257,4 +258,4 @@ def test_free_group_behind_a_long_head_of_locked_ones_is_found(shop: Shop, monke
     seen.append(bodies(db))
 
     assert [[b"high"], [b"low", b"low again"], [b"low"], []] == seen
-    assert first_group(db, QueueSelection(QUEUE, Scope(), time.time())) is None
+    assert first_group(db, QUEUE, time.time()) is None

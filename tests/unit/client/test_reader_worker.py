@@ -66,7 +66,7 @@ def test_what_a_predecessor_in_the_slot_left_counts_as_a_crash_and_is_free(shop:
     (failure,) = failures(db)
     assert 0 == number
     assert claim is not None
-    assert group == claim.conversation_group_id
+    assert group == claim.lock.conversation_group_id
     assert 1 == failure.failures
     assert [("reader died", "OrdersQueue", "Orders", show_guid(dialog.conversation_handle))] == [
         (one["event"], one["queue"], one["service"], one["conversation_handle"]) for one in logs

@@ -41,7 +41,7 @@ async def test_alarms_ring_in_their_order_until_they_are_closed() -> None:
     first = timers.next_at
     await asyncio.sleep(2.5)
 
-    assert (first, rung, len(timers)) == (1.0, [(1.0, 2), (2.0, 3)], 1)
+    assert (first, rung, timers.next_at) == (1.0, [(1.0, 2), (2.0, 3)], 3.0)
     for _ in range(2):
         timers.close()
         timers.set(sender(4), 4.0)
@@ -95,7 +95,6 @@ def test_services_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatc
     for service in "ABAC":
         horizon.record(service, sent_at=1.0, now=5.0)
 
-    assert len(horizon) == 2
     assert [horizon.due_at(service, 2.0, -NEVER) > 0 for service in "ABC"] == [True, False, True]
 
 

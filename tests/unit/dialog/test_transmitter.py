@@ -552,7 +552,7 @@ async def test_dialog_without_a_route_is_delayed_without_an_error_until_one_appe
     await settle()
     assert 1 in stage.transmitter.senders
     assert (stage.link.frames, stage.wanted, stage.forwarder.dropped) == ([], [], Counter())
-    assert len(stage.transmitter._timers) == 1
+    assert len(stage.transmitter._timers._entries) == 1
 
     stage.reroute(str(GATEWAY))
     if is_reported:

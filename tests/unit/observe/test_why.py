@@ -24,7 +24,7 @@ from broker.observe.views import FORWARDED_MESSAGES, Row
 from broker.observe.why import WhyAnswer, WhyFacts, answer_why, look, part_of
 from broker.security.grants import RemoteServiceBinding
 from broker.store.sqlite.database import broker_instance
-from broker.store.sqlite.lookup import Poison
+from broker.store.sqlite.failure import Blame, note_failure
 from broker.store.sqlite.metadata import put_binding
 from broker.store.sqlite.schema import SCHEMA_VERSION
 from broker.store.sqlite.session_keys import UNSEALABLE
@@ -244,17 +244,19 @@ def test_a_side_has_its_status_its_lifetime_and_its_failure(shop: Shop) -> None:
 
 
 def test_texts_of_applications_are_left_out_where_they_are_not_to_be_shown(shop: Shop) -> None:
-    dialog = shop.begin(shop.connect(isolation_level=None))
+    db = shop.connect(isolation_level=None)
+    dialog = shop.begin(db)
     dialog.send("x")
     dialog.end(error=9, description="card 4111")
-    poison = Poison(0, 1, 1.0, None, "ValueError: card 4111")
-    told = failed(shop, dialog.conversation_handle, error_code=8, error_text="card 4111", poison=poison)
+    note_failure(db, Blame(dialog.endpoint_id, 0, "ValueError: card 4111"), now=1.0)
+    told = failed(shop, dialog.conversation_handle, error_code=8, error_text="card 4111")
 
     answer = answer_why(
         where(shop), dialog.conversation_handle, told, dropped={}, is_running=True, now=0.0, shows_texts=False
     )
 
     assert (8, 9) == (answer.sides[0].error_code, answer.sides[0].sent_error_code)
+    assert answer.sides[0].poison is not None
     assert b"card" not in msgspec.json.encode(answer)
 
 

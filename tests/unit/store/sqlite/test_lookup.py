@@ -23,12 +23,12 @@ from broker.store.sqlite.lookup import (
     ConversationFacts,
     ConversationSide,
     Inbound,
-    Poison,
     UnderWay,
     conversations_under_way,
     find_contact,
     find_conversation,
 )
+from broker.store.sqlite.quarantine import failures
 from broker.store.sqlite.reader_slots import QueueRecord, ReaderSlot
 from broker.store.sqlite.session_keys import note_own_certificate, put_secured
 from tests.support.shop import Shop
@@ -124,11 +124,13 @@ def test_what_has_come_is_told_with_its_queue(shop: Shop, db: sqlite3.Connection
         early_fragments=1,
         is_taken=False,
         readers=1,
-        poison=Poison(7, 3, 2, None, "ValueError: x"),
+        poison=next(failures(db)),
         error_code=None,
         error_text="",
     )
     assert expected == inbound
+    assert inbound.poison is not None
+    assert (7, "ValueError: x") == (inbound.poison.message_sequence_number, inbound.poison.error)
     db.execute("DELETE FROM broker_service")
     assert replace(expected, queue_name=None, readers=0) == one(shop, dialog.conversation_id).inbound
 

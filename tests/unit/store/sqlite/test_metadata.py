@@ -26,8 +26,8 @@ from broker.store.sqlite.metadata import (
     find_message_type,
     find_priority,
     find_priority_about,
-    find_priority_for,
     find_route,
+    find_user,
     put_contract,
     put_message_type,
     put_priority,
@@ -197,7 +197,7 @@ def test_priority_comes_back_as_put(db: sqlite3.Connection) -> None:
     put_priority(db, Priority("p", "C", None, "R", 9))
     put_priority(db, Priority("p", None, "L", None, 1))
 
-    assert (find_priority_for(db, "L"), find_priority_for(db, "C")) == ("p", None)
+    assert tuple(find_user(db, "service", name, by="priority") for name in "LC") == ("p", None)
     assert (Priority("p", None, "L", None, 1), None) == (find_priority(db, "p"), find_priority(db, "P"))
     about = [find_priority_about(db, Priority("q", *criteria)) for criteria in ((None, "L", None), ("C", None, "R"))]
     assert ["p", None] == about

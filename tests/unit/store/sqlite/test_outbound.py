@@ -238,3 +238,14 @@ def test_finding_does_not_go_through_what_waits_already(db: sqlite3.Connection, 
     dialog.send_many([b"a"] * 2000)
 
     assert cost() < 2 * few
+
+
+def test_all_dialogs_are_found_again_when_an_application_has_given_messages_up(db: sqlite3.Connection) -> None:
+    """So the loop forgets the dialog that has ended, though the newest message seen is still there."""
+    ended, other = begin(db, b"a"), begin(db, b"b")
+    seen, _ = find(db)
+    ended.end(cleanup=True)
+
+    _, found, is_all = find_pending(db, broker_instance(db), seen)
+
+    assert ([other.endpoint_id], True) == ([one.endpoint_id for one in found], is_all)

@@ -15,7 +15,7 @@ from broker.errors import StoreUnavailableError
 from broker.store.sqlite import reader_slots as module
 from broker.store.sqlite.group_locks import LOCKED_GROUPS_SQL, RECORD_BYTES, live_slots, lock_file, locked_groups
 from broker.store.sqlite.reader_slots import (
-    Abandoned,
+    GroupLock,
     Monitor,
     MonitorState,
     QueueRecord,
@@ -115,7 +115,7 @@ def test_groups_of_living_readers_and_groups_that_rest_are_locked(db: sqlite3.Co
         assert {b"live", b"rests"} == locked(db)
         assert {b"live", b"rests", b"rested"} == locked(db, 5.0)
         assert {b"live"} == locked(db, 4.0)
-        assert [Abandoned(b"dead", 7, 5.0)] == rows_of_dead_slots(db, own=3)
+        assert [GroupLock(b"dead", 7, 5.0)] == rows_of_dead_slots(db, own=3)
 
 
 def test_what_the_last_owner_of_a_slot_left_is_abandoned(db: sqlite3.Connection) -> None:
