@@ -72,9 +72,11 @@ def test_sampled_dialogs_are_the_same_everywhere_and_drops_are_always_there(net:
     }
     assert seen["orders"] == seen["east"] > seen["west"] >= seen["billing"]
     assert all(conversation in sample for each in seen.values() for conversation in each)
-    lost = {row["conversation_id"] for row in rows(net.daemons["west"]) if row["outcome"] == "dropped"}
-    assert len(lost) >= 20, "stale copies of the others may be among them"
-    assert {"service not here"} == {row["reason"] for row in rows(net.daemons["west"]) if row["outcome"] == "dropped"}
+    dropped = [row for row in rows(net.daemons["west"]) if row["outcome"] == "dropped"]
+    lost = {row["conversation_id"] for row in dropped if row["reason"] == "service not here"}
+    assert len(lost) >= 20
+    # Later frames of the dialogs before name the instance that has them.
+    assert {"service not here", "instance not here"} >= {row["reason"] for row in dropped}
 
 
 @pytest.mark.timeout(240)
