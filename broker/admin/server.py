@@ -129,8 +129,8 @@ class AdminServer:
         stack.callback(lambda: self._in_use.file.close())  # noqa: PLW0108 - the one that is in use then
         for name in (_SOCKET, _ADMIN, _OBSERVE):
             stack.push_async_callback(self._end, name)
+            stack.callback(self.events.close)  # before the listener waits for those who listen
             self._in_use.served[name] = await self._serve(name, self._in_use)
-        stack.callback(self.events.close)  # before the listeners wait for those who listen
 
     async def prepare(self, settings: Settings, undo: AsyncExitStack) -> AdminListeners:
         """
@@ -487,7 +487,8 @@ class SocketFile:
                 path.unlink(missing_ok=True)  # of a process that has ended
                 os.fchmod(self.sock.fileno(), MODE)  # Linux makes the file with this mode: it is never open to others
                 self.sock.bind(str(path))
-                _permit(path, group)
+                if group is not None:
+                    _permit(path, group)
                 self.sock.setblocking(False)
                 self.sock.listen(BACKLOG)
                 self._status = path.lstat()

@@ -18,7 +18,7 @@ from broker.config.settings import Settings
 
 @contextmanager
 def recording(
-    settings: Settings, operation: str, database: str | None = None, *, target: str = ""
+    settings: Settings, operation: str, database: str | None = None, *, target: str | None = None
 ) -> Iterator[AuditEntry]:
     """
     The audit entry of one command; an error that ends the block after it was sealed is recorded as failed.
@@ -28,7 +28,7 @@ def recording(
     caller = Caller(f"user:{user_name(os.geteuid())}", f"command, process {os.getpid()}", AdminRole.ADMIN)
     entry = AuditEntry(Audit(settings.admin.audit), caller, operation, database)
     try:
-        if target:
+        if target is not None:
             entry.seal_done(target)
         yield entry
     except AuditUnavailableError as error:

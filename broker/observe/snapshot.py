@@ -4,7 +4,7 @@ An instance at one moment, as plain typed values: the one source of status, view
 `read_snapshot` copies counters and states on the loop and changes nothing there. What is asked for is named by
 `SnapshotSection`, so that a view of mirrored routes does not copy every frame; one that was not asked for is empty.
 Each section is as of one moment. A scrape reads many of them, so `read_snapshot_in_steps` yields to the loop every
-`STEP_SECONDS`: a thousand connections take 10 ms, and traffic does not wait for them.
+`STEP_SECONDS`: a thousand connections take 12 ms, and traffic does not wait for them.
 
 Instants are seconds of the loop's clock; `Snapshot.utc` converts them. Sentences for people, such as why a frame waits,
 are made here, once. Figures from the files of databases are in `broker.observe.database_stats`.
@@ -74,7 +74,7 @@ from broker.store.sqlite.file_identity import replaced_at
 from broker.store.sqlite.write_lock import WriteWaits
 
 STEP_SECONDS = 0.002  # of the loop for a snapshot, after which others have their iteration
-STEP_VALUES = 100  # copied between two readings of the clock, half a millisecond
+STEP_VALUES = 50  # copied between two readings of the clock, half a millisecond
 NEXT_HOPS_MAX = 100  # for which frames wait, those with the most frames
 UNTRIED_MAX = 100  # next hops that have not been dialled yet: a table may name ten thousand
 WARNINGS_MAX = 10  # certificates named in warnings
