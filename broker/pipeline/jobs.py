@@ -121,7 +121,7 @@ class PeriodBounds:
         before its visit is written.
         """
         found = _HOUR.search(str(path))
-        if found is None:
+        if found is None or self.is_open:
             return True
         first, end = self.around(2 * MARGIN + FILE_AGE_MAX)
         begun = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H").replace(tzinfo=UTC)
@@ -144,10 +144,11 @@ def visits_of(visits: DataFrame, job: Job, bounds: PeriodBounds) -> DataFrame:
     """Return the visits that a job needs for a period."""
     if bounds.is_open:
         return visits
-    first, end = bounds.around(MARGIN)
-    around = visits.where(F.unix_micros(F.coalesce("left_at", "entered_at", F.lit(EPOCH))) >= first)
+    around = visits
+    if bounds.first is not None:
+        around = around.where(F.coalesce("left_at", "entered_at", F.lit(EPOCH)) >= F.lit(bounds.first - MARGIN))
     if bounds.end is not None:
-        around = around.where(F.unix_micros("entered_at") < end)
+        around = around.where(F.col("entered_at") < F.lit(bounds.end + MARGIN))
     if job.time:
         return around
     opening = (F.col("kind") == "message") & ~F.col("from_target") & (F.col("sequence_number") == 0)
