@@ -164,7 +164,7 @@ def patiently(
     Inside a transaction that has read nothing helps once another has written since.
 
     Args:
-        db: A connection; its own time-out says how long to wait, behind others for `LINE_SECONDS` at least.
+        db: A connection; its own time-out says how long to wait, while others wait for `LINE_SECONDS` at least.
         call: The call.
         least: Seconds to wait at least.
         waits: Returns what notes how long this takes, for a file; called only when another connection has the lock.
