@@ -381,12 +381,12 @@ def place_errors(settings: Settings) -> dict[str, SettingError | None]:
     """
     state_dir = settings.instance.state_dir
     found: dict[str, SettingError | None] = {}
-    told = _state_problem(settings)
-    if told is not None:
-        found[MSDB] = settings.error(key_of(MSDB), *told)
+    state_problem = _state_problem(settings)
+    if state_problem is not None:
+        found[MSDB] = settings.error(key_of(MSDB), *state_problem)
     for name in (MSDB, *settings.databases):
         path = path_of(settings, name)
-        if told is not None and path.is_relative_to(state_dir):
+        if state_problem is not None and path.is_relative_to(state_dir):
             found.setdefault(name, None)
         elif not is_elsewhere(settings, name) and (problem := _database_problem(path, state_dir)) is not None:
             found[name] = settings.error(key_of(name), *problem)

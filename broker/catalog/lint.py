@@ -402,12 +402,12 @@ def differing_names(runs: Sequence[DryRun]) -> Iterator[Diagnostic]:
         if route.remote_service_name is not None
     )
     right: dict[str, tuple[str, DryDatabase, Statement | None]] = {}
-    told: set[tuple[int, str]] = set()
+    seen: set[tuple[int, str]] = set()
     for name, database, statement in chain(hosted, named):
         other, home, made = right.setdefault(name.casefold(), (name, database, statement))
         key = id(database.settings), name
-        if other != name and key not in told:
-            told.add(key)
+        if other != name and key not in seen:
+            seen.add(key)
             first = concern(home, Lint.NAMES_DIFFER_IN_CASE, "", "", made)
             where = f"{first.span.source}:{first.span.line}:{first.span.column}" if first.span else first.subject
             problem = (

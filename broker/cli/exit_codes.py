@@ -57,10 +57,10 @@ def exit_code(error: BrokerError) -> ExitCode:
     """The exit code of an error: by what it is, or by its number, also when a daemon reported it."""
     if isinstance(error, DaemonUnreachableError):
         return ExitCode.UNREACHABLE
-    status, told = (error.status, error.problem) if isinstance(error, ProblemError) else (0, {})
+    status, answer = (error.status, error.problem) if isinstance(error, ProblemError) else (0, {})
     if isinstance(error, SocketNotPermittedError) or status in {401, 403}:
         return ExitCode.NOT_PERMITTED
-    number = told.get("number", 0) or getattr(error, "number", 0)
+    number = answer.get("number", 0) or getattr(error, "number", 0)
     return ExitCode.NOT_FOUND if number in _NOT_FOUND_NUMBERS else ExitCode.ERROR
 
 

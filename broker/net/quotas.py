@@ -304,8 +304,8 @@ class Permit:
     def why_refused(self, service: str) -> str:
         """Why this peer may not send to a service; remembered among the refusals."""
         why, refusals = self.permissions.grants.send(self.who, service).why[:REASON_MAX], self.permissions.refusals
-        told = time.monotonic(), f"{self.who.name} may not send: {why}"
-        keep_latest(refusals, (self.who.name, service), told, REFUSALS_MAX)
+        refusal = time.monotonic(), f"{self.who.name} may not send: {why}"
+        keep_latest(refusals, (self.who.name, service), refusal, REFUSALS_MAX)
         return why
 
 

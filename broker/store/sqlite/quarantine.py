@@ -124,9 +124,9 @@ def body_pieces(db: sqlite3.Connection, queuing_order: int) -> Iterator[bytes]:
 
 def _failures(db: sqlite3.Connection, where: str, *parameters: object) -> Iterator[Failure]:
     for row in ask(db, f"{_FAILURES} {where} ORDER BY f.first_failure_time, f.endpoint_id", parameters).fetchall():
-        order, behind = row[8:10]
+        order, held_up = row[8:10]
         size = 0 if order is None else _body_bytes(db, order)
-        yield Failure(*row[:9], size, max(0, behind - (order is not None)), *row[10:])  # type: ignore[call-arg]
+        yield Failure(*row[:9], size, max(0, held_up - (order is not None)), *row[10:])  # type: ignore[call-arg]
 
 
 def _body_bytes(db: sqlite3.Connection, queuing_order: int) -> int:

@@ -1,5 +1,5 @@
 """
-The write lock of a database: which process has it, and how long another one waits for it.
+The write lock of a database: which process has it, how long others wait for it, and which of them tries to take it.
 
 SQLite locks one byte of the shared-memory file for as long as a transaction writes. Linux lists such locks with their
 process, so the file does not have to be opened: to open and close it would end the locks of the reading process.
