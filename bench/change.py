@@ -8,8 +8,6 @@ behind, and the gateway holds frames for it. Besides: a start with destinations 
 walk without sockets, and a statement on a gateway that is idle otherwise.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import socket
@@ -64,7 +62,7 @@ class Site:
     hop: Hop
     destinations: int
     peer_address: str
-    partners: tuple[Partner, Partner]
+    partners: "tuple[Partner, Partner]"
     admin: socket.socket | None = None  # while changes are under way: the daemon closes it when it rests
     peer: socket.socket | None = None
     done: dict[str, int] = field(default_factory=dict)  # changes so far, by name

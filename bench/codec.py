@@ -5,8 +5,6 @@ a gateway does not; and to seal it and open it again, in the steady state of a d
 The yardstick is the one `struct` call without which the fields of a header do not become bytes at all.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

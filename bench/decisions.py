@@ -5,8 +5,6 @@ CPU time of this process, median of rounds; every uncached question is about ano
 after a change of routes are. The first row is what the language itself takes for a call and a look-up, for scale.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

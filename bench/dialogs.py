@@ -8,8 +8,6 @@ case also has the CPU time that every process spent on a message: unlike a rate,
 machine does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import sqlite3
 import tempfile

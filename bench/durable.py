@@ -7,8 +7,6 @@ in the same run and on the same disk, the median of a bare commit: one row of 1 
 three such commits one after another, a request with its reply five.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import struct
 import tempfile

@@ -1,7 +1,5 @@
 """The circumstances of a figure: printed above every table, kept in every result."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

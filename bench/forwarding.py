@@ -6,8 +6,6 @@ nothing, which is the yardstick; and a gateway for each kernel there is. CPU tim
 and system, over what the generator sent in that time.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@ The load generator as a child process: a program in C, compiled when a benchmark
 arguments and the lines that it reads.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """HAProxy as one more hop of the forwarding benchmark."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Iterator

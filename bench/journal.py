@@ -10,8 +10,6 @@ which gets less of a core than the loop where both want one. Records that were s
 than a journal on the same core keeps up with.
 """
 
-from __future__ import annotations
-
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence

@@ -15,8 +15,6 @@ every record is shed, as nearly all are in a flood. Where the weather is bad, co
 and divide the difference of the two totals by ten times the frames of a round, which the program prints.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from hashlib import sha256

@@ -4,8 +4,6 @@ Two ends that the load generator does not have: one that never reads, and one th
 Both speak just enough of the protocol to be let in: HELLO out.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -5,8 +5,6 @@ A sender floods for some seconds; the next hop has said HELLO and reads nothing 
 cost the most memory for their bytes.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -8,8 +8,6 @@ commits, resends and the order of each dialog are in it. Beside it, as a yardsti
 RECEIVE in the same run while nobody fails over.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import tempfile

@@ -7,8 +7,6 @@ HAProxy and the same relay are measured as the benchmark `forwarding` does. A br
 left out. CPU microseconds of the hop for each message, user and system, median of rounds.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

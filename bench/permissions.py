@@ -6,8 +6,6 @@ The pass runs in this process, from what one read brings to the one write of the
 nanoseconds a frame.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

@@ -7,8 +7,6 @@ Drawn by hand: a few rectangles and words do not need a library for plots among 
 the pictures of docs/pictures, a chart has a title and a description for those who cannot see it, and dark colours.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from html import escape

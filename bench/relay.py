@@ -4,8 +4,6 @@ A byte relay on uvloop that reads nothing: what moving the same bytes costs at t
     python bench/relay.py LISTEN TO
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import cast

@@ -1,7 +1,5 @@
 """Tables of figures, and of what has changed since another run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any

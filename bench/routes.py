@@ -7,8 +7,6 @@ is resident, beyond that of the same daemon without routes; lag is by how much t
 while the script runs and the tables are swapped.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

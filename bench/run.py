@@ -8,8 +8,6 @@ decisions, kernel, peers and routes too, in half an hour. Those of load need a m
 run when they are named: durable, saturation, overload, connections, open-dialogs, day.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

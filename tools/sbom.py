@@ -8,8 +8,6 @@ installation in SITE. It has no time and no random number, and is checked agains
 Source: CycloneDX 1.6; PyPA and package-url specifications for the names.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

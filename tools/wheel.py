@@ -7,8 +7,6 @@ bytes: times are those of SOURCE_DATE_EPOCH, or of the last commit. auditwheel c
 shipping`). It needs Cython, setuptools and gcc, and no index.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -8,8 +8,6 @@ own. How PINGs are spread shows in the most of them within a tenth of a second, 
 core: while the busy one runs, a lone frame now and then waits for it and not for the gateway.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -8,8 +8,6 @@ revived, another one is changed, journal files are ended and removed (`day_net`)
 messages took from the moment at which they were due, and how much memory the instances have.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

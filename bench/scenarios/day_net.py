@@ -6,8 +6,6 @@ hours of the day one instance gets another certificate; every four, a route of a
 a gateway hands on to the other one for an hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

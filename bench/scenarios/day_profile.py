@@ -5,8 +5,6 @@ A quiet night with one batch run, a morning that fills, a dip at noon, a busy af
 bursts of a minute of the day, three times as much as around them. Pure: the same for the same numbers.
 """
 
-from __future__ import annotations
-
 import bisect
 import random
 from itertools import accumulate

@@ -11,8 +11,6 @@ Obeys lines on standard input, each answered with one line of JSON:
 Between lines it goes on answering. It ends when its standard input does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -8,8 +8,6 @@ against it, so nothing is left out because the generator had to wait (no coordin
 machine can only make a step fail that would hold, so one that fails is tried again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ The hop has one core, the generator another. Messages have 256 bytes and go over
 services, which are behind two next hops in turn; the second one can be made slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self

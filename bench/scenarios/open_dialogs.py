@@ -7,8 +7,6 @@ many of the initiator's messages were sent again until then, how much memory bot
 are and how busy both daemons were.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import time

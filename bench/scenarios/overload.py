@@ -10,8 +10,6 @@ themselves. Afterwards a light load goes on: the gateway has recovered when its 
 fifth of what it was before.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter

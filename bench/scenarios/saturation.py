@@ -8,8 +8,6 @@ the target's daemon to the end of RECEIVE; both ends keep it on the disk (`synch
 yardstick, the same rows into a plain SQLite table as fast as it takes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

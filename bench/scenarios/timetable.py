@@ -5,8 +5,6 @@ A message is due at an instant, whatever became of the earlier ones; it carries 
 from then to the end of the `receive` that brought it. What is due at the same time goes in one transaction.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """Play many senders, each with a dialog of its own: `python feed.py state/branches/branches.db 200`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """Write down what comes until every sender has ended: `python write_down.py state/audit/audit.db 200`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

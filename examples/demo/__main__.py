@@ -1,7 +1,5 @@
 """`python -m examples.demo`: play the demo."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Every database has a route to each far service through each gateway. The gateway
 but the mirrored one, whose route names both partners.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4

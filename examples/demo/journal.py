@@ -5,8 +5,6 @@ The pipeline is a program of its own (`broker pipeline report`), started when th
 all they had to record is in files; but for what the killed gateway had not written. Nothing here imports Spark.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Mapping

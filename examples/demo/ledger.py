@@ -5,8 +5,6 @@ Each ledger by itself says what its own applications sent and what the far sides
 shows only when all of them are laid side by side: as many messages have arrived, once each, as were sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@ of their daemons, whether everything that was sent has arrived. Then the instanc
 journal that all of them have kept: its ledger has to come to the same, and its report is left behind.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -11,8 +11,6 @@ An instance can be started, stopped, killed, frozen and inspected at any time. T
 of the repository use it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -6,8 +6,6 @@ So the tables are the proof: a message that was lost is missing there, one that 
 order of arrival shows in the rows themselves.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence

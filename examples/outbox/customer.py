@@ -5,8 +5,6 @@ A customer of the web application on a port.
     python customer.py 4243 wait packed       wait until every order is in that state, then list them
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

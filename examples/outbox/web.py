@@ -8,8 +8,6 @@ The order and the message about it are one transaction of the application's own 
 no table of things to be sent: what `send` has queued is the outbox. The daemon need not run meanwhile.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

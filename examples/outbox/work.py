@@ -1,7 +1,5 @@
 """The readers of both sides, run by `broker run -c shop.toml work:app`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 

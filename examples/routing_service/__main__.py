@@ -1,7 +1,5 @@
 """`python -m examples.routing_service`: the command that answers requests for routes."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import suppress
 from ipaddress import ip_address

@@ -10,8 +10,6 @@ What cannot be answered is refused at once with the reason, and who asked asks a
 instance does not answer does a request wait here.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import uuid

@@ -5,8 +5,6 @@ A requester is known by its broker instance: the handler is given the admin sock
 asks them which databases they have. A set of routes is made in one transaction: who asked sees all of them or none.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ The file is read again when it has changed. A file that became unreadable or wro
 and the last good one goes on to hold: an editor that saves half a file takes no service away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias

@@ -10,8 +10,6 @@ long as the records do.
 Source: RFC 2782, "A DNS RR for specifying the location of services".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

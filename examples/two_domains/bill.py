@@ -1,7 +1,5 @@
 """Bill what comes: a reader, run by `broker run -c billing.toml bill:app`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 

@@ -1,7 +1,5 @@
 """Place three orders and wait until each is billed or refused: `python place.py state/orders/orders.db`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """Hand out texts and say who counted their words: `python hand_out.py state/desk/desk.db 200`."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """Count the words of what comes: a reader, run by `WORKER=small broker run -c small.toml worker:app`."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

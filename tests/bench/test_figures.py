@@ -1,7 +1,5 @@
 """Rows from samples, stored results, and what has changed between two of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

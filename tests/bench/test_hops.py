@@ -1,7 +1,5 @@
 """The benchmarks on real sockets and real daemons, as small as can be: what they count is right."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench import dialogs, forwarding, haproxy

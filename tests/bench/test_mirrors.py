@@ -1,7 +1,5 @@
 """The benchmark of failovers, as short as can be."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench import mirrors

@@ -1,7 +1,5 @@
 """The benchmarks of load on real daemons, as short as can be: what they count is right, whatever it takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

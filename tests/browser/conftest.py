@@ -1,7 +1,5 @@
 """What tests of pages share: a browser for a module, and instances to look at."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The report in a real browser: what people see, and what assistive technology is told."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

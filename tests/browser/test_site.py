@@ -1,7 +1,5 @@
 """The site of the documentation in a real browser: its reader chooses light or dark, for text and pictures."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

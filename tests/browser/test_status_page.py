@@ -1,7 +1,5 @@
 """The status page in a real browser, of real instances: what people see, and what assistive technology is told."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The status page when something goes: a peer that is killed, an instance that hangs or restarts, a token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

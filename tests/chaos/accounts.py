@@ -7,8 +7,6 @@ lost before it was written (`LOSSY`), or where it is removed in the meantime. Wh
 received at the other one when they have changed their roles.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 import uuid

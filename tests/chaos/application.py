@@ -9,8 +9,6 @@ in which the harness says which one it is, and whether new messages are to be se
 purpose, and repeated with other contents, so that these are known if they ever arrive.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import sqlite3

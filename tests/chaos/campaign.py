@@ -6,8 +6,6 @@ and end; then every initiator has to get an answer of every service to something
 begun, everything that was has to be finished and acknowledged, and the judge reads the histories.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Daemons and applications of a fault run as child processes, and how they end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

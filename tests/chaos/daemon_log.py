@@ -6,8 +6,6 @@ A fault explains what those say that it befell, and nobody else. Of an error tha
 is written at once, and then one a minute: so what a fault explains is explained for a while longer.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -14,8 +14,6 @@ Each host has a directory of its own for what its daemon keeps, and what the run
 configurations, logs, journals and histories.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

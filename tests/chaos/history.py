@@ -14,8 +14,6 @@ question, so that half counts for nothing.
 What an application is told is in files as well: its own `Job`, and the `Orders` of the moment.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time
@@ -55,7 +53,7 @@ class Job(msgspec.Struct, frozen=True):
         path.write_bytes(msgspec.json.encode(self))
 
     @classmethod
-    def read(cls, path: Path) -> Job:
+    def read(cls, path: Path) -> "Job":
         """Read one."""
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
@@ -73,7 +71,7 @@ class Orders(msgspec.Struct, frozen=True):
         new.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> Orders:
+    def read(cls, path: Path) -> "Orders":
         """Read them."""
         return msgspec.json.decode(path.read_bytes(), type=cls)
 

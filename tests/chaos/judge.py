@@ -10,8 +10,6 @@ is promised is asked of what the applications did: the order is that in which th
 asked for, by their own clocks. What the system says of numbers, lifetimes and instants has to agree with that.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

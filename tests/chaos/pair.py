@@ -7,8 +7,6 @@ to have stepped down, copies the file, and tells the partner. From then on an ap
 mirror, in which nothing may be stored; and what was received where is judged by the roles that are told here.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from contextlib import suppress

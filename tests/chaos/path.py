@@ -1,7 +1,5 @@
 """The ways between gateways and their neighbours: all gateways are used, and whatever was is again after a fault."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from broker.errors import DaemonUnreachableError

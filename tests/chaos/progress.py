@@ -1,7 +1,5 @@
 """How far the applications of a phase are, read from their histories."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable

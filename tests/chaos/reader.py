@@ -8,8 +8,6 @@ behind the function. So the function says what it is about to do, and what becam
 next call, before which the transaction is over, or as soon as the file can be locked, which it cannot before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

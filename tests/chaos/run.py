@@ -11,8 +11,6 @@ another run, hosts of the kind that was asked for cannot be made, or they cannot
 name. With BROKER_TEST_COMPLETE these are namespaces, and whoever names no fault asks for all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -7,8 +7,6 @@ excuses an end or a timer that does not come; one that is cleaned up has a brief
 No target cleans up: what comes again would begin the dialog again there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

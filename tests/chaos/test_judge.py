@@ -1,7 +1,5 @@
 """The judge finds each thing that must not be, and nothing in a sound history."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

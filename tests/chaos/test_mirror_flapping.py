@@ -5,8 +5,6 @@ A mirrored pair that changes its roles every second: nothing is lost, nothing do
 hand over, or dies and comes back, by a seed; CHAOS_SEED repeats one.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -5,8 +5,6 @@ The reader's process kills itself with SIGKILL at a step that a counter in the f
 after step, until it has got through all of them; then at moments drawn from a seed, from outside.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

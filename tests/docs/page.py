@@ -17,8 +17,6 @@ again until its answer is that of the page, for SECONDS at most. Ports `127.0.0.
 ones, in what is written and what is printed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

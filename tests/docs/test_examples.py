@@ -5,8 +5,6 @@ Most pages are executed elsewhere: test_reference.py says which. Here every exam
 configuration, statements, commands with their options, programs, JSON.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The pictures of the documentation: each is shown, stands alone, and is what the code is."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """How the pages read: plain words, short sentences, "you" in every guide, no names of tests, and not too much of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

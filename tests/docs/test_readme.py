@@ -1,7 +1,5 @@
 """The README shows nothing that does not work: its program, its configuration, its commands and its links."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import tomllib

@@ -3,8 +3,6 @@ The pages do what they say. The tutorial and every how-to are sessions, executed
 statements of other pages run against three instances: see `reference.md`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plain words: the texts of `broker`, its TOML files among them, and the README have no word of the list."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

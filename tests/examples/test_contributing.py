@@ -1,7 +1,5 @@
 """What CONTRIBUTING.md and contributors/adding.md name is there: files, make targets, names in modules."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

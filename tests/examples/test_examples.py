@@ -5,8 +5,6 @@ The ports of the configuration are moved to free ones, so that examples run besi
 the number of senders of the audit feed, 200 unless it is given.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -10,8 +10,6 @@ was not said, and no dialog is invented. What was found is told with its number,
 directories stay then. `--from` says where to begin, so a finding can be tried again.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

@@ -6,8 +6,6 @@ input has reached. Whatever is said, the server closes or answers in time, logs 
 afterwards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

@@ -1,7 +1,5 @@
 """What an operator or an application writes: T-SQL statements, questions, TOML, the environment."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """What peers say: frames, HELLO and the other link messages as MessagePack, bodies of dialog frames, sealed ones."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from functools import cache, partial

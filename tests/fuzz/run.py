@@ -8,8 +8,6 @@ stands under `build/fuzz/findings`; the smallest inputs that together reach ever
 corpus, as far as there is room. The exit code is 1 when there is a finding, or a target that did not run.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib

@@ -8,8 +8,6 @@ After a line that ends its link nothing more is said there, so the answer is not
 Source: docs/protocol.md, sections 2 to 6.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ What fuzzing is aimed at: bytes in, and out come only the errors that the module
 A target is plain: no fuzzer is needed to run it, so the kept corpus is replayed by every test run.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import tempfile

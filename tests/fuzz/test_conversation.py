@@ -1,7 +1,5 @@
 """Whole conversations made by a grammar, against a live daemon; for longer by `make fuzz`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

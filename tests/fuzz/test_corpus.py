@@ -1,7 +1,5 @@
 """Inputs that fuzzing has kept or set out from, as they are and spoilt: taken or refused, in time and memory."""
 
-from __future__ import annotations
-
 import gc
 import struct
 import time

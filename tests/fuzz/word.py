@@ -1,7 +1,5 @@
 """Short texts, bodies of own messages, and files: of a partner, of admin tokens, of certificates and keys."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Asynchronous tests run on uvloop, in a complete run on both loops, and leave nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -3,8 +3,6 @@ A running daemon's HTTP side, attacked over the network, with rights and without
 the Unix socket answers. What a crowd can do to the port that it attacks is in docs/admin.md.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

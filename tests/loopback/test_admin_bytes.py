@@ -1,7 +1,5 @@
 """The admin server against bytes that are hardly HTTP: always an answer or none, never a fault, and no more memory."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The admin API as a whole against those who may not: every operation and role, pages of others, tricks, the audit."""
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Mapping

@@ -4,8 +4,6 @@ Alerts by real trouble: the daemon is in it, and its own `/metrics` has the valu
 `tests/prometheus` has a real Prometheus judge the rules; here are those of which a healthy network shows nothing.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -1,7 +1,5 @@
 """Every example of the pages about applications and readers does what its page says; the first between two daemons."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

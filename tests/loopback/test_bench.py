@@ -1,7 +1,5 @@
 """`broker bench` against running instances."""
 
-from __future__ import annotations
-
 import json
 
 from click.testing import Result

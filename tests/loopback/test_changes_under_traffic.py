@@ -1,7 +1,5 @@
 """Daemons as processes that read their configuration again, or are restarted, while messages pass: nobody notices."""
 
-from __future__ import annotations
-
 import os
 import signal
 from typing import Any

@@ -5,8 +5,6 @@ Real processes: each mistake of a hurried operator is tried with both commands, 
 says what is wrong and what to do, the exit code is the documented one, and there is never a traceback.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

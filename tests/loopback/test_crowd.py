@@ -5,8 +5,6 @@ The short form has 500 connections in a crowd; `BROKER_TEST_CONNECTIONS=10000` m
 allows so many descriptors. How long the good neighbours wait is printed and not judged: the machine may be busy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

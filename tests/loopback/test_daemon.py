@@ -1,7 +1,5 @@
 """Real daemons as processes on loopback: what an operator and an application see of a whole instance."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime

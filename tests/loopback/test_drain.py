@@ -1,7 +1,5 @@
 """How daemons leave: on a signal, on command, or when their application is done with them; and what they tell of it."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import socket

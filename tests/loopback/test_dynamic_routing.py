@@ -1,7 +1,5 @@
 """Dynamic routing with real daemons: who asks, the handler as a process, and what operators see of it."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What befalls the file of a database while real daemons work on it: told, survived, and nothing lost or doubled."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

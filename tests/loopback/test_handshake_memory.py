@@ -5,8 +5,6 @@ The short form makes 200 of each on either loop; `BROKER_TEST_HANDSHAKES=2000` m
 same for all of them, so what a single one leaves shows the more there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

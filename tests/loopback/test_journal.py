@@ -1,7 +1,5 @@
 """Real daemons write down what really happened, whatever ends them, and send it to a collector as one trace."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 from collections.abc import Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ A daemon with many links, each of which takes nothing any more, is brought to ev
 200 links; `BROKER_TEST_LINKS=1000` makes it a thousand.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

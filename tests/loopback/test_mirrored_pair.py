@@ -5,8 +5,6 @@ Nothing is ever sent to a partner that has not claimed to be the principal: ever
 its way. The rules are R6.1 to R6.8 of the routing page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

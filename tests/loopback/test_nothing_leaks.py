@@ -7,8 +7,6 @@ standard output and error, HTTP answers, views, metrics, the journal, the audit,
 no message store. What may hold a body is named in one place: `MAY_SHOW`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import html

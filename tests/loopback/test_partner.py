@@ -1,7 +1,5 @@
 """Two daemons that know nothing of each other, and a file from each: then their services talk, sealed."""
 
-from __future__ import annotations
-
 from contextlib import closing
 
 import pytest

@@ -1,7 +1,5 @@
 """Peers on real sockets that stall or vanish, or do not answer yet: what becomes of their links, and of all others."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Who may connect and send, on real sockets with real certificates: each refusal, and what both sides hear of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """`broker routes plan` and `broker explain` beside real daemons: what they say would happen, and what then happens."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an instance tells of itself is what happens: a peer that stands still is seen, a task that dies begun anew."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import AsyncExitStack, closing

@@ -1,7 +1,5 @@
 """A running instance reads its configuration again: all of it holds or nothing, and nobody who is connected notices."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Every key of the configuration is changed in a running instance, and does what its class says; none is forgotten."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

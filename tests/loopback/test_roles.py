@@ -1,7 +1,5 @@
 """Two real daemons on one database file: who is the principal, and what happens when that changes."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing

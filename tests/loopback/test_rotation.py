@@ -1,7 +1,5 @@
 """Certificate files that change under real daemons: what is shown and trusted from then on, and what is told."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

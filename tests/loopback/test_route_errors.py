@@ -5,8 +5,6 @@ What is wrong is told with its number and its place, and nothing is changed by i
 memory. Every case of each number is in tests/unit/catalog/test_handlers.py.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,7 +1,5 @@
 """Daemons with certificates, as processes: what crosses a gateway, what it cannot read, and what the views say."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

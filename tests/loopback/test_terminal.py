@@ -1,7 +1,5 @@
 """`broker sql` and `broker status --watch` as a person has them: real daemons, at a real terminal."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -5,8 +5,6 @@ With TLS 1.3 who dials believes in the connection before the other side has judg
 with it is in the log of who judged, and reaches the one who dialled as an alert, which it tells as a sentence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`broker why` beside real daemons: each cause is named where it is, with what to do about it."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator

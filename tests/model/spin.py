@@ -1,7 +1,5 @@
 """Models checked by spin: every state that can be reached is looked at, within the bounds of the model."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The formal models hold in every state that their bounds let them reach, and fail when a fault is put into them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from pkgutil import resolve_name

@@ -9,8 +9,6 @@ changed, and no statement is removed. Everything runs in copies of this tree. Th
 tests are in memory where /dev/shm exists. The exit code is 0 when every mutant was run, however many survived.
 """
 
-from __future__ import annotations
-
 import ast
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The dashboard that is shipped: Grafana can take it, and nothing is left out of it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The alerts that are shipped: promtool takes them, each is tried both ways, and each leads to what to do."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

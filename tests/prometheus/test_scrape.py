@@ -1,7 +1,5 @@
 """A real Prometheus scrapes real instances: what it says is what was sent, and no panel of the dashboard is empty."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

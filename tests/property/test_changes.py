@@ -6,8 +6,6 @@ services come and go, and both kernels walk in between. A way that is remembered
 by asking for it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -5,8 +5,6 @@ Each is a small story on played machines under virtual time, and must end as tol
 Where a dialog prefers one of several ways, the story takes a dialog that prefers the one it is about.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import uuid

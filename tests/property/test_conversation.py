@@ -5,8 +5,6 @@ The model keeps for every fragment of every message a word for where it is, and 
 side is the rule of the receiver: `place` and `after`; it may say anything of what it holds, old things and wrong ones.
 """
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import pytest

@@ -1,7 +1,5 @@
 """Statements survive their text, and routes have one of three shapes."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The two decoders are one: any records, any legend, cut anywhere, come to the same columns and names."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

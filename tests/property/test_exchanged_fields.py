@@ -6,8 +6,6 @@ identifies a dialog is exchanged for that of another dialog of the same database
 frame, in clear and sealed, by a peer that may send to every service here and whose certificate is known here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

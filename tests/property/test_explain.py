@@ -1,7 +1,5 @@
 """Explaining never disagrees with what the data path does, and leaves no route of the service untold."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

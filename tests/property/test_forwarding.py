@@ -5,8 +5,6 @@ The pass against a slow, obvious oracle: any cut of any stream gives what readin
 of the code under test.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ visit of a frame is recorded once.
 `Relay` holds the forwarder to a model of one outbox for each neighbour that knows only lists.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

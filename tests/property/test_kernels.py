@@ -7,8 +7,6 @@ Where they lead is a matter of the route key and says everything there is: one w
 conversation, a drop, a question that is out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

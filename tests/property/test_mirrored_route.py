@@ -1,7 +1,5 @@
 """Whatever two addresses say and whenever they are lost: frames go only to one that claims, and questions stay few."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

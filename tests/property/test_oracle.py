@@ -1,7 +1,5 @@
 """The router and the oracle, written apart from one another, decide alike in random situations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """What the pass does with a peer's frames is what the explanation says, with any rules, in any order, by any kernel."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any

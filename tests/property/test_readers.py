@@ -6,8 +6,6 @@ worker waits for the write lock, other workers may do their steps first. Process
 and are started again. The checks compare only when each message was tried.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ The model knows sets and lists only: which fragments are here, how many messages
 every step the file says what the model says, and the ledger holds: sent = acknowledged + held + failed.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import tempfile
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Whatever table and frame: a decision comes, it tells the truth about itself, and dialogs stay where they are."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Sealed frames under any change: no single bit, no cut, no swap is believed, and what was not changed is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hypothesis import given, settings

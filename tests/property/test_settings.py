@@ -1,7 +1,5 @@
 """Every key of a good text has a place inside it."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Any cut gives the same frames, every value survives its bytes, no input raises any but the documented errors."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from itertools import pairwise

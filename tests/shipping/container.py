@@ -9,8 +9,6 @@ image's command is started as process of that user, asked for readiness, its HEA
 looked at, and then stopped by its own signal. What was found goes to standard output as JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

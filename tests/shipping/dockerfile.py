@@ -9,8 +9,6 @@ other instruction, flag or form is an error and not passed over. Source: Dockerf
 prints it as JSON, and the files of the context that its COPYs take.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -13,8 +13,6 @@ Not the same as an engine: no layers, no cache, no seccomp profile, no cgroup; t
 Needs root, debootstrap and the packages of `requirements/shipping.txt`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

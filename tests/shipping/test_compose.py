@@ -1,7 +1,5 @@
 """deploy/compose.yaml: its form, what it shuts, and the configurations that it mounts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """The Dockerfile by itself; tests/shipping/rehearsal.py carries it out."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The Helm chart, rendered by Helm for several values, and what it refuses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

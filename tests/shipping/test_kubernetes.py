@@ -1,7 +1,5 @@
 """deploy/kubernetes, built by kustomize and judged by the schemas of Kubernetes."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from functools import cache

@@ -1,7 +1,5 @@
 """The unit for systemd, judged by systemd-analyze of this machine."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import signal

@@ -5,8 +5,6 @@ Made once for all tests here (half a minute, most of it the compiler's); their n
 tests, so nothing is asked of an index.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ All the time: nothing is stored by a partner once the other one is named, and no
 the end everything that joined stories ask for has come true, in the file of the partner that was named last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -5,8 +5,6 @@ who learns of a failover when.
 docs/contributors/fault-testing.md, "Fleets". The same seed gives the same figures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

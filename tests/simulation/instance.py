@@ -5,8 +5,6 @@ Forwarder, peers, links, mirrors, the keeper of a role and the conversations of 
 out are the catalog with its statements (routes are given as values) and everything that only looks or is looked at.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

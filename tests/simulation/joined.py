@@ -7,8 +7,6 @@ promised sooner is checked sooner: after LONG_SECONDS of one trouble, at those w
 At the end the network is whole, everything is made up for, and everything promised must come true.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -10,8 +10,6 @@ A hop that does harm is played where a story wants one: it loses, doubles, delay
 each way, and leaves a connection's own frames alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import inspect
@@ -60,7 +58,7 @@ class Process:
     is_gone: bool = False
     withheld: list[Planned] = field(default_factory=list)
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
-    sockets: dict[PlayedEnd, None] = field(default_factory=dict)
+    sockets: "dict[PlayedEnd, None]" = field(default_factory=dict)
     context: Context = field(default_factory=copy_context)
 
     def __post_init__(self) -> None:
@@ -170,7 +168,7 @@ def _begin(loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> asyncio.Ta
 class PlayedEnd:
     """One end of a connection, as `socket.socket`; made by who dials, or for who is dialled."""
 
-    def __init__(self, net: Net, owner: Process) -> None:
+    def __init__(self, net: "Net", owner: Process) -> None:
         self.net = net
         self.owner = owner
         self.far: PlayedEnd | None = None

@@ -5,8 +5,6 @@ The applications' records are the model: they change only when a transaction has
 delivered, and in which order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import sqlite3

@@ -9,8 +9,6 @@ its sets is always the same, for which this module begins anew where it has to.
 Exit codes: 0 everything came true; 1 it did not, and the numbers are told.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

@@ -7,8 +7,6 @@ crash. With EXCLUSIVE_TARGET never two applications see it. At the end the netwo
 one of them, and nothing waits for a confirmation.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A small fleet; `make fleets` has a thousand gateways and a hundred thousand endpoints."""
 
-from __future__ import annotations
-
 from tests.simulation.fleet import SMALL, crowd, distribution, failover, storm
 
 

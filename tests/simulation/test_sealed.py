@@ -5,8 +5,6 @@ Whatever it does, what arrives is what was sent, once and in order, and nothing 
 it stops, everything arrives.
 """
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Simulations in their short form; `make simulate` plays as many stories as one has time for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

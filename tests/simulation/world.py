@@ -1,7 +1,5 @@
 """Instances of a story on played machines, and what stands in for the machine that the story is told on."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import tempfile

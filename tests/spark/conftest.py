@@ -4,8 +4,6 @@ One Spark for all tests of this directory: a JVM starts in five seconds and is s
 It ends with them, since it connects when it likes, and tests elsewhere look at the connections of their process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of journals for tests."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of jobs for tests: a row names the columns that matter, the others are null."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What gateways held at once, against an oracle in plain Python."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, timedelta
 from math import ceil

@@ -4,8 +4,6 @@ A standalone cluster: a master and two workers from the same PySpark.
 The executors' Python has no packages at all: the jobs run in Spark's own engine, none of them in Python.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

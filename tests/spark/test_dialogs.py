@@ -1,7 +1,5 @@
 """Who talks with whom, how much, and how long it takes."""
 
-from __future__ import annotations
-
 import math
 import random
 from datetime import timedelta

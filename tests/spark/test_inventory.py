@@ -1,7 +1,5 @@
 """Which files are read, and what is reported of the others."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

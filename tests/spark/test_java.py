@@ -1,7 +1,5 @@
 """Which Java is taken."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

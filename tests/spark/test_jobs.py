@@ -1,7 +1,5 @@
 """Runs from files to results, and parts of a history."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

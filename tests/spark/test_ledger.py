@@ -5,8 +5,6 @@ Every frame passes cables that lose some of them and write down which. What was 
 is known by the daemons' own counters, what was sent and received by the applications.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The way of each transmission, rule by rule, and against an oracle in plain Python."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise

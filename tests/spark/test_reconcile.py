@@ -1,7 +1,5 @@
 """The ledger: what adds up, what does not, and what nobody can know."""
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Results: their page, and how they are written so that a reader sees a whole one or none."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What passed by each route, against an oracle in plain Python."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How a session is started."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Windows of time."""
 
-from __future__ import annotations
-
 import pyspark.sql.functions as F  # noqa: N812
 import pytest
 from pyspark.sql import SparkSession

@@ -1,7 +1,5 @@
 """Visits for tests: a row names the columns that matter, the rest is filled in."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Asking an admin API the way strangers do: byte by byte, with any header, over any of its ways in."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -7,8 +7,6 @@ marks « and ».
 Source: Service Broker documentation, "CREATE MESSAGE TYPE", "CREATE CONTRACT", "CREATE BROKER PRIORITY", and their kin.
 """
 
-from __future__ import annotations
-
 from tests.support.route_errors import Case
 
 END_DIALOG = "http://schemas.microsoft.com/SQL/ServiceBroker/EndDialog"

@@ -5,8 +5,6 @@ It is a port: whoever connects to it is joined to another port. What is remember
 way, its kind, and what a PROBE_REPLY said; all of it in the order in which it passed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -1,7 +1,5 @@
 """A catalog over databases of its own, to execute scripts on."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

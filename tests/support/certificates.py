@@ -1,7 +1,5 @@
 """Throw-away certificates: a CA, what it signs, and files of them."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command `broker`, run inside the test."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Many sockets at a time: as many descriptors as the system allows."""
 
-from __future__ import annotations
-
 import resource
 
 SPARE = 200  # for what a process has open besides

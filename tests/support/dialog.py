@@ -4,8 +4,6 @@ Both ends of a dialog for tests: a database with one service, and a far side tha
 Databases are on the disk but not flushed to it: what is tested here is a crash of the process, not of the machine.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import uuid
 from collections.abc import Iterable

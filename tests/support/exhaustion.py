@@ -1,7 +1,5 @@
 """A process that has run out of what it needs."""
 
-from __future__ import annotations
-
 import errno
 import os
 from typing import NoReturn

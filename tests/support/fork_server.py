@@ -9,8 +9,6 @@ SOCKET is the number of an inherited socket that keeps the bounds of packets. A 
 anybody who died.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import json

@@ -5,8 +5,6 @@ They are real processes of the same program; only their Python did not have to i
 environment of its own or with words before its command is started as a user starts it.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -33,7 +31,7 @@ class ForkServer:
 
     def start(
         self, arguments: Sequence[str], log: Path, environ: Mapping[str, str], *, directory: Path | None = None
-    ) -> Forked:
+    ) -> "Forked":
         """Start `broker ARGUMENTS` in a directory, or in that of this process; output goes behind what the log has."""
         where = str(directory or Path.cwd())
         told = {"arguments": arguments, "log": str(log), "environ": dict(environ), "directory": where}

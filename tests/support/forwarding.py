@@ -1,7 +1,5 @@
 """The pass and its surroundings: a forwarder with next hops, and outboxes and tables without a forwarder."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime

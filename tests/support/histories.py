@@ -1,7 +1,5 @@
 """Journals of made-up instances, of any length: orders, gateways and billing, and what goes wrong between them."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path

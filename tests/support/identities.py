@@ -1,7 +1,5 @@
 """Databases that know each other: made once for all tests, valid for as long as any virtual clock shows."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path

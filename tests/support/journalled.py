@@ -1,7 +1,5 @@
 """Files of a journal for tests: rows of which only what matters is named, written as instances write them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Kernels side by side: which there are, and one whose ways lead to a shelf for each service or disposition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A cable that loses whole frames, and knows which: what a test knows to be lost."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

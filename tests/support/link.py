@@ -1,7 +1,5 @@
 """A link with its played socket, its owner and its forwarder, and the frames that a test sends through it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any

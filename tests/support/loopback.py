@@ -1,7 +1,5 @@
 """Instances and raw neighbours on real sockets of 127.0.0.1, and what scenes do with daemons there."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -6,8 +6,6 @@ A mirrored pair of real daemons, an initiator, the gateway between them, and cab
 Without a gateway the route of the initiator's own database is the mirrored one. The initiator may be a pair as well.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Everybody speaks TLS and has limits. Besides good traffic there are messages for
 are dropped and sent again, and a stranger who breaks the protocol.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """The user who may nothing: for tests of rights, which count for nothing where root runs them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

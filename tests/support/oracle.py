@@ -11,8 +11,6 @@ Where the prose leaves something open, the answer leaves it open too: `databases
 right.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

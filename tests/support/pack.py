@@ -1,7 +1,5 @@
 """Packs of frames, as an outbox makes them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Instances that could be partners: their files, as `broker certs` makes them, and their configuration."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

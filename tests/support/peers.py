@@ -1,7 +1,5 @@
 """Peers on played sockets: a test plays every neighbour, says who can be reached, and lets virtual time pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial

@@ -5,8 +5,6 @@ The loop knows a played socket's callbacks instead of its descriptor. A test say
 `fail`), how much the socket takes (`room`), and reads what was written.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

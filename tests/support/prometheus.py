@@ -7,8 +7,6 @@ A real Prometheus on 127.0.0.1, and promtool: Debian's package `prometheus` brin
 Without it a test is skipped; with BROKER_TEST_COMPLETE, as CI has it, it fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

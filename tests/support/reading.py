@@ -1,7 +1,5 @@
 """Readers at work in a test's own loop, and what they leave in the file."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator

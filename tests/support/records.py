@@ -1,7 +1,5 @@
 """Records of a ring, as the pass writes them, and what the numbers in them stand for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from broker.flow import Disposition

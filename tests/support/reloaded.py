@@ -1,7 +1,5 @@
 """An instance whose configuration changes: a file of sections, written anew with other values."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

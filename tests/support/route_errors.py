@@ -8,8 +8,6 @@ the marks « and ». It runs where the routes of `EXISTING` are.
 Source: Service Broker documentation, "CREATE ROUTE", "ALTER ROUTE", "DROP ROUTE".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How tests are given to workers: by their files, and so that a worker that dies holds up nobody."""
 
-from __future__ import annotations
-
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 

@@ -1,7 +1,5 @@
 """Metrics of an instance as a scraper sees them."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

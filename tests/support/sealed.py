@@ -1,7 +1,5 @@
 """Sealed frames for tests, and the test vectors of docs/protocol.md."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The rules and the dashboard that come with broker, as tests look at them."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The programs that judge what is handed on, from `make shipping`, and what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What tests of databases share: a file with two services, connections of an application, and a daemon's doings."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path

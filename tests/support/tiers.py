@@ -6,8 +6,6 @@ for tests of test tools. Modules and directories of which all is long are listed
 single tests carry the marker. Properties are tried on fewer examples in the fast tier.
 """
 
-from __future__ import annotations
-
 import os
 
 IS_COMPLETE = os.environ.get("BROKER_TEST_ALL") == "1"

@@ -5,8 +5,6 @@ The ledger is kept outside of the system, in this process, and only after the co
 message was sent or received: a message that was lost is missing in it, one that was doubled stands there twice.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import uuid

@@ -4,8 +4,6 @@ A database file of schema version 1 with conversations in every state, as the re
 The statements are that release's `schema.sql` without its comments, and the rows that it wrote.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import uuid
 from contextlib import closing

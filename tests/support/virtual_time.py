@@ -9,8 +9,6 @@ The plan is the loop's own, and leaner than asyncio's: no selector, timers that 
 simulation turns this loop some thousand times for each story.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections import deque

@@ -1,7 +1,5 @@
 """The records in a ring, one value each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What tests of `broker why` share: a side of a conversation, and instances on its way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any

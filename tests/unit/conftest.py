@@ -1,7 +1,5 @@
 """What tests of the commands share: a database, a configuration, and something that answers like a daemon."""
 
-from __future__ import annotations
-
 import json
 import socketserver
 import threading

@@ -1,7 +1,5 @@
 """The name that was probably meant, and the statement to copy."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.advice import create_route, near_name, to_run

@@ -1,7 +1,5 @@
 """The page of conformance leaves out no case of the acceptance table and no rule that the code refers to."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

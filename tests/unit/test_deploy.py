@@ -1,7 +1,5 @@
 """The pipeline in containers, which cannot run here: what the files name has to be there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Mounts, the place of a socket, whether a directory can be written, and records that are replaced whole."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """docs/from-sql-server.md names everything that the original has, and what it says of each name is so."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

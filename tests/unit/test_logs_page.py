@@ -1,7 +1,5 @@
 """docs/logs.md has every line that the program may write, with its level and its fields, and no other."""
 
-from __future__ import annotations
-
 import ast
 import re
 

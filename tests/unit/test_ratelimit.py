@@ -1,7 +1,5 @@
 """A token bucket allows a burst and then a rate, and a debt is paid by time."""
 
-from __future__ import annotations
-
 from broker.ratelimit import TokenBucket
 
 

@@ -1,7 +1,5 @@
 """A task that ends by itself is told, counted and begun anew; one that is stopped is not."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 

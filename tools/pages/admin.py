@@ -1,7 +1,5 @@
 """The operations of the admin API in docs/admin.md, made of its OpenAPI document."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The public Python API as Markdown, from its signatures and docstrings."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """The commands, from their help: docs/cli.md, and the table of docs/exit-codes.md."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A page for every number and every reason, made of the code and of its catalogue 
 The texts are those of `broker/observe/messages`, and an instance gives the answers to the examples.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterator, Mapping

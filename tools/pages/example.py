@@ -4,8 +4,6 @@ A small instance that runs the examples of the catalogue of numbers: pages show 
 It has the databases `shop` and `msdb`, as files in a directory, and no network.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sqlite3

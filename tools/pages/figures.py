@@ -4,8 +4,6 @@ Tables of the stored results of benchmarks, from docs/performance/*.json, in the
 A test fails when a file of results is on no page.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable

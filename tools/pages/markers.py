@@ -1,7 +1,5 @@
 """The generated parts of a page: each is between two lines, of which the first names the tool."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 

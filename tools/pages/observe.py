@@ -1,7 +1,5 @@
 """Views, metrics and events of the log: the sections and tables of docs/views.md, docs/metrics.md and docs/logs.md."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import re

@@ -4,8 +4,6 @@ Every page and file that is made of the code: the functions that make parts of a
 To add a part, put two markers into a page and name its function here. A test fails when a committed page differs.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables of settings, results of the pipeline, warnings of `broker check`, and promises and rules with their tests."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from ast import literal_eval

@@ -1,7 +1,5 @@
 """All faults by name, in the order in which a run goes through them."""
 
-from __future__ import annotations
-
 from tests.chaos.faults import host, network, operator, pair
 from tests.chaos.faults.fault import Fault
 

@@ -5,8 +5,6 @@ A fault is known by its name on the command line. It leaves behind a fleet that 
 processes are only to be started again; what it needs of the network is asked for beforehand.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

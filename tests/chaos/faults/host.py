@@ -1,7 +1,5 @@
 """Faults of one host: of its processes, its disk, its clock, and what the system gives it."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from datetime import datetime

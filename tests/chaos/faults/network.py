@@ -1,7 +1,5 @@
 """Faults of the network between the hosts."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, fields
 from itertools import permutations
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """What operators do in the middle of traffic."""
 
-from __future__ import annotations
-
 from tests.chaos.configuration import PARCELS, route
 from tests.chaos.faults.fault import Fault
 from tests.support.certificates import authority

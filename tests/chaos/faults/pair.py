@@ -1,7 +1,5 @@
 """Faults of the mirrored pair: it changes its roles, also while a partner is in trouble, lost, or overtaken."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

@@ -7,8 +7,6 @@ kernel first gives up those that are written, and then kills a process of the gr
 file to the wall clock alone. Debian's libfaketime 0.9.10 does not do: under it Python's `time.sleep` fails (issue 426).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -4,8 +4,6 @@ What can be wrong on the way from one host to another, and what of it a network 
 A way is one direction: from one host to another one. What it is like is one `Impairment`, replaced as a whole.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

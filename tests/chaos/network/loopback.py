@@ -5,8 +5,6 @@ What a proxy moves is bytes of connections, not packets: it cuts in silence, del
 nothing is lost, doubled or reordered by it. A connection that is begun during a cut is accepted, and then silent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

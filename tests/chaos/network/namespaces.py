@@ -11,8 +11,6 @@ packets for its destination to the TAP device instead, so that a way is changed 
 touched: a cut is silence, as between hosts of different networks, and not "no route to host".
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -12,8 +12,6 @@ bridge of the kernel, and every fault is possible. Where they cannot be made, ho
 what is between them a proxy for each pair that can be cut.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path

@@ -6,8 +6,6 @@ A tag names the process that made the network by its number and the instant at w
 and `remove_dead` by the next network for what even the switch has left behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

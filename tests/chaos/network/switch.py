@@ -13,8 +13,6 @@ alone; only a cut holds for those as well that are under way already. The order 
 jitter say, but for what is reordered: that is held back for `HELD_BACK` seconds, and what comes meanwhile passes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import heapq

@@ -1,7 +1,5 @@
 """The demo: what a topology writes before it starts anything, and who leads where in the instances that it has."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """The demo's ledger: applications that note what they see, and the proof that can fail."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What tests of the handler share: an instance that is asked for its databases and routes, and does what it is told."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

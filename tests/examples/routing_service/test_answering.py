@@ -1,7 +1,5 @@
 """The handler on a queue: every request is answered once, refused with a reason, or stays until it can be answered."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Making routes for who asks: known by its broker instance, all routes or none, and nobody else's route is touched."""
 
-from __future__ import annotations
-
 import uuid
 from pathlib import Path
 from typing import Any

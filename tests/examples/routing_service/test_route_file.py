@@ -1,7 +1,5 @@
 """Routes from a script: those of the service that was asked for, as the file says now, or as it last said well."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from pathlib import Path

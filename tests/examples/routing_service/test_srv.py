@@ -1,7 +1,5 @@
 """Routes from the DNS: which name is asked for, which record wins, and how long the route lives."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from socketserver import BaseRequestHandler, UDPServer

@@ -1,7 +1,5 @@
 """The report as a file, made of what jobs wrote."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path

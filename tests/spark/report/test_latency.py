@@ -1,7 +1,5 @@
 """Time and capacity: latency, drops, failovers, the pool."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

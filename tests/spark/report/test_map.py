@@ -1,7 +1,5 @@
 """The traffic map: instances in columns, links between them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The report as a whole: results in, one page out."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Plots show what the figures say."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """The tables of the report: the ledger, talkers, instances, links, losses, loops, journeys, routes, capacity."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import timedelta

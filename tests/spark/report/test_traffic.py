@@ -1,7 +1,5 @@
 """Where the frames went: map, losses, loops, talkers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """What tests of the admin API share: a small instance that really runs, and requests to it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any

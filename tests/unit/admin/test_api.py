@@ -1,7 +1,5 @@
 """The operations on a running instance: what they answer, what they change, what they refuse."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """The admin API over HTTP: bodies, refusals, who may come, and the files of the status page."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who asks, by what proves it, and what they may."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """How a request must be written: hosts, origins, bodies, paths and header fields."""
 
-from __future__ import annotations
-
 import pytest
 from multidict import CIMultiDict
 

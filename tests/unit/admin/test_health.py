@@ -1,7 +1,5 @@
 """The port of observation: the three questions of an orchestrator, and scrapes that share a text."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

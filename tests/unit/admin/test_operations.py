@@ -1,7 +1,5 @@
 """The description of the admin API is made of its operations."""
 
-from __future__ import annotations
-
 import json
 import re
 

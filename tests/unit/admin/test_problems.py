@@ -1,7 +1,5 @@
 """The answer to a request that failed: its status, and what is in it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Listeners: one after the other on one address, what is not HTTP, crowds, and the socket file."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Following what a plan changes: which loops are found, which are new, and what nobody could tell."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from pathlib import Path

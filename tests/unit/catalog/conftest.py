@@ -1,7 +1,5 @@
 """A catalog to execute scripts on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

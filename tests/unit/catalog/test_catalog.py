@@ -1,7 +1,5 @@
 """What the instance knows about its databases: live routes, hosted services, and when the next route expires."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext

@@ -1,7 +1,5 @@
 """What a check of a configuration finds on this machine, by itself and with others."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Files of databases: taken and given back, and judged by a check without being taken."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Where a diagnostic stands, how many of a kind are kept, and what keeps an instance from starting."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

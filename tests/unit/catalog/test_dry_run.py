@@ -1,7 +1,5 @@
 """What the scripts of a configuration make of copies of its databases, and every mistake in them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import closing

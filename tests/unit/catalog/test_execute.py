@@ -1,7 +1,5 @@
 """Scripts: executed whole or not at all, one after another, previewed on copies, and every refusal with its place."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

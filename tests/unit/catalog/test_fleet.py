@@ -1,7 +1,5 @@
 """What several configurations say together, walked from script to script."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

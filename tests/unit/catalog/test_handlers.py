@@ -1,7 +1,5 @@
 """What each statement does to its database: what is stored, what is said about it, and every mistake."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections import Counter

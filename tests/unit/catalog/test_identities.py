@@ -1,7 +1,5 @@
 """The certificate files of databases: what keeps them from being used, and that changed ones are."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """What is legal and probably not meant, each with its place, and what comes near it and is in order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime

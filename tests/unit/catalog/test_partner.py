@@ -1,7 +1,5 @@
 """Partner files: what they say, what is refused, and what an import changes."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The order of a reload: everything that can fail comes first, what is swapped comes last, one at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, nullcontext

@@ -1,7 +1,5 @@
 """The scripts of a configuration: which files they are, running them, and which have changed."""
 
-from __future__ import annotations
-
 import glob
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Configuration and daemon, found by what the command line says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

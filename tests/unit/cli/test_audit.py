@@ -1,7 +1,5 @@
 """What commands write into the audit: before it counts, bounded, and again when it has failed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

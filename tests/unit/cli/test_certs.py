@@ -1,7 +1,5 @@
 """Keys and certificates made, shown and renewed from the shell."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`broker check`: how a report is printed, for people, programs and workflows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

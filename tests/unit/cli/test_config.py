@@ -1,7 +1,5 @@
 """`broker config`: what is written, what runs, what differs, and the schema."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is done with a file that was copied, and what is told of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`broker dialogs`: the census of files and of a daemon, and the end of those whom nobody ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`broker drain` follows an instance until it has gone, and its exit code says whether anything was left."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """How errors become exit codes, and what standard error says."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from typing import Any

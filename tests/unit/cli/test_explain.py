@@ -1,7 +1,5 @@
 """The command explain: what is asked, of whom, what is shown, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What is no database of the broker: each command says so in one sentence, with its exit code, and leaves it alone."""
 
-from __future__ import annotations
-
 import sqlite3
 import uuid
 from contextlib import closing

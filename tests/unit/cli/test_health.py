@@ -1,7 +1,5 @@
 """How an instance is, as an exit code."""
 
-from __future__ import annotations
-
 import json
 import socket
 from pathlib import Path

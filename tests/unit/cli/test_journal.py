@@ -1,7 +1,5 @@
 """`broker journal tail`, on journals good and bad."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Completion by the shell: the script it runs, and what the program answers to it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Which words are offered where, at the prompt and in the shell, and what is asked for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

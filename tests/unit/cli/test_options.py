@@ -1,7 +1,5 @@
 """What the options of several commands take, and what they refuse."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

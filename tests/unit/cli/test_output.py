@@ -1,7 +1,5 @@
 """What commands print: JSON, CSV, tables that line up, prose that is wrapped and never broken inside a value."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

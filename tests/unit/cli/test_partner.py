@@ -1,7 +1,5 @@
 """`broker partner`: what is refused before anything is changed, and what is printed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

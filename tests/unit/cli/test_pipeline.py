@@ -1,7 +1,5 @@
 """What the commands of the pipeline have in common."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The prompt of `broker sql`: what ends a statement, what is kept of it, what is for the prompt itself."""
 
-from __future__ import annotations
-
 import stat
 import sys
 from collections.abc import Callable

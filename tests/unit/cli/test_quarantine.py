@@ -1,7 +1,5 @@
 """The commands about poison messages: what they show, what they would do, and what they do."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """`broker reload`: what is asked, what is reported of the answer, and how it ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

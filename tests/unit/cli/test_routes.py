@@ -1,7 +1,5 @@
 """The command routes plan: what is asked, what is shown, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

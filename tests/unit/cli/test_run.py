@@ -1,7 +1,5 @@
 """`broker run`: how it finds readers and databases, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """`broker serve`: what its exit codes tell a supervisor."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """`broker sql`: what is asked, how the answer is printed, and how a long script is followed."""
 
-from __future__ import annotations
-
 import json
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of `broker status`, and the commands that show it once or again and again."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

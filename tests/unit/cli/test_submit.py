@@ -1,7 +1,5 @@
 """The file that spark-submit runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

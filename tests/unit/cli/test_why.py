@@ -1,7 +1,5 @@
 """`broker why`: the daemon's answer, that of files, and where an unknown id was looked for."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What tests of databases share: one with two services, an application's connection, and a dialog begun on it."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The application's side for asyncio: every name of the synchronous one, and nothing lost by a cancellation."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Numbers of applications: what does not fit is told with its argument, its range and what was given."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import sqlite3

@@ -1,7 +1,5 @@
 """A connection for asyncio: whose turn it is, what a cancellation leaves, and that nothing waits on the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """What is a body, where it becomes large, and how much of it is ever read at once."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

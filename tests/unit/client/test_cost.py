@@ -1,7 +1,5 @@
 """What a message of 1 KiB costs at each end, when it comes alone: pages of the write-ahead log, and statements."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Callable

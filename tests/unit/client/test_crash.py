@@ -1,7 +1,5 @@
 """An application that is killed between any two of its steps: all of a transaction is there, or nothing of it."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import subprocess

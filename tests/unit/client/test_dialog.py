@@ -1,7 +1,5 @@
 """What applications do with a dialog: begin it, send on it, end it; every refusal with its number."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

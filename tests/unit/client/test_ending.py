@@ -1,7 +1,5 @@
 """END CONVERSATION in all its forms: what is counted, what is left for the daemon, what is undone."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """What was handed out last is known to the next process, and nothing else is taken for it."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Claims of conversation groups: whose turn it is, who may not have it, and what a dead reader leaves."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Readers as values: how they are made, refused and found."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

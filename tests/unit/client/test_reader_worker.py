@@ -1,7 +1,5 @@
 """What is known of a function that reads a queue: where it is, and where it runs."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Iterator

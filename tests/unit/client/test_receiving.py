@@ -1,7 +1,5 @@
 """RECEIVE: what comes, in which order, how long it is waited for, and what is left behind."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import time

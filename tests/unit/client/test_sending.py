@@ -1,7 +1,5 @@
 """SEND: one, many, to many; large bodies in parts; contracts enforced; each call as a whole or not at all."""
 
-from __future__ import annotations
-
 import io
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """The application's connection: its transaction joined or begun, all or nothing; its troubles told as ours."""
 
-from __future__ import annotations
-
 import resource
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What waits for messages is woken by the daemon that stores them, in any process, and by nothing else."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

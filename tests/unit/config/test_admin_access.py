@@ -1,7 +1,5 @@
 """Roles, their holders, and the file of tokens."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

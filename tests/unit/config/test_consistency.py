@@ -1,7 +1,5 @@
 """Settings that contradict each other, and settings that are allowed but inadvisable."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From file, environment and flags to settings, with every mistake at its place; and every key in force."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What differs between two configurations, and what holds after a reload."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A section by itself: what it reads, every mistake in one run, a value that stays as it is, and its JSON Schema."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

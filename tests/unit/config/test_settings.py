@@ -1,7 +1,5 @@
 """The settings as a whole: defaults, names, places in reports."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The configuration file as bytes, text and TOML; the places in it; and values as TOML."""
 
-from __future__ import annotations
-
 import codecs
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers for people are read back as written, are short, and never say more or less than they mean."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest

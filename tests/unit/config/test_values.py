@@ -1,7 +1,5 @@
 """Addresses to listen on, and what each type of setting accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal

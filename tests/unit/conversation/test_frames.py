@@ -1,7 +1,5 @@
 """What a fragment is to the receiver."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every database has without any statement."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree as ET
 
 import pytest

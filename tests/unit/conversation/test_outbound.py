@@ -1,7 +1,5 @@
 """Timers, windows and bounds of the sending side; where each fragment is: `tests/property/test_conversation.py`."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.conversation.outbound import HELD_MAX, REFUSED_WAIT_MIN, Outbound, Outgoing

@@ -1,7 +1,5 @@
 """The window: where it begins, how it grows, and what makes it small."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.conversation.window import (

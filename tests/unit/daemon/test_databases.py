@@ -1,7 +1,5 @@
 """Databases come and go with their roles, whole or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """A signal before an instance serves ends it in good order, or does nothing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """One instance leaves: nobody new is taken, peers and databases are told, and what is left is looked up."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

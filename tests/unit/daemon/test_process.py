@@ -1,7 +1,5 @@
 """A process ends in good order on the first signal, at once on the second, and reads its configuration on SIGHUP."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

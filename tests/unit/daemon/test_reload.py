@@ -1,7 +1,5 @@
 """What the parts of an instance take from the settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock

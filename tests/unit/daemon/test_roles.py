@@ -1,7 +1,5 @@
 """The role of one database is kept: taken over when it is free, left when it is not, handed over when asked."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import uuid

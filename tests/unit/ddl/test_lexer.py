@@ -1,7 +1,5 @@
 """How text is cut: tokens with decoded values, statements with their ends."""
 
-from __future__ import annotations
-
 import codecs
 
 import pytest

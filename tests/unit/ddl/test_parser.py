@@ -1,7 +1,5 @@
 """Every form of every statement, and the error for text that is not one: number, place, caret, what was expected."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

@@ -1,7 +1,5 @@
 """What statements look like as text; the property test proves that every one reads back."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

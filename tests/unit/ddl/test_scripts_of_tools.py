@@ -1,7 +1,5 @@
 """What tools for SQL Server write into scripts runs; what cannot is refused with what to do instead."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.ddl.parser import parse_script, read_script

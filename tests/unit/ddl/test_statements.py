@@ -1,7 +1,5 @@
 """Where a statement stands, and how an error gets its place from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.ddl.parser import parse_script

@@ -1,7 +1,5 @@
 """What tests of databases share: one with two services, and connections of an application."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

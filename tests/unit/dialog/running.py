@@ -1,7 +1,5 @@
 """A database at work for tests: its endpoint, the link it sends by, its application, and what the instance is asked."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections import Counter

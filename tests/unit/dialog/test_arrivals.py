@@ -1,7 +1,5 @@
 """What is told at once, what waits for a message that carries it, and what waits in vain."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace

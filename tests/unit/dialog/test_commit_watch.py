@@ -1,7 +1,5 @@
 """When the writer looks for commits: at once where one is heard, and now and then in any case."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One database at work: arrivals are stored and answered, what applications commit is sent, failures are survived."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import uuid

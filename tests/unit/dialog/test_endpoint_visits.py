@@ -1,7 +1,5 @@
 """What a database at work tells of its frames, where somebody follows them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Each frame that arrives is told once: what became of it, as it came, when that is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.conversation.frames import Contact, Fragment, Travel, message_frame

@@ -1,7 +1,5 @@
 """Requests in the file: an ordinary dialog, found again by its group, closed and soon forgotten when answered."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """One timer for many instants."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

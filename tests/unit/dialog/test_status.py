@@ -1,7 +1,5 @@
 """Why a dialog waits: every reason has its sentence, which says what happens next and when."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -49,7 +47,7 @@ class Here(TransmissionStatus):
             request_status=lambda service: f"asked for {service}, not answered yet",
         )
 
-    def connect(self, *, can_send: bool = True) -> Here:
+    def connect(self, *, can_send: bool = True) -> "Here":
         self.forwarder.table.outbox(HOP).outlet = Link(can_send=can_send)  # type: ignore[assignment]
         return self
 

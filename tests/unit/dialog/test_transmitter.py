@@ -1,7 +1,5 @@
 """Which dialog sends when, along which way, and when again; the store is a list and the link a recorder."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Frames for the pass, as the wire has them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.forwarding import ForwarderStation

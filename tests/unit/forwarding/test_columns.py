@@ -1,7 +1,5 @@
 """What a header says is copied, what numbers stand for is looked up, and nothing that is no record is taken for one."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

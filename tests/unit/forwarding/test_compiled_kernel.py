@@ -1,7 +1,5 @@
 """What the compiled kernel has of its own: a table that grows and collides, counts that wait, runs that are copied."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the kernel may remember: the way of now, or that of the dialog's frames which still wait here."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID

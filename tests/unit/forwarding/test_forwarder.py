@@ -1,7 +1,5 @@
 """The pass as a whole: every frame that enters is counted once, and leaves by the way that routing decides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 from uuid import UUID

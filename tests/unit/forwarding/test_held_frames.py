@@ -1,7 +1,5 @@
 """A held frame tells how long it has lived, and what makes another one a copy of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

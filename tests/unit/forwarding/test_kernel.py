@@ -1,7 +1,5 @@
 """One walk: which frames go to which sink, what of the slab is changed, and where the walk stops."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError

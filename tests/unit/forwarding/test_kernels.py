@@ -1,7 +1,5 @@
 """A kernel for each profile: what one of them learnt is no other's, and all together are bounded and counted."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """"""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.forwarding.latency import BOUNDS, HopTimes, bucket

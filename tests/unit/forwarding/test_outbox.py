@@ -1,7 +1,5 @@
 """An outbox writes at once what the link takes, holds the rest in order, and tells of all that does not leave."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Held frames keep their order, each copy once, and are taken out exactly when their lifetime ends."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """The pool is a counter with a bound: nothing it admits brings it over, and what is refused is not charged."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.forwarding.entry import UnknownOrigin

@@ -1,7 +1,5 @@
 """Queues move in slices; a dialog keeps its order, its copies are found, and what finds no room stays."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, cast

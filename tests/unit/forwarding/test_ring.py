@@ -1,7 +1,5 @@
 """Each visit of a frame that is followed is one record, whole when it ends; the ring counts what has no room in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

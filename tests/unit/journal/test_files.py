@@ -1,7 +1,5 @@
 """A file appears whole and tells about itself, or it does not appear."""
 
-from __future__ import annotations
-
 import os
 from datetime import UTC, datetime
 from pathlib import Path

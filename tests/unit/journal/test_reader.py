@@ -1,7 +1,5 @@
 """The newest visits of a journal, wherever they are, and those of files as they appear."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What became of a frame, told in the columns of the journal."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """The Arrow schema of the journal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

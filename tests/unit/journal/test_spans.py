@@ -1,7 +1,5 @@
 """One span for each visit of a traced message, and how spans reach a collector."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256

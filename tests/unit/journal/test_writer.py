@@ -1,7 +1,5 @@
 """What is offered is in files, whatever the disk says is counted, and the loop is never disturbed."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every test of the links runs on a loop with played sockets and virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Links that feed a tight outbox are not read until it has room, or until it had its time."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The certificate files that settings name, loaded and judged."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """An address is tried at every place its name resolves to, within a bound, and what went wrong is remembered."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

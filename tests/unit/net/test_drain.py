@@ -1,7 +1,5 @@
 """An instance leaves in stages, within its bounds, and says what is left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How a connected socket becomes a transport where nobody has TLS; the handshakes are tried over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """One link from HELLO to its end, as a transcript of what the socket brings and accepts."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A listener hands on who connects, one a turn, and outlives a shortage; a port that cannot be had is told."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Who is asked when, and what follows from the answers, between played neighbours."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Which link serves which address, what follows for health and outboxes, and who the peers are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from types import SimpleNamespace

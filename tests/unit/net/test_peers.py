@@ -1,7 +1,5 @@
 """The links of an instance: dialled, announced, duplicate, lost, drained, and closed when it stops."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Callable

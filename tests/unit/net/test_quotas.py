@@ -1,7 +1,5 @@
 """What peers may take: connections and the room that strangers never get, rates, a part of the pool, permissions."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What an endpoint brings to TLS: files that are good, and each way in which one is not."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The bytes of a link over a played socket, plain and through TLS, however the records are cut."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl

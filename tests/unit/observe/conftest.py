@@ -1,7 +1,5 @@
 """What tests of status, metrics and views share: instances that really run, and a condition to wait for."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections import Counter

@@ -1,7 +1,5 @@
 """Statistics of the files of databases: for a status, for events, and for metrics."""
 
-from __future__ import annotations
-
 import time
 from contextlib import closing
 from pathlib import Path

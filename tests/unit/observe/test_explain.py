@@ -1,7 +1,5 @@
 """Questions become facts, instances become places; both kinds of place answer with the same words."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ Instants, identities, ports and sizes differ from run to run, so each is replace
 writes the files again: look at the difference before you keep it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

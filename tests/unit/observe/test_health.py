@@ -1,7 +1,5 @@
 """What is not as it should be is found, with how much it matters and what to do."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Log lines: what is in them, who waits for them (no caller), and repeated errors once a minute."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """The catalogue of numbers is read as it is written, says something of everything in it, and is a view."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Metrics: what each is read from, the text of a scrape, the bound on labels, and what the process says of itself."""
 
-from __future__ import annotations
-
 import asyncio
 import operator
 import os

@@ -1,7 +1,5 @@
 """A plan of a running instance: what is compared, what is reported, and that nothing is changed."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sqlite3

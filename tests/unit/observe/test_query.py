@@ -1,7 +1,5 @@
 """Queries of the views: what they answer, what they refuse, and the limits that hold."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sqlite3

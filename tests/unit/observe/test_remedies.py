@@ -1,7 +1,5 @@
 """Remedies: one for each reason that an operator can do something about, with the names of the case."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

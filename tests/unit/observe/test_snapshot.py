@@ -1,7 +1,5 @@
 """A snapshot says what the instance does, with sentences for people where frames wait."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

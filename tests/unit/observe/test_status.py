@@ -1,7 +1,5 @@
 """The status of an instance that runs, and what is null in it where a file could not be read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

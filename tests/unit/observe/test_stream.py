@@ -1,7 +1,5 @@
 """Events: rates, the history, and lists that have a bound whatever there is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID

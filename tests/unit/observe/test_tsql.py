@@ -1,7 +1,5 @@
 """One SELECT of T-SQL, read and written again for SQLite."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """The columns of the system views, on their page and here, and the rows of those that live in memory or in files."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Why a conversation does not go on, as one instance answers it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import time

@@ -1,7 +1,5 @@
 """The golden byte vectors: worked out from the layout by hand, never by the code under test."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Frames out of bytes, refused as early as the bytes allow."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.errors import FrameMalformedError, FrameTooLargeError, PeerError

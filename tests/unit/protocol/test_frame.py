@@ -1,7 +1,5 @@
 """Every kind of frame as bytes and as a value, and every way in which bytes are not what their kind asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID

@@ -1,7 +1,5 @@
 """The life of one connection as a transcript of frames and moments."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

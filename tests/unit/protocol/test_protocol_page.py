@@ -1,7 +1,5 @@
 """docs/protocol.md is a contract: its numbers and tables are those of the code, its vectors in test_frame.py."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

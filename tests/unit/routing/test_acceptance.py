@@ -6,8 +6,6 @@ A decision is asked of a whole instance: the table of the database that sends, m
 dialogs and gateways at work are in tests/property/test_conformance_cases.py. All are in contributors/conformance.md.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

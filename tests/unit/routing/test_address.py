@@ -1,7 +1,5 @@
 """What counts as an address, and that every spelling of one becomes one value."""
 
-from __future__ import annotations
-
 import pytest
 
 from broker.routing.address import (

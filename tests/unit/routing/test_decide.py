@@ -1,7 +1,5 @@
 """What the oracle leaves open: the draw among instances and addresses, ties, and next hops that have refused."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What is told about each step, each route and each address, case by case; that it is true is a property test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

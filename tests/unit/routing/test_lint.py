@@ -1,7 +1,5 @@
 """Every remark on one table with the text it has, and beside it what comes near and is none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta

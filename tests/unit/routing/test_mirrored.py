@@ -1,7 +1,5 @@
 """Mirrored routes: the back-off by numbers, the transitions at one prober, and the role of this instance."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A plan tells which conversations a change of routes would move, and which of them it would harm."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from datetime import UTC, datetime

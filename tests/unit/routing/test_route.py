@@ -1,7 +1,5 @@
 """What a route is once it is legal."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 

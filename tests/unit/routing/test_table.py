@@ -1,7 +1,5 @@
 """A table finds the live routes under what matching asks for, and a changed table says what a new one would."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from unittest import mock
 from uuid import UUID

@@ -1,7 +1,5 @@
 """The directory of an authority."""
 
-from __future__ import annotations
-
 import os
 import stat
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Who may connect and send: default deny, DENY before GRANT, patterns, and the reason of every ruling."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

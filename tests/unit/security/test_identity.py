@@ -1,7 +1,5 @@
 """Identities: what is read from files, whom a principal stands for, and what is said when nobody is found."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 from collections.abc import Callable

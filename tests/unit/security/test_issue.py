@@ -1,7 +1,5 @@
 """Certificates as they are made: what two libraries accept of them, and what they refuse."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Every kind of principal, whom it covers and whom not; what is no principal; and values that pretend to be more."""
 
-from __future__ import annotations
-
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import NameOID

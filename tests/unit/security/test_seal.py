@@ -1,7 +1,5 @@
 """The sealed box: what is in it comes out whole, and no bit of the frame around it can be changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

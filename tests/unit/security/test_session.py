@@ -1,7 +1,5 @@
 """The sending half: when a key is made, when its packet goes along, and what keeps a dialog from being sealed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """What tests of databases share: one with two services, and connections of an application."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path

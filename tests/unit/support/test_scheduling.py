@@ -1,7 +1,5 @@
 """A worker that dies costs the test it was at, and the others are run to their end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every locked package has a licence that is allowed, and the page says so."""
 
-from __future__ import annotations
-
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The lock is read whole, and what is installed of it is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

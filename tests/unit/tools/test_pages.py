@@ -1,7 +1,5 @@
 """The committed pages are what the code says, and say all that it has; only parts between markers are renewed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

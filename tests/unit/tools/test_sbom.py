@@ -1,7 +1,5 @@
 """The bills of materials that are shipped are those of the present locks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

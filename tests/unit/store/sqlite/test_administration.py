@@ -1,7 +1,5 @@
 """A database with another identity, or with all its conversations ended: what stays, and what the ledger says."""
 
-from __future__ import annotations
-
 import uuid
 
 from broker.client.dialog import Dialog

@@ -1,7 +1,5 @@
 """The file: made once, opened again as it was, refused when it is not ours; its catalog comes back as it was put."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """What ends sides without a frame: timers, lifetimes, local failures; and what is removed afterwards."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """A copied file does not pass for the original, a moved one does."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Hints that a file was written: one for many writes, none where the system gives none."""
 
-from __future__ import annotations
-
 import errno
 import select
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is in a database: the sums of its ledger, its census, what waits to be sent and in queues."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The write lock of a database: the line of those that wait for it, processes that are stopped, and other programs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """A conversation is found by its handle or its id, with whom it talks."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 import uuid

@@ -1,7 +1,5 @@
 """The catalog of a database comes back as it was put: queues, services, types, contracts, priorities, routes."""
 
-from __future__ import annotations
-
 import sqlite3
 from datetime import UTC, datetime
 from uuid import UUID

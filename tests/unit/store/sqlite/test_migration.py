@@ -1,7 +1,5 @@
 """The tables of a new file, and files of older schemas migrated with all they hold, as a whole or not at all."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What applications queued is found, and loaded as fragments in order, however large a message is."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Failures counted, rests between attempts, quarantine, and what can be done about it."""
 
-from __future__ import annotations
-
 import sqlite3
 from typing import Any
 

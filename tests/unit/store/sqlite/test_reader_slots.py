@@ -1,7 +1,5 @@
 """Slots of readers: who lives, and which groups nobody else may take."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Fragments are kept by place, within bounds, and joined in order unless they are large; messages reach their queue."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What frames do to a database: dialogs begun and ended, order, acknowledgements, refusals, and what is answered."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """What is told beside a database file about its principal is read as it was written, or not at all."""
 
-from __future__ import annotations
-
 import json
 import math
 import uuid

@@ -1,7 +1,5 @@
 """The rows of a side: made, read, written only where they changed; its ledger, its keys and its tombstone."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A write to the file: whole or not at all, after those of others, and only in the epoch of the connection."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

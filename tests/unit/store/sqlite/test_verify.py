@@ -1,7 +1,5 @@
 """What of the frames that arrive is believed: by the row of their side, by who sealed them, and by where they began."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

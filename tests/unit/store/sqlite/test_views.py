@@ -1,7 +1,5 @@
 """The views of message types, contracts and priorities: what is built in, what statements made, how they join."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import uuid

@@ -1,7 +1,5 @@
 """One batch of the writer thread: all of it, some of it, and what a failure leaves; failures say what to do."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 import time

@@ -1,7 +1,5 @@
 """The write lock of a database: the process that has it, and waits for it that take long."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time
