@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from broker.store.sqlite.hints import LINE, Bell
 
-PAUSE_FIRST, PAUSE = 0.0001, 0.004  # seconds between two attempts to take the lock, least and most
-PAUSE_PART = 1 / 4  # of the time tried so far: most commits of others are over within a millisecond
+PAUSE_FIRST, PAUSE = 0.0002, 0.004  # seconds between two attempts to take the lock, least and most
+PAUSE_PART = 1 / 64  # of the time tried so far: only one tries, and who writes without a pause lets go for microseconds
 LINE_SECONDS = 0.1  # in line at most, as the first in it may have been stopped
 WAKE_SECONDS = 0.02  # after which one in line checks whether it is the first, should nothing have woken it
 NOTICE_SECONDS = 2.0  # a wait that takes longer is reported
