@@ -44,6 +44,7 @@ from broker.net.drain import Drain, DrainStage
 from broker.observe.database_stats import CensusAnswer, CensusRequest, DatabaseName, census_of, read_quick_stats
 from broker.observe.drops import dropped_by_reason
 from broker.observe.explain import ExplainAnswer, ExplainRequest, answer, find_contact, running_place
+from broker.observe.health import judge
 from broker.observe.instance import Running
 from broker.observe.plan import PlanAnswer, PlanRequest, plan_script
 from broker.observe.query import QueryResult, SystemViews
@@ -316,13 +317,16 @@ class Api:
         return await self._questions.run(caller, partial(select, statement))
 
     async def status(self, _: Nothing, caller: Caller) -> Status:
-        """The state of the instance; what is in files that cannot be read is null."""
+        """The state of the instance, judged; what is in files that cannot be read is null."""
         snapshot = read_snapshot(self._instance, STATUS)
         state_dir = self._instance.settings.instance.state_dir
-        return await self._questions.run(
-            caller,
-            lambda: render_status(snapshot, read_quick_stats(snapshot.paths), **self._audit.problems(state_dir)),
-        )
+
+        def judged() -> Status:
+            stats, problems = read_quick_stats(snapshot.paths), self._audit.problems(state_dir)
+            status = render_status(snapshot, stats, **problems)
+            return msgspec.structs.replace(status, verdict=judge(status))
+
+        return await self._questions.run(caller, judged)
 
     async def drain(self, _: Nothing, caller: Caller) -> DrainAnswer:
         """

@@ -27,8 +27,7 @@ from broker.cli.access import Asked, admin_client, with_config, with_sql_at
 from broker.cli.options import Command, Config, Output, Socket
 from broker.cli.output import Terminal, encodable, readable, remedy_lines, show_json
 from broker.errors import DaemonUnreachableError
-from broker.observe.health import judge
-from broker.observe.status import LedgerStatus, Status
+from broker.observe.status import HealthReport, LedgerStatus
 
 UNTRIED_SHOWN = 10  # next hops that were not dialled yet, by name
 _NOT_NAMED = Asked()
@@ -145,7 +144,9 @@ def render_status(status: Mapping[str, Any], terminal: Terminal | None = None, a
 
 def _render_verdict(status: Mapping[str, Any], terminal: Terminal, asked: Asked) -> None:
     """One sentence on the whole, and a line for each finding."""
-    report = judge(msgspec.convert(status, Status))
+    if not status.get("verdict"):
+        return  # an earlier release
+    report = msgspec.convert(status["verdict"], HealthReport)
     terminal.prose(readable(report.sentence), _LEVEL_STYLES[report.level])
     for finding in report.findings:
         style = _LEVEL_STYLES[finding.level]

@@ -40,8 +40,8 @@ from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.causes import joined
 from broker.observe.explain import configured_place
-from broker.observe.health import Level, judge
-from broker.observe.status import Status
+from broker.observe.health import judge
+from broker.observe.status import Level, Status
 from broker.observe.why import WhyAnswer, answer_why, look, part_of
 from broker.protocol.layout import show_guid
 

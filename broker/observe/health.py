@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from itertools import islice
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.config.units import counted
@@ -24,7 +23,15 @@ from broker.net.link import CURABLE
 from broker.net.peer_table import BACKOFF_CAP
 from broker.observe.drops import DEFINITIONS_CHANGED, DROPPED_SECONDS
 from broker.observe.message_catalogue import queue_on, remedy_of_unreached, statement_of
-from broker.observe.status import Status, TransportWarning, WarningKind, WriteLockStatus
+from broker.observe.status import (
+    HealthFinding,
+    HealthReport,
+    Level,
+    Status,
+    TransportWarning,
+    WarningKind,
+    WriteLockStatus,
+)
 from broker.routing.decide import UNKNOWN_HERE
 
 FINDINGS_MAX = 20
@@ -60,14 +67,6 @@ _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "datab
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
 
 
-class Level(StrEnum):
-    """Severity of a finding, or of all of them. The worst is last."""
-
-    GOOD = "good"
-    NOTICE = "notice"
-    BAD = "bad"
-
-
 _WEIGHT = {level: weight for weight, level in enumerate(Level)}
 _AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # by what a connection really does
 _TRIED_AGAIN = "remove that cause: the store is tried again by itself"
@@ -81,24 +80,6 @@ _TRANSPORT: Mapping[str, tuple[Level, str]] = {
 }
 DropKey = tuple[str, str | None]
 """A reason and a database."""
-
-
-class HealthFinding(Struct, frozen=True):
-    """One thing that is not as it should be; `do` is empty when nothing has to be done."""
-
-    level: Level
-    about: str
-    what: str
-    do: str = ""
-
-
-class HealthReport(Struct, frozen=True):
-    """The whole in one sentence, and the findings, the worst first; `more` are left out."""
-
-    level: Level
-    sentence: str
-    findings: list[HealthFinding]
-    more: int
 
 
 def judge(

@@ -330,6 +330,32 @@ class DropStatus(Struct, frozen=True):
     do: str = ""
 
 
+class Level(StrEnum):
+    """Severity of a finding, or of all of them. The worst is last."""
+
+    GOOD = "good"
+    NOTICE = "notice"
+    BAD = "bad"
+
+
+class HealthFinding(Struct, frozen=True):
+    """One thing that is not as it should be; `do` is empty when nothing has to be done."""
+
+    level: Level
+    about: str
+    what: str
+    do: str = ""
+
+
+class HealthReport(Struct, frozen=True):
+    """The whole in one sentence, and the findings, the worst first; `more` are left out."""
+
+    level: Level
+    sentence: str
+    findings: list[HealthFinding]
+    more: int
+
+
 class Status(Struct, frozen=True, kw_only=True):
     """An instance at a glance."""
 
@@ -358,3 +384,4 @@ class Status(Struct, frozen=True, kw_only=True):
     drops: list[DropStatus] | None = []  # null from earlier releases while their loop was busy
     room_problem: str = ""
     audit_problem: str = ""
+    verdict: HealthReport | None = None  # none from earlier releases

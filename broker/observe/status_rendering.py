@@ -43,7 +43,7 @@ def render_status(
     audit_problem: str = "",
 ) -> Status:
     """
-    Return the status of an instance.
+    Return the status of an instance, not judged yet.
 
     Args:
         snapshot: Has the sections of `STATUS`.
@@ -73,6 +73,7 @@ def render_status(
         drops=[_drop(drop, snapshot) for drop in snapshot.drops],
         room_problem=room_problem,
         audit_problem=audit_problem,
+        verdict=None,
     )
 
 

@@ -49,3 +49,11 @@ def test_a_daemon_parses_no_query_before_it_is_asked_one() -> None:
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
 
     assert not {"sqlglot", "pyarrow", "opentelemetry.sdk"} & set(output.split())
+
+
+def test_questions_of_an_operator_start_without_what_a_daemon_is_made_of() -> None:
+    program = "import sys, broker.cli.status, broker.cli.sql, broker.cli.health; print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+
+    of_a_daemon = ("broker.net", "broker.dialog", "broker.client", "broker.catalog", "broker.observe.health", "aiohttp")
+    assert [] == [name for name in output.split() if name.startswith(of_a_daemon)]

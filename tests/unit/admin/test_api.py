@@ -36,7 +36,6 @@ from broker.flow import Disposition
 from broker.net.drain import Drain, DrainRemainder
 from broker.observe.database_stats import CensusRequest
 from broker.observe.explain import ExplainRequest
-from broker.observe.health import judge
 from broker.observe.why import WhyRequest
 from broker.protocol.layout import show_guid
 from broker.routing.lint import Lint
@@ -187,7 +186,8 @@ async def test_status_tells_of_files_disk_and_audit(
     orders = before.databases["orders"]
     assert orders.ledger is not None
     assert (0, 0, [], []) == (orders.waiting_messages, orders.ledger.unaccounted, orders.queues, before.drops)
-    [finding] = [one for one in judge(status).findings if one.about == "audit"]
+    assert status.verdict is not None
+    [finding] = [one for one in status.verdict.findings if one.about == "audit"]
     assert ("", "", "bad") == (before.room_problem, before.audit_problem, finding.level)
     assert "has 16 KiB left" in status.room_problem
     assert "Is a directory; nothing is changed as long as no change can be written down" in finding.what

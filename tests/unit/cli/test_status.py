@@ -11,6 +11,7 @@ import pytest
 
 from broker.cli.access import Asked
 from broker.cli.status import UNTRIED_SHOWN, render_status
+from broker.observe.health import judge
 from broker.observe.status import Status
 from tests.support.command import run
 
@@ -22,8 +23,9 @@ def status(**changes: Any) -> dict[str, Any]:
     runs_on = {"software": "broker 1", "loop": "uvloop", "kernel": "compiled", "listen": ["127.0.0.1:4022"]}
     usual = {"name": "gateway-a", "uptime_s": 61.5, "broker_instance": GUID.upper()} | runs_on | changes
     usual["forwarding"] = frames | changes.get("forwarding", {})
-    told: dict[str, Any] = msgspec.to_builtins(msgspec.convert(usual, Status))
-    return told
+    told = msgspec.convert(usual, Status)
+    judged: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(told, verdict=judge(told)))
+    return judged
 
 
 def database(**changes: Any) -> dict[str, Any]:

@@ -8,18 +8,8 @@ import pytest
 from broker.catalog.unscripted import IMPORT_AGAIN
 from broker.errors import NOTHING_STORED, TLS_REFUSED
 from broker.observe.drops import DEFINITIONS_CHANGED
-from broker.observe.health import (
-    FINDINGS_MAX,
-    HELD_UP_SECONDS,
-    NAME_MAX,
-    RENEW,
-    SHORT_TRANSACTIONS,
-    HealthReport,
-    Level,
-    judge,
-    shorten,
-)
-from broker.observe.status import Status, WarningKind
+from broker.observe.health import FINDINGS_MAX, HELD_UP_SECONDS, NAME_MAX, RENEW, SHORT_TRANSACTIONS, judge, shorten
+from broker.observe.status import HealthReport, Level, Status, WarningKind
 
 LIST = "broker why lists them, each with what to do"
 WHETHER_OVER = "; broker why ID says whether that is over; broker dialogs retry sends it again at once"
