@@ -65,8 +65,6 @@ RENEW = "put renewed files in the place of the old ones where it is used: within
 SHORT_TRANSACTIONS = "keep transactions short, and wait for nothing inside them"
 _MAY_NOT_ARRIVE = frozenset({"next hop", "connection", "drops", "dialog", "database"})
 _OPERATIONAL, _PRINCIPAL_ONLY = "OPERATIONAL", "PRINCIPAL_ONLY"
-
-
 _WEIGHT = {level: weight for weight, level in enumerate(Level)}
 _AILING = {"stalled": Level.BAD, "down": Level.BAD, "blocked": Level.NOTICE}  # by what a connection really does
 _TRIED_AGAIN = "remove that cause: the store is tried again by itself"
