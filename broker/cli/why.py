@@ -40,7 +40,6 @@ from broker.config.units import plural
 from broker.errors import BrokerError
 from broker.observe.causes import joined
 from broker.observe.explain import configured_place
-from broker.observe.health import judge
 from broker.observe.status import Level, Status
 from broker.observe.why import WhyAnswer, answer_why, look, part_of
 from broker.protocol.layout import show_guid
@@ -174,7 +173,7 @@ def _besides(status: Status, how: Asked, about: Collection[str], listed: Collect
         about: Findings shown already.
         listed: Remedies of findings shown for a dialog.
     """
-    for finding in judge(status).findings:
+    for finding in status.verdict.findings if status.verdict else ():  # none from an earlier release
         is_bad = finding.about == "database" and (finding.level is Level.BAD or finding.do == IMPORT_AGAIN)
         if finding.about in about or (is_bad and finding.do not in listed):
             do = with_sql_at(status.name, with_config(finding.do, *how), *how)

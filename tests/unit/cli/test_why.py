@@ -13,6 +13,8 @@ import pytest
 from broker.admin.trace import FORECAST
 from broker.cli.why import ASKED_MAX, NOTHING_WAITS
 from broker.observe.causes import Severity, SideShown, Spot, WhyFinding, inbound_findings
+from broker.observe.health import judge
+from broker.observe.status import Status
 from broker.observe.why import WhyAnswer
 from broker.protocol.layout import show_guid
 from broker.store.sqlite.database import lock_store
@@ -39,7 +41,8 @@ def knows(admin: Any, known: WhyAnswer, guid: str = str(CONVERSATION)) -> None:
 def serves(admin: Any, rows: Mapping[str, list[Any]], database: object = None, **status: Any) -> None:
     """The daemon has a database orders, and these rows where such words are in a SELECT."""
     usual = {"databases": {"orders": database or {}}, "forwarding": {"enabled": False}}
-    admin.answers["/v1/status"] = (200, usual | status)
+    told = msgspec.convert(usual | status, Status)
+    admin.answers["/v1/status"] = (200, msgspec.to_builtins(msgspec.structs.replace(told, verdict=judge(told))))
     admin.answers["/v1/sql"] = (
         200,
         lambda asked: {"rows": next((found for words, found in rows.items() if words in asked["statement"]), [])},
