@@ -1,8 +1,8 @@
 """
 Health of an instance: whether all is well, the problems, and the remedies, in sentences for an operator in a hurry.
 
-`judge` is a pure function of a status and of what an event adds to it. What is not in the status is not judged. Names and texts of peers are in the sentences as they are,
-of bounded length: the program that shows them has to escape them.
+`judge` is a pure function of a status and of what an event adds to it. What is not in the status is not judged. Names
+and texts of peers are in the sentences as they are, of bounded length: the program that shows them has to escape them.
 """
 
 from __future__ import annotations
